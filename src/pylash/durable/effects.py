@@ -1,0 +1,350 @@
+"""Effects: nondeterministic operations, as data.
+
+Rule 1. A command says everything its outcome may depend on; the hash covers exactly that.
+Rule 2. Each command has one outcome type. ``OUTCOMES`` is the table.
+Rule 3. Commands and outcomes are stored: fields are only added, with defaults; tags stay.
+Rule 4. Atomic commands are recorded, and their executors use no controller. Composite ones run
+        again on replay; only their parts are recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from pylash.durable.scopes import ExecutionScope, session_of, turn_of
+from pylash.durable.waits import Resolution, unsigned
+from pylash.values import RuntimeEffectWrongOutcome, encode
+
+
+class EffectKind(StrEnum):
+    """The eleven kinds of effects."""
+
+    LLM_CALL = "llm_call"
+    DIRECT = "direct"
+    TOOL_BATCH = "tool_batch"
+    TOOL_ATTEMPT = "tool_attempt"
+    PROCESS = "process"
+    EXEC_CODE = "exec_code"
+    CHECKPOINT = "checkpoint"
+    SYNC_EXECUTION_ENVIRONMENT = "sync_execution_environment"
+    SLEEP = "sleep"
+    AWAIT_EVENT = "await_event"
+    DURABLE_STEP = "durable_step"
+
+
+COMPOSITE: Final = frozenset(
+    {EffectKind.TOOL_BATCH, EffectKind.EXEC_CODE, EffectKind.CHECKPOINT}
+)
+"""Not recorded themselves: they run again, and their parts answer from the record."""
+
+
+# --- commands ---
+
+
+class _Command(msgspec.Struct, frozen=True, tag_field="kind"):
+    """What to do."""
+
+    @property
+    def kind(self) -> EffectKind:
+        """The command's kind, which is its tag."""
+        return _KINDS[type(self)]
+
+    def hashed(self) -> Any:
+        """Return the part of the command that the hash covers."""
+        return self
+
+
+class LlmCall(_Command, frozen=True, tag="llm_call"):
+    """Ask the model. The request holds references to messages, not their text."""
+
+    request: Any
+
+
+class Direct(_Command, frozen=True, tag="direct"):
+    """A one-shot completion outside any conversation."""
+
+    request: Any
+
+
+class ToolBatch(_Command, frozen=True, tag="tool_batch"):
+    """Run the tool calls of one model reply."""
+
+    batch: Any
+
+
+class ToolAttempt(_Command, frozen=True, tag="tool_attempt"):
+    """Run one tool call once. Attempts have keys of their own, so their number is not hashed."""
+
+    call: Any
+    execution_grant: Any = None
+    attempt: int = 1
+    max_attempts: int = 1
+
+    def hashed(self) -> Any:
+        """Leave out which attempt this is."""
+        return {"call": self.call, "execution_grant": self.execution_grant}
+
+
+class Process(_Command, frozen=True, tag="process"):
+    """Start, list, transfer, await, cancel or signal processes, or delete a session's."""
+
+    command: Any
+
+
+class ExecCode(_Command, frozen=True, tag="exec_code"):
+    """Run code that the model wrote."""
+
+    language: str
+    code: str
+
+
+class Checkpoint(_Command, frozen=True, tag="checkpoint"):
+    """Let plugins add messages between iterations."""
+
+    checkpoint: Any
+
+
+class SyncExecutionEnvironment(_Command, frozen=True, tag="sync_execution_environment"):
+    """Refresh the prompt and the tools."""
+
+    update_machine_config: bool = False
+
+
+class Sleep(_Command, frozen=True, tag="sleep"):
+    """Wait for a time."""
+
+    duration_ms: int
+
+
+class AwaitEvent(_Command, frozen=True, tag="await_event"):
+    """Wait for an outsider to resolve ``key``. The rest is what people are shown."""
+
+    key: str
+    wait_kind: str = "custom"
+    title: str = ""
+    tool: str | None = None
+    arguments: Any = None
+
+    def hashed(self) -> Any:
+        """Keep only the wait's name: the key changes with the secret that signs it."""
+        return {"wait": unsigned(self.key)}
+
+
+class DurableStep(_Command, frozen=True, tag="durable_step"):
+    """Run a step of the caller's own."""
+
+    step_id: str
+    input: Any = None
+
+
+Command = (
+    LlmCall
+    | Direct
+    | ToolBatch
+    | ToolAttempt
+    | Process
+    | ExecCode
+    | Checkpoint
+    | SyncExecutionEnvironment
+    | Sleep
+    | AwaitEvent
+    | DurableStep
+)
+"""What crosses the boundary inwards."""
+
+
+# --- outcomes ---
+
+
+class _Outcome(msgspec.Struct, frozen=True, tag_field="kind"):
+    """What came of it."""
+
+    @property
+    def kind(self) -> EffectKind:
+        """The kind of the command this answers."""
+        return _KINDS[type(self)]
+
+
+class LlmCallOutcome(_Outcome, frozen=True, tag="llm_call"):
+    """The model's reply, and whether its text was already streamed to listeners."""
+
+    result: Any
+    text_streamed: bool = False
+
+
+class DirectOutcome(_Outcome, frozen=True, tag="direct"):
+    """The completion."""
+
+    result: Any
+
+
+class ToolBatchOutcome(_Outcome, frozen=True, tag="tool_batch"):
+    """The results in the model's order, and the triggers the tools emitted."""
+
+    launches: list[Any] = []
+    triggers: list[Any] = []
+
+
+class ToolAttemptOutcome(_Outcome, frozen=True, tag="tool_attempt"):
+    """The result of one attempt, and the triggers it emitted: replay does not emit them again."""
+
+    launch: Any
+    triggers: list[Any] = []
+
+
+class ProcessOutcome(_Outcome, frozen=True, tag="process"):
+    """The answer of the process registry."""
+
+    result: Any
+
+
+class ExecCodeOutcome(_Outcome, frozen=True, tag="exec_code"):
+    """What the code printed, called and returned."""
+
+    result: Any
+
+
+class CheckpointOutcome(_Outcome, frozen=True, tag="checkpoint"):
+    """The messages that plugins added."""
+
+    result: Any
+
+
+class SyncExecutionEnvironmentOutcome(_Outcome, frozen=True, tag="sync_execution_environment"):
+    """The environment the turn goes on with."""
+
+    result: Any
+
+
+class SleepOutcome(_Outcome, frozen=True, tag="sleep"):
+    """The time is over."""
+
+
+class AwaitEventOutcome(_Outcome, frozen=True, tag="await_event"):
+    """How the wait ended."""
+
+    resolution: Resolution
+
+
+class DurableStepOutcome(_Outcome, frozen=True, tag="durable_step"):
+    """What the step returned, as plain JSON."""
+
+    value: Any = None
+
+
+Outcome = (
+    LlmCallOutcome
+    | DirectOutcome
+    | ToolBatchOutcome
+    | ToolAttemptOutcome
+    | ProcessOutcome
+    | ExecCodeOutcome
+    | CheckpointOutcome
+    | SyncExecutionEnvironmentOutcome
+    | SleepOutcome
+    | AwaitEventOutcome
+    | DurableStepOutcome
+)
+"""What crosses the boundary outwards."""
+
+OUTCOMES: Final[Mapping[type[Command], type[Outcome]]] = {
+    LlmCall: LlmCallOutcome,
+    Direct: DirectOutcome,
+    ToolBatch: ToolBatchOutcome,
+    ToolAttempt: ToolAttemptOutcome,
+    Process: ProcessOutcome,
+    ExecCode: ExecCodeOutcome,
+    Checkpoint: CheckpointOutcome,
+    SyncExecutionEnvironment: SyncExecutionEnvironmentOutcome,
+    Sleep: SleepOutcome,
+    AwaitEvent: AwaitEventOutcome,
+    DurableStep: DurableStepOutcome,
+}
+
+_KINDS: Final[Mapping[type[msgspec.Struct], EffectKind]] = {
+    struct: EffectKind(str(struct.__struct_config__.tag))
+    for struct in (*OUTCOMES.keys(), *OUTCOMES.values())
+}
+
+OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
+
+
+def expect(outcome: Outcome, wanted: type[OutcomeT]) -> OutcomeT:
+    """Return outcome as the type it must be, or refuse it with ``runtime_effect_wrong_outcome``."""
+    if isinstance(outcome, wanted):
+        return outcome
+    raise RuntimeEffectWrongOutcome(str(wanted.__struct_config__.tag), str(outcome.kind))
+
+
+# --- the envelope ---
+
+
+class RuntimeScope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where in the runtime an effect was asked for: for people and traces, not for identity."""
+
+    session_id: str | None = None
+    turn_id: str | None = None
+    turn_index: int | None = None
+    iteration: int | None = None
+
+    @staticmethod
+    def of(
+        scope: ExecutionScope, turn_index: int | None = None, iteration: int | None = None
+    ) -> RuntimeScope:
+        """Return the runtime scope of an execution scope."""
+        return RuntimeScope(session_of(scope), turn_of(scope), turn_index, iteration)
+
+
+class Invocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which effect this is: its id (the name people see), who caused it, its replay key."""
+
+    scope: RuntimeScope
+    effect_id: str
+    kind: EffectKind
+    replay_key: str | None = None
+    causal_parent: str | None = None
+    label: str | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """An invocation and its command: what a controller executes."""
+
+    invocation: Invocation
+    command: Command
+
+    def canonical(self) -> bytes:
+        """Return the canonical text of what the hash covers: kind, name and the command's input.
+
+        Not covered: scope, causal parent, attempt, label, times and turn index.
+        """
+        command = self.command
+        return encode(
+            {
+                "kind": command.kind,
+                "name": self.invocation.effect_id,
+                "command": command.hashed(),
+            }
+        )
+
+    def stable_hash(self) -> str:
+        """Return the SHA-256 over the canonical text: same input, same hash."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def envelope(
+    command: Command,
+    *,
+    scope: RuntimeScope,
+    effect_id: str,
+    replay_key: str | None = None,
+    causal_parent: str | None = None,
+    label: str | None = None,
+) -> Envelope:
+    """Return command in its envelope; the invocation's kind is the command's."""
+    invocation = Invocation(scope, effect_id, command.kind, replay_key, causal_parent, label)
+    return Envelope(invocation, command)

@@ -1,0 +1,42 @@
+"""Replay keys: names of effects, not positions.
+
+Rule 1. A key is a path of parts, and two different paths never make the same text.
+Rule 2. Content and wall time never enter a key.
+
+A part is a name with a count: the second ``fetch`` of a branch is ``fetch#2``. Names may hold
+anything; what has a meaning in the text is escaped.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+_PLAIN = " !$&'()*+,.:;=@[]{}|~^-_"
+"""Kept as they are beside letters and digits; ``/``, ``#`` and ``%`` have a meaning."""
+
+
+def replay_key(*parts: str | tuple[str, int]) -> str:
+    """Return the key of a path of parts.
+
+    >>> replay_key("gather.1", ("fetch", 2))
+    'gather.1/fetch#2'
+    >>> replay_key("a/b")
+    'a%2Fb'
+    """
+    return "/".join(map(_part, parts))
+
+
+def key_parts(key: str) -> tuple[tuple[str, int], ...]:
+    """Return the parts of key, each a name and its count."""
+    return tuple(_named(text) for text in key.split("/"))
+
+
+def _part(part: str | tuple[str, int]) -> str:
+    name, count = part if isinstance(part, tuple) else (part, 1)
+    text = quote(name, safe=_PLAIN)
+    return text if count == 1 else f"{text}#{count}"
+
+
+def _named(text: str) -> tuple[str, int]:
+    name, _, count = text.partition("#")
+    return unquote(name), int(count or 1)

@@ -1,0 +1,35 @@
+"""The running half: effect hosts, executors and membership."""
+
+from pylash.runtime.executors import (
+    Executor,
+    UnavailableExecutor,
+    await_options,
+    direct_executor,
+    process_executor,
+    sleep_executor,
+    step_executor,
+    testing_executor,
+    tool_executor,
+    turn_executor,
+)
+from pylash.runtime.inline import InlineHost
+from pylash.runtime.journal import JournalHost, OpenWait
+from pylash.runtime.system import SystemClock, system_entropy
+
+__all__ = (
+    "Executor",
+    "InlineHost",
+    "JournalHost",
+    "OpenWait",
+    "SystemClock",
+    "UnavailableExecutor",
+    "await_options",
+    "direct_executor",
+    "process_executor",
+    "sleep_executor",
+    "step_executor",
+    "system_entropy",
+    "testing_executor",
+    "tool_executor",
+    "turn_executor",
+)

@@ -1,0 +1,327 @@
+"""The durable controller: effects are recorded once and answered from the record ever after.
+
+Rule 1. Same key, same hash: the recorded outcome, and nothing runs. Same key, other hash:
+        ``effect_replay_mismatch``. No key: refused.
+Rule 2. Executing an effect costs no read and one write; the journal was loaded when the run was
+        attached.
+Rule 3. A sleep is recorded as its end and a wait as its wait, before anyone waits: a restart
+        waits only for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from pylash.durable import (
+    COMPOSITE,
+    RESOLUTIONS,
+    SECOND,
+    Attached,
+    AwaitEvent,
+    AwaitEventOutcome,
+    Cancellation,
+    Clock,
+    DurabilityTier,
+    EffectController,
+    Envelope,
+    ExecutionScope,
+    Fence,
+    JournalEntry,
+    LocalExecutor,
+    Outcome,
+    Process,
+    Resolution,
+    ResolveOutcome,
+    Sleep,
+    SleepOutcome,
+    Store,
+    WaitIdentity,
+    WaitName,
+    WaitOpening,
+    WaitStatus,
+    scope_name,
+)
+from pylash.runtime.executors import sleep_unless
+from pylash.runtime.flights import Flight
+from pylash.runtime.membership import Membership
+from pylash.runtime.records import failed, perform, read
+from pylash.runtime.waiting import LiveWaits
+from pylash.tasks import TaskOwner
+from pylash.values import (
+    EffectReplayMismatch,
+    JournalFull,
+    LeaseHeld,
+    LeaseLost,
+    MissingReplayKey,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectSleepCancelled,
+    digest_for_difference,
+    encode,
+    first_difference,
+)
+
+WARN_ENTRIES: Final = 5_000
+MAX_ENTRIES: Final = 50_000
+
+_log = logging.getLogger("pylash")
+
+
+class Worker(Protocol):
+    """What a controller needs of the host that made it."""
+
+    store: Store
+    clock: Clock
+    tasks: TaskOwner
+    live: LiveWaits
+    membership: Membership
+    durability: DurabilityTier
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names."""
+        ...
+
+    def forget(self, scope: ExecutionScope) -> None:
+        """Hand out a new controller next time."""
+        ...
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait."""
+        ...
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        """Answer a wait."""
+        ...
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+    ) -> Resolution:
+        """Return how the wait ended."""
+        ...
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make every key of the session unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An effect that was asked for: its envelope, its key, and what its hash covers."""
+
+    envelope: Envelope
+    key: str
+    canonical: bytes
+    digest: bytes
+
+    def entry(self, started: int) -> JournalEntry:
+        """Return the entry of this effect, open."""
+        return JournalEntry(
+            self.key,
+            self.envelope.command.kind,
+            self.digest,
+            digest_for_difference(self.canonical),
+            started=started,
+            label=self.envelope.invocation.label,
+        )
+
+
+class JournalController(EffectController):
+    """The boundary of one scope, over its journal."""
+
+    supports_durable_effects = True
+
+    def __init__(self, host: Worker, scope: ExecutionScope) -> None:
+        self.durability = host.durability
+        self.wait_key = host.wait_key  # type: ignore[method-assign]  # waits are the host's
+        self.resolve = host.resolve  # type: ignore[method-assign]
+        self.wait = host.wait  # type: ignore[method-assign]
+        self.revoke_waits = host.revoke_waits  # type: ignore[method-assign]
+        self._host = host
+        self._scope = scope
+        self._attaching = asyncio.Lock()
+        self._attached: Attached | None = None
+        self._attached_at = 0.0
+        self._entries: dict[str, JournalEntry] = {}
+        self._flights: dict[str, Flight] = {}
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        """Return what the effect returned the first time, or perform it and record it.
+
+        Cancellation: safe before ``local`` returns (nothing is recorded); after it, the record
+        is written all the same.
+        """
+        key = envelope.invocation.replay_key
+        if not key:
+            raise MissingReplayKey(envelope.invocation.effect_id)
+        kind = envelope.command.kind
+        if kind in COMPOSITE:
+            return read(await perform(envelope, local), kind)
+        canonical = envelope.canonical()
+        asked = _Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
+        fence = await self._fence()
+        entry = self._entries.get(key)
+        if entry is not None:
+            await self._compare(entry, asked)
+            if entry.size:
+                return await self._replay(entry, asked)
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._take_off(asked, self._route(asked, fence, local))
+        elif flight.digest != asked.digest:
+            raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
+        return await flight.join()
+
+    # --- the record ---
+
+    async def _fence(self) -> Fence:
+        """Return the fence of our run; the first caller attaches it and loads its journal."""
+        if self._attached is None:
+            async with self._attaching:
+                if self._attached is None:
+                    await self._attach()
+        assert self._attached is not None
+        return self._attached.fence
+
+    async def _attach(self) -> None:
+        membership, journal = self._host.membership, self._host.store.journal
+        try:
+            attached = await journal.attach(self._scope, membership.worker)
+        except LeaseHeld:
+            await membership.bury_the_dead()  # its owner may have died this very second
+            attached = await journal.attach(self._scope, membership.worker)
+        self._attached_at = self._host.clock.monotonic()
+        self._entries = dict(attached.entries)
+        self._attached = attached
+        if len(self._entries) >= WARN_ENTRIES:
+            _log.warning("%s has recorded %d effects", scope_name(self._scope), len(self._entries))
+
+    async def _compare(self, entry: JournalEntry, asked: _Asked) -> None:
+        """Refuse to answer with what was recorded for another input."""
+        if entry.hash == asked.digest:
+            return
+        assert self._attached is not None
+        whole = await self._host.store.journal.entry(self._attached.fence.run, asked.key)
+        kept = None if whole is None else whole.command
+        raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+
+    async def _replay(self, entry: JournalEntry, asked: _Asked) -> Outcome:
+        """Return the recorded outcome, or raise the recorded failure."""
+        data = entry.outcome
+        if data is None:
+            assert self._attached is not None
+            whole = await self._host.store.journal.entry(self._attached.fence.run, entry.key)
+            assert whole is not None
+            assert whole.outcome is not None
+            data = whole.outcome
+        if entry.wait is not None:
+            return AwaitEventOutcome(RESOLUTIONS.decode(data))
+        return read(data, asked.envelope.command.kind)
+
+    # --- the flight ---
+
+    def _route(
+        self, asked: _Asked, fence: Fence, local: LocalExecutor
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Choose how the effect is executed."""
+        if len(self._entries) >= MAX_ENTRIES and asked.key not in self._entries:
+            raise JournalFull(fence.name, MAX_ENTRIES)
+        match asked.envelope.command:
+            case Sleep() as command:
+                local.check(command)
+                return self._sleep(asked, fence, local.cancel, command.duration_ms * 1000)
+            case AwaitEvent() as command:
+                opening = WaitOpening(
+                    name=self._host.name_in(command.key),
+                    kind=command.wait_kind,
+                    title=command.title,
+                    tool=command.tool,
+                    arguments=None if command.arguments is None else encode(command.arguments),
+                    timeout=local.timeout,
+                )
+                return self._await(asked, fence, local.cancel, opening)
+            case Process() as command:
+                raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+            case _:
+                return self._perform(asked, fence, local)
+
+    def _take_off(self, asked: _Asked, work: Coroutine[Any, Any, Outcome]) -> Flight:
+        flight = self._flights[asked.key] = Flight(asked.digest, asked.canonical)
+        flight.start(self._flown(asked.key, work), self._host.tasks)
+        return flight
+
+    async def _flown(self, key: str, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        try:
+            return await work
+        except LeaseLost:
+            self._host.forget(self._scope)
+            raise
+        finally:
+            del self._flights[key]
+
+    async def _perform(self, asked: _Asked, fence: Fence, local: LocalExecutor) -> Outcome:
+        host = self._host
+        if host.membership.lease_is_over and not await host.membership.renew():
+            raise LeaseLost(fence.name)
+        started = host.clock.now()
+        record = await perform(asked.envelope, local)
+        self._flights[asked.key].recording = True
+        entry = replace(
+            asked.entry(started), outcome=record, size=len(record), ended=host.clock.now()
+        )
+        return await self._stand(await host.store.journal.record(fence, entry), asked)
+
+    async def _stand(self, entry: JournalEntry, asked: _Asked) -> Outcome:
+        """Take the entry that holds our key, whoever wrote it, and answer with it."""
+        self._entries[asked.key] = entry
+        await self._compare(entry, asked)
+        return await self._replay(entry, asked)
+
+    async def _sleep(
+        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, duration: int
+    ) -> Outcome:
+        clock, journal = self._host.clock, self._host.store.journal
+        entry = self._entries.get(asked.key)
+        if entry is None:
+            entry, now = await journal.begin_sleep(fence, asked.entry(clock.now()), duration)
+            self._entries[asked.key] = entry
+            await self._compare(entry, asked)
+        else:
+            now = self._now()
+        assert entry.due is not None
+        try:
+            await sleep_unless(clock, (entry.due - now) / SECOND, cancel)
+        except RuntimeEffectSleepCancelled as error:
+            record = failed(error, asked.envelope.command.kind)
+            ended = replace(entry, outcome=record, size=len(record), ended=clock.now())
+            return await self._stand(await journal.close(fence, ended), asked)
+        return SleepOutcome()
+
+    async def _await(
+        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, opening: WaitOpening
+    ) -> Outcome:
+        async def open_wait() -> WaitStatus:
+            entry = asked.entry(self._host.clock.now())
+            stands, status = await self._host.store.waits.open_for(fence, entry, opening)
+            self._entries[asked.key] = replace(stands, outcome=None, size=0)
+            await self._compare(stands, asked)
+            return status
+
+        resolution = await self._host.live.wait(opening.name, open_wait(), cancel)
+        data = encode(resolution)
+        opened = self._entries[asked.key]
+        self._entries[asked.key] = replace(opened, outcome=data, size=len(data))
+        return AwaitEventOutcome(RESOLUTIONS.decode(data))
+
+    def _now(self) -> int:
+        """Return the store's time, as far as we can tell without asking it."""
+        assert self._attached is not None
+        passed = self._host.clock.monotonic() - self._attached_at
+        return self._attached.now + int(passed * SECOND)

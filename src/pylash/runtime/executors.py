@@ -1,0 +1,165 @@
+"""Local executors: what runs an effect in this process when nothing is recorded for it.
+
+Rule 1. An executor refuses commands that are not its own, before it does anything.
+Rule 2. Sleeps and waits belong to the controller; an executor only says how they may be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pylash.durable import (
+    Cancellation,
+    Clock,
+    Command,
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    Sleep,
+    SleepOutcome,
+)
+from pylash.runtime.system import SystemClock
+from pylash.values import (
+    RuntimeEffectLocalExecutorMismatch,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectSleepCancelled,
+)
+
+Perform = Callable[[Envelope], Awaitable[Outcome]]
+"""Runs one envelope's command."""
+
+_EVERYTHING = frozenset(EffectKind)
+_SLEEP = frozenset({EffectKind.SLEEP})
+_TURN = frozenset(
+    {
+        EffectKind.LLM_CALL,
+        EffectKind.TOOL_BATCH,
+        EffectKind.EXEC_CODE,
+        EffectKind.CHECKPOINT,
+        EffectKind.SYNC_EXECUTION_ENVIRONMENT,
+    }
+)
+_TOOL = frozenset({EffectKind.TOOL_BATCH, EffectKind.TOOL_ATTEMPT})
+_DIRECT = frozenset({EffectKind.DIRECT})
+_STEP = frozenset({EffectKind.DURABLE_STEP})
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Runs the commands of its kinds. ``cancel`` ends its sleeps and waits, ``timeout`` its waits."""
+
+    name: str
+    kinds: frozenset[EffectKind]
+    perform: Perform
+    cancel: Cancellation | None = None
+    timeout: int | None = None
+    clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
+
+    def check(self, command: Command) -> None:
+        """Refuse a command that is not this executor's."""
+        if command.kind not in self.kinds:
+            raise RuntimeEffectLocalExecutorMismatch(self.name, command.kind)
+
+    async def execute(self, envelope: Envelope) -> Outcome:
+        """Run envelope's command."""
+        self.check(envelope.command)
+        if isinstance(envelope.command, Sleep) and self.kinds is not _EVERYTHING:
+            await sleep_unless(self.clock, envelope.command.duration_ms / 1000, self.cancel)
+            return SleepOutcome()
+        return await self.perform(envelope)
+
+
+def step_executor(run: Callable[[Any], Awaitable[Any]]) -> Executor:
+    """Return an executor that runs a durable step: ``run`` takes the step's input."""
+
+    async def perform(envelope: Envelope) -> Outcome:
+        assert isinstance(envelope.command, DurableStep)  # the executor takes no other
+        return DurableStepOutcome(await run(envelope.command.input))
+
+    return Executor("step", _STEP, perform)
+
+
+def sleep_executor(
+    cancel: Cancellation | None = None, clock: Clock | None = None
+) -> Executor:
+    """Return an executor that only sleeps."""
+    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or SystemClock())
+
+
+def await_options(cancel: Cancellation | None = None, timeout: int | None = None) -> Executor:
+    """Return how a wait may end early (``timeout`` in microseconds); it runs nothing itself."""
+    return Executor("await options", frozenset(), _unavailable, cancel, timeout)
+
+
+def process_executor() -> Executor:
+    """Return the executor of process commands; it runs nothing itself."""
+    return Executor("process", frozenset(), _unavailable)
+
+
+def turn_executor(
+    perform: Perform, cancel: Cancellation | None = None, clock: Clock | None = None
+) -> Executor:
+    """Return an executor of a turn's commands, and its sleeps."""
+    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or SystemClock())
+
+
+def tool_executor(perform: Perform) -> Executor:
+    """Return an executor of tool batches and attempts."""
+    return Executor("tool", _TOOL, perform)
+
+
+def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
+    """Return an executor of direct completions, and their sleeps."""
+    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or SystemClock())
+
+
+def testing_executor(perform: Perform) -> Executor:
+    """Return an executor that takes any command, for tests."""
+    return Executor("testing", _EVERYTHING, perform)
+
+
+class UnavailableExecutor:
+    """Refuses everything: there is nothing here that could run an effect."""
+
+    cancel: Cancellation | None = None
+    timeout: int | None = None
+
+    def check(self, command: Command) -> None:
+        """Refuse."""
+        raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+
+    async def execute(self, envelope: Envelope) -> Outcome:
+        """Refuse."""
+        raise RuntimeEffectLocalExecutorUnavailable(envelope.command.kind)
+
+
+async def sleep_unless(clock: Clock, seconds: float, cancel: Cancellation | None) -> None:
+    """Sleep, or raise ``runtime_effect_sleep_cancelled`` if cancel comes first."""
+    if await cancelled_first(clock.sleep(max(0.0, seconds)), cancel):
+        raise RuntimeEffectSleepCancelled
+
+
+async def cancelled_first(work: Awaitable[object], cancel: Cancellation | None) -> bool:
+    """Wait for work or for cancel; return whether cancel has come."""
+    if cancel is None:
+        await work
+        return False
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_awaited(one)) for one in (work, cancel.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+    return cancel.is_set()
+
+
+async def _awaited(work: Awaitable[object]) -> object:
+    return await work
+
+
+async def _unavailable(envelope: Envelope) -> Outcome:
+    raise RuntimeEffectLocalExecutorUnavailable(envelope.command.kind)

@@ -1,0 +1,163 @@
+"""The inline host: effects run in this process and nothing is recorded.
+
+It speaks the same language as the durable hosts (outcomes, failures, waits), so that code written
+against it works on them; but its waits live in memory and end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from pylash.durable import (
+    ACCEPTED,
+    SECOND,
+    UNKNOWN_OR_REVOKED,
+    AwaitEvent,
+    AwaitEventOutcome,
+    Cancellation,
+    Cancelled,
+    Clock,
+    EffectController,
+    EffectHost,
+    Entropy,
+    Envelope,
+    ExecutionScope,
+    LocalExecutor,
+    Outcome,
+    Process,
+    Resolution,
+    ResolveOutcome,
+    ScopedController,
+    Signer,
+    Timeout,
+    WaitIdentity,
+    WaitName,
+    session_of,
+)
+from pylash.runtime.executors import cancelled_first
+from pylash.runtime.records import perform, read
+from pylash.runtime.system import SystemClock, system_entropy
+from pylash.values import AwaitEventUnknownOrRevoked, RuntimeEffectLocalExecutorUnavailable
+
+
+class MemoryWaits:
+    """Waits that end with the process."""
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self._clock = clock
+        self._signer = Signer([entropy(32)])
+        self._generations: Counter[str] = Counter()
+        self._ends: dict[str, asyncio.Future[Resolution]] = {}
+
+    def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait."""
+        return self._signer.key(scope, wait, self._generations[session_of(scope) or ""])
+
+    def resolve(self, key: str, resolution: Resolution) -> ResolveOutcome:
+        """End a wait, once."""
+        name = self._valid(key)
+        if name is None:
+            return UNKNOWN_OR_REVOKED
+        end = self._end(name)
+        if end.done():
+            return ResolveOutcome("already_resolved", end.result())
+        end.set_result(resolution)
+        return ACCEPTED
+
+    async def wait(self, key: str, cancel: Cancellation | None, timeout: int | None) -> Resolution:
+        """Return how a wait ended."""
+        name = self._valid(key)
+        if name is None:
+            raise AwaitEventUnknownOrRevoked
+        end = self._end(name)
+        if not end.done() and await cancelled_first(self._until(end, timeout), cancel):
+            self.resolve(key, Cancelled())
+        if not end.done():
+            self.resolve(key, Timeout())
+        return end.result()
+
+    def revoke(self, session_id: str) -> None:
+        """Make the session's keys unknown, and wake who waits for one."""
+        self._generations[session_id] += 1
+        for wait, end in tuple(self._ends.items()):
+            if not end.done() and wait.startswith(f"{session_id}\0"):
+                end.set_exception(AwaitEventUnknownOrRevoked())
+                end.exception()  # seen, whether or not anybody waits
+
+    async def _until(self, end: asyncio.Future[Resolution], timeout: int | None) -> None:
+        if timeout is None:
+            await asyncio.wait((end,))
+            return
+        async with asyncio.TaskGroup() as group:
+            timer = group.create_task(self._clock.sleep(timeout / SECOND))
+            await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+
+    def _valid(self, key: str) -> WaitName | None:
+        name = self._signer.name(key)
+        if name is None or name.generation < self._generations[session_of(name.scope) or ""]:
+            return None
+        return name
+
+    def _end(self, name: WaitName) -> asyncio.Future[Resolution]:
+        wait = f"{session_of(name.scope) or ''}\0{name.id}"
+        if wait not in self._ends:
+            self._ends[wait] = asyncio.get_running_loop().create_future()
+        return self._ends[wait]
+
+
+class InlineController(EffectController):
+    """Runs effects at once."""
+
+    supports_durable_effects = True
+
+    def __init__(self, waits: MemoryWaits) -> None:
+        self._waits = waits
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        """Run the effect; nothing is recorded."""
+        command = envelope.command
+        if isinstance(command, AwaitEvent):
+            return AwaitEventOutcome(
+                await self._waits.wait(command.key, local.cancel, local.timeout)
+            )
+        if isinstance(command, Process):
+            raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+        return read(await perform(envelope, local), command.kind)
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait."""
+        return self._waits.key(scope, wait)
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None  # noqa: ARG002 - nothing is kept
+    ) -> ResolveOutcome:
+        """Answer a wait."""
+        return self._waits.resolve(key, resolution)
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+    ) -> Resolution:
+        """Return how the wait ended."""
+        return await self._waits.wait(key, cancel, timeout)
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make the session's keys unknown."""
+        self._waits.revoke(session_id)
+
+
+class InlineHost(InlineController, EffectHost):
+    """Hands out controllers that run effects at once and record nothing.
+
+    >>> host = InlineHost()
+    >>> host.durability
+    <DurabilityTier.INLINE: 'inline'>
+    """
+
+    def __init__(self, clock: Clock | None = None, entropy: Entropy = system_entropy) -> None:
+        super().__init__(MemoryWaits(clock or SystemClock(), entropy))
+
+    def scoped(self, scope: ExecutionScope) -> ScopedController:
+        """Return a controller for scope: the host itself, which keeps nothing by scope."""
+        return ScopedController(self, scope)

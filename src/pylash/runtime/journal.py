@@ -1,0 +1,154 @@
+"""The durable host: a worker of a store, handing out controllers over its journal.
+
+Rule 1. One controller per scope and host, so that all callers of a scope share its flights.
+Rule 2. A controller that lost its run is forgotten: who asks again attaches anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pylash.durable import (
+    UNKNOWN_OR_REVOKED,
+    Cancellation,
+    Clock,
+    EffectHost,
+    Entropy,
+    ExecutionScope,
+    Instant,
+    LeaseTimings,
+    Resolution,
+    ResolveOutcome,
+    ScopedController,
+    Signer,
+    Store,
+    WaitIdentity,
+    WaitName,
+    WaitOpening,
+    checked_identity,
+    checked_scope,
+    session_of,
+)
+from pylash.runtime.controller import JournalController
+from pylash.runtime.membership import Membership
+from pylash.runtime.waiting import LiveWaits
+from pylash.tasks import TaskOwner
+from pylash.values import AwaitEventUnknownOrRevoked
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """An open wait as people see it; ``key`` answers it."""
+
+    key: str
+    kind: str
+    title: str
+    tool: str | None
+    arguments: Any
+    opened: Instant
+    deadline: Instant | None
+
+
+class JournalHost(EffectHost):
+    """Hands out controllers that record every effect in a store's journal."""
+
+    supports_durable_effects = True
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        signer: Signer | None = None,
+        timings: LeaseTimings | None = None,
+    ) -> None:
+        self.store = store
+        self.durability = store.durability
+        self.clock = clock
+        self.signer = signer or Signer([store.secret])
+        self.tasks = TaskOwner()
+        self.membership = Membership(store, clock, entropy, timings or LeaseTimings())
+        self._controllers: WeakValueDictionary[ExecutionScope, JournalController]
+        self._controllers = WeakValueDictionary()
+
+    async def open(self) -> None:
+        """Become a worker of the store."""
+        self.live = LiveWaits(self.store, self.clock, self.tasks)
+        await self.membership.join(self.tasks)
+
+    async def close(self) -> None:
+        """Detach every run: nothing is recorded, and any worker may go on with them."""
+        self.live.close()
+        await self.tasks.close()
+        await self.membership.leave()
+
+    def scoped(self, scope: ExecutionScope) -> ScopedController:
+        """Return the controller of scope: one per scope, so that all its callers share flights."""
+        controller = self._controllers.get(checked_scope(scope))
+        if controller is None:
+            controller = self._controllers[scope] = JournalController(self, scope)
+        return ScopedController(controller, scope)
+
+    def forget(self, scope: ExecutionScope) -> None:
+        """Hand out a new controller for scope next time: this one's run belongs to another."""
+        self._controllers.pop(scope, None)
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait: the same for everyone who shares the secret."""
+        session = session_of(checked_scope(scope))
+        checked_identity(wait)
+        generation = 0 if session is None else await self.store.waits.generation(session)
+        return self.signer.key(scope, wait, generation)
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        """Answer a wait. The first answer wins.
+
+        Cancellation: atomic.
+        """
+        name = self.signer.name(key)
+        if name is None:
+            return UNKNOWN_OR_REVOKED
+        return await self.live.resolve(name, resolution, by)
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+    ) -> Resolution:
+        """Return how the wait ended.
+
+        Cancellation: safe, the wait stays open; only ``cancel`` ends it.
+        """
+        opening = WaitOpening(name=self.name_in(key), timeout=timeout)
+        return await self.live.wait(opening.name, self.store.waits.open(opening), cancel)
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make every key of the session unknown, and wake who waits for one."""
+        generation = await self.store.waits.generation(session_id)
+        await self.store.waits.revoke(session_id, generation)
+
+    async def open_waits(self, session_id: str | None = None) -> list[OpenWait]:
+        """Return the open waits, oldest first, each with the key that answers it."""
+        views = await self.store.waits.listed(session_id)
+        return [
+            OpenWait(
+                self.signer.key(view.name.scope, view.name.wait, view.name.generation),
+                view.kind,
+                view.title,
+                view.tool,
+                view.arguments,
+                view.opened,
+                view.deadline,
+            )
+            for view in views
+        ]
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names, or refuse a key that is not ours."""
+        name = self.signer.name(key)
+        if name is None:
+            raise AwaitEventUnknownOrRevoked
+        return name

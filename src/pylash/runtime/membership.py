@@ -1,0 +1,71 @@
+"""Membership: this process as a worker among others.
+
+Rule 1. Our lease is one row, renewed by one small write, however much runs.
+Rule 2. Whoever is given up by the others has lost its runs, and joins again to own new ones.
+Rule 3. The dead are looked for when we join and every second after that.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from pylash.durable import SECOND, Clock, Entropy, LeaseTimings, Store, WorkerId
+from pylash.tasks import TaskOwner
+from pylash.values import StoreError
+
+UNDERTAKER_SECONDS: Final = 1.0
+
+
+class Membership:
+    """A worker's place in its store."""
+
+    def __init__(self, store: Store, clock: Clock, entropy: Entropy, timings: LeaseTimings) -> None:
+        self.worker = WorkerId(f"w{entropy(8).hex()}")
+        self._store = store
+        self._clock = clock
+        self._timings = timings
+        self._until = 0.0
+
+    @property
+    def lease_is_over(self) -> bool:
+        """Whether others may have given us up: nothing new is started until we renewed."""
+        return self._clock.monotonic() >= self._until
+
+    async def join(self, tasks: TaskOwner) -> None:
+        """Become a member, and stay one until tasks ends."""
+        asked = self._clock.monotonic()
+        await self._store.workers.join(self.worker, self._timings.ttl)
+        self._until = asked + self._timings.ttl / SECOND
+        await self.bury_the_dead()
+        tasks.serve(self._renew_forever())
+        tasks.serve(self._bury_forever())
+
+    async def leave(self) -> None:
+        """Give up the lease and every run still owned."""
+        await self._store.workers.leave(self.worker)
+
+    async def renew(self) -> bool:
+        """Renew the lease; False if others had given us up: our runs are theirs now."""
+        asked = self._clock.monotonic()
+        kept = await self._store.workers.beat(self.worker, self._timings.ttl)
+        if not kept:
+            await self._store.workers.join(self.worker, self._timings.ttl)
+        self._until = asked + self._timings.ttl / SECOND
+        return kept
+
+    async def bury_the_dead(self) -> None:
+        """Make the runs of dead workers ready for others."""
+        await self._store.workers.bury_the_dead(self.worker)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await self._clock.sleep(self._timings.renew_every / SECOND)
+            with suppress(StoreError):  # away for the moment: the lease decides
+                await self.renew()
+
+    async def _bury_forever(self) -> None:
+        while True:
+            await self._clock.sleep(UNDERTAKER_SECONDS)
+            with suppress(StoreError):
+                await self.bury_the_dead()

@@ -1,0 +1,129 @@
+"""Records: how an effect ended, as it is stored and as it is raised again.
+
+Rule 1. What a caller gets is what was decoded from the record, also the first time.
+Rule 2. A failure is recorded like a result; a step's failure is always ``StepFailed``.
+Rule 3. Being detached, losing the lease or diverging is nobody's outcome and is never recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from pylash.durable import OUTCOMES, EffectKind, Envelope, LocalExecutor, Outcome, expect
+from pylash.values import (
+    DurabilityError,
+    EffectFailed,
+    LashError,
+    MissingReplayKey,
+    PayloadTooLarge,
+    Plugin,
+    PluginError,
+    RuntimeEffectLocalExecutorMismatch,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectWrongOutcome,
+    RuntimeStore,
+    StepFailed,
+    StoreError,
+    ValueNotJson,
+    encode,
+    refuse,
+)
+
+MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
+
+_NEVER_RECORDED = (
+    DurabilityError,
+    MissingReplayKey,
+    RuntimeEffectLocalExecutorMismatch,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectWrongOutcome,
+)
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """The effect returned."""
+
+    outcome: Outcome
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The effect failed."""
+
+    code: str
+    message: str
+    type_name: str
+    data: Any = None
+
+
+Record = Returned | Failed
+
+_RECORDS: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+async def perform(envelope: Envelope, local: LocalExecutor) -> bytes:
+    """Run the effect and return its record, a result or a failure."""
+    try:
+        outcome = await local.execute(envelope)
+        return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
+    except _NEVER_RECORDED:
+        raise
+    except Exception as error:  # noqa: BLE001 - user code: every failure is an outcome
+        return failed(error, envelope.command.kind)
+
+
+def returned(outcome: Outcome) -> bytes:
+    """Return the record of an outcome, or refuse one that would not come back as it is."""
+    record = Returned(outcome)
+    data = encode(record)
+    if len(data) > MAX_OUTCOME_BYTES:
+        raise PayloadTooLarge(len(data), MAX_OUTCOME_BYTES)
+    if _RECORDS.decode(data) != record:
+        for field in outcome.__struct_fields__:
+            refuse(getattr(outcome, field), f"$.{field}")
+    return data
+
+
+def failed(error: Exception, kind: EffectKind) -> bytes:
+    """Return the record of a failure."""
+    failure = Failed(_code(error, kind), _message(error), type(error).__name__, _data(error))
+    return encode(failure)
+
+
+def read(data: bytes, kind: EffectKind) -> Outcome:
+    """Return the outcome in a record, or raise the failure in it."""
+    record = _RECORDS.decode(data)
+    if isinstance(record, Returned):
+        return record.outcome
+    if kind is EffectKind.DURABLE_STEP:
+        raise StepFailed(record.code, record.message, record.type_name, record.data)
+    raise LashError.restore(record.code, record.message, record.data)
+
+
+def _code(error: Exception, kind: EffectKind) -> str:
+    match error:
+        case StoreError():
+            return RuntimeStore.default_code
+        case LashError():
+            return error.code
+        case PluginError():
+            return Plugin.default_code
+        case _ if kind is EffectKind.DURABLE_STEP:
+            return StepFailed.default_code
+        case _:
+            return EffectFailed.default_code
+
+
+def _message(error: Exception) -> str:
+    text = error.message if isinstance(error, LashError) else str(error) or type(error).__name__
+    return text.encode("utf-8", "replace").decode()
+
+
+def _data(error: Exception) -> Any:
+    data = error.data if isinstance(error, LashError) else None
+    try:
+        encode(data)
+    except ValueNotJson:
+        return None
+    return data

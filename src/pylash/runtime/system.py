@@ -1,0 +1,30 @@
+"""The real world: the only module that reads the clock or asks for randomness."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from pylash.durable import Instant
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> Instant:
+        """Return the wall time."""
+        return Instant(time.time_ns() // 1000)  # noqa: TID251 - here and nowhere else
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()  # noqa: TID251 - here and nowhere else
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+def system_entropy(size: int) -> bytes:
+    """Return size random bytes, fit for secrets."""
+    return os.urandom(size)  # noqa: TID251 - here and nowhere else

@@ -1,0 +1,153 @@
+"""Waiting in this process for waits that end elsewhere.
+
+Rule 1. Whoever waits is registered before it looks, so that nothing ends unseen in between.
+Rule 2. A hint only says "look". The database decides, and every waiter gets its word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pylash.durable import (
+    SECOND,
+    Cancellation,
+    Cancelled,
+    Clock,
+    Resolution,
+    ResolveOutcome,
+    Store,
+    WaitName,
+    WaitStatus,
+)
+from pylash.runtime.executors import cancelled_first
+from pylash.tasks import TaskOwner
+from pylash.values import AwaitEventUnknownOrRevoked, StoreError
+
+NET_SECONDS: Final = 5.0
+"""How often every open wait is looked at, hint or no hint."""
+
+_PREFIX = "wait:"
+
+
+class LiveWaits:
+    """The waits that somebody in this process waits for."""
+
+    def __init__(self, store: Store, clock: Clock, tasks: TaskOwner) -> None:
+        self._store = store
+        self._clock = clock
+        self._names: dict[str, WaitName] = {}
+        self._waiters: defaultdict[str, set[asyncio.Future[WaitStatus]]] = defaultdict(set)
+        self._suspects: set[str] = set()
+        self._wake = asyncio.Event()
+        self._unsubscribe = store.subscribe(self._hear)
+        tasks.serve(self._look_forever())
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._unsubscribe()
+
+    async def wait(
+        self, name: WaitName, opening: Awaitable[WaitStatus], cancel: Cancellation | None
+    ) -> Resolution:
+        """Open the wait and return how it ended; a cancel or a deadline is an end of its own."""
+        with self._registered(name) as ended:
+            status = await opening
+            while status.terminal is None and not status.revoked:
+                status = await self._changed(name, status, ended, cancel)
+        if status.revoked or status.terminal is None:
+            raise AwaitEventUnknownOrRevoked
+        return status.terminal
+
+    async def resolve(
+        self, name: WaitName, resolution: Resolution, by: str | None
+    ) -> ResolveOutcome:
+        """End a wait, and tell who waits for it here at once."""
+        outcome = await self._store.waits.resolve(name, resolution, by)
+        if outcome.status == "accepted":
+            self._deliver(name.id, WaitStatus(resolution))
+        return outcome
+
+    async def _changed(
+        self,
+        name: WaitName,
+        status: WaitStatus,
+        ended: asyncio.Future[WaitStatus],
+        cancel: Cancellation | None,
+    ) -> WaitStatus:
+        """Return the wait's next status: its end, or what a cancel or its deadline made of it."""
+        if await cancelled_first(self._until(status, ended), cancel):
+            return await self._cancelled(name)
+        if ended.done():
+            return ended.result()
+        return await self._store.waits.expire(name)
+
+    async def _until(self, status: WaitStatus, ended: asyncio.Future[WaitStatus]) -> None:
+        """Return once the wait ended or its deadline has come."""
+        if status.remaining is None:
+            await asyncio.wait((ended,))
+            return
+        async with asyncio.TaskGroup() as group:
+            timer = group.create_task(self._clock.sleep(max(0, status.remaining) / SECOND))
+            await asyncio.wait((ended, timer), return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+
+    async def _cancelled(self, name: WaitName) -> WaitStatus:
+        outcome = await self._store.waits.resolve(name, Cancelled())
+        if outcome.status == "unknown_or_revoked":
+            return WaitStatus(revoked=True)
+        return WaitStatus(outcome.terminal or Cancelled())
+
+    # --- hints ---
+
+    @contextmanager
+    def _registered(self, name: WaitName) -> Iterator[asyncio.Future[WaitStatus]]:
+        future: asyncio.Future[WaitStatus] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters[name.id]
+        self._names[name.id] = name
+        waiters.add(future)
+        try:
+            yield future
+        finally:
+            waiters.discard(future)
+            if not waiters and self._waiters.get(name.id) is waiters:
+                del self._waiters[name.id], self._names[name.id]
+
+    def _hear(self, topic: str) -> None:
+        if not topic:
+            self._suspects.update(self._names)
+        elif topic.startswith(_PREFIX) and (wait := topic[len(_PREFIX) :]) in self._names:
+            self._suspects.add(wait)
+        if self._suspects:
+            self._wake.set()
+
+    def _deliver(self, wait: str, status: WaitStatus) -> None:
+        self._suspects.discard(wait)
+        for future in self._waiters.get(wait, ()):
+            if not future.done():
+                future.set_result(status)
+
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(NET_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._suspects.update(self._names)
+            self._wake.clear()
+            suspects, self._suspects = self._suspects, set()
+            names = [self._names[wait] for wait in suspects if wait in self._names]
+            if names:
+                await self._look(names)
+
+    async def _look(self, names: list[WaitName]) -> None:
+        try:
+            seen = await self._store.waits.look(names)
+        except StoreError:  # it is away for the moment; the net will look again
+            return
+        for wait, status in seen.items():
+            if status.terminal is not None or status.revoked:
+                self._deliver(wait, status)

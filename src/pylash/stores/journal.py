@@ -1,0 +1,232 @@
+"""The journal: what every effect of a run returned, recorded once.
+
+Rule 1. A record is one insert that locks the run's row and compares the fence in the same
+        statement. A plain EXISTS would let a stale owner's insert slip past a claim.
+Rule 2. The first record of a key stands; whoever comes later reads it.
+Rule 3. A sleep is its deadline and a wait is its wait: their ends are not written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from pylash.durable import (
+    Attached,
+    Entropy,
+    ExecutionScope,
+    Fence,
+    Instant,
+    JournalEntry,
+    WorkerId,
+    new_run_id,
+    scope_name,
+    scope_text,
+    session_of,
+)
+from pylash.stores.sql import Again, Bulk, Driver, Operation, Port, Rows, Statement, Steps, operation
+from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge
+
+LOADED_BYTES: Final = 4 * 1024
+"""Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
+
+INLINE_BYTES: Final = 1024 * 1024
+"""Outcomes over this size are stored by reference."""
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+SETTLED: Final = -1
+"""The fence of a run that has ended: it can be read for ever and written no more."""
+
+_FIND_RUN = """
+select r.id, r.fence, r.owner, w.expires, r.settled, {now} from pylash_runs r
+left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
+
+_ADD_RUN = """
+insert into pylash_runs(id, scope, kind, target, state, owner, fence, attempts, created)
+values (?, ?, ?, '', 'running', ?, 1, 1, {now}) on conflict do nothing"""
+
+_TAKE_RUN = """
+update pylash_runs set state = 'running', owner = ?, fence = fence + 1, attempts = attempts + 1,
+at = null where id = ?"""
+
+_LOAD = f"""
+select e.key, e.kind, e.hash, null,
+       case when length(coalesce(w.terminal, e.outcome)) <= {LOADED_BYTES}
+            then coalesce(w.terminal, e.outcome) end,
+       case when e.attachment is not null then {INLINE_BYTES}
+            else coalesce(length(coalesce(w.terminal, e.outcome)), 0) end,
+       e.due, e.wait, e.started, e.ended, e.label
+from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run = ?"""  # noqa: S608 - our own constants
+
+_GENERATION = "select generation from pylash_sessions where id = ?"
+
+_COLUMNS = "run, key, kind, hash, command, outcome, attachment, due, started, ended, label"
+
+_RECORD = f"""
+insert into pylash_effects({_COLUMNS})
+select id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from pylash_runs where id = ? and fence = ? {{share}}
+on conflict do nothing"""  # noqa: S608 - our own constants
+
+# Rows of other runs are locked in the order of their ids, as everywhere.
+_RECORD_MANY = f"""
+insert into pylash_effects({_COLUMNS})
+select x.run, x.key, x.kind, x.hash, x.command, x.outcome, x.attachment, x.due, x.started, x.ended, x.label
+from unnest(?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::bytea[], ?::text[], ?::bigint[], ?::bigint[],
+            ?::bigint[], ?::text[], ?::bigint[], ?::bigint[])
+     as x(key, kind, hash, command, outcome, attachment, due, started, ended, label, run, fence)
+join pylash_runs r on r.id = x.run and r.fence = x.fence order by r.id for share of r
+on conflict do nothing returning run, key"""  # noqa: S608 - our own constants
+
+_ATTACH_BODY = "insert into pylash_attachments(digest, body) values (?, ?) on conflict do nothing"
+
+_FENCE = "select 1 from pylash_runs where id = ? and fence = ? {share}"
+
+_READ = """
+select e.key, e.kind, e.hash, e.command, coalesce(w.terminal, e.outcome, a.body),
+       coalesce(length(coalesce(w.terminal, e.outcome, a.body)), 0), e.due, e.wait, e.started, e.ended, e.label
+from pylash_effects e left join pylash_waits w on w.id = e.wait
+left join pylash_attachments a on a.digest = e.attachment where e.run = ? and e.key = ?"""
+
+_SLEEP = """
+insert into pylash_effects(run, key, kind, hash, command, due, started, label)
+select id, ?, ?, ?, ?, {now} + ?, ?, ? from pylash_runs where id = ? and fence = ? {share}
+on conflict do nothing"""
+
+_CLOSE = """
+update pylash_effects set outcome = ?, ended = ? where run = ? and key = ? and outcome is null"""
+
+_RELEASE = """
+update pylash_runs set state = 'queued', owner = null, at = case when target = '' then null else {now} end
+where id = ? and fence = ? and state = 'running'"""
+
+_NOW = "select {now}"
+
+
+class SqlJournal(Port):
+    """The journal in SQL."""
+
+    def __init__(self, driver: Driver, entropy: Entropy) -> None:
+        super().__init__(driver)
+        self._entropy = entropy
+
+    @operation()
+    def attach(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached]:
+        """Own the run of scope and return its journal."""
+        text = scope_text(scope)
+        found = (yield Statement(_FIND_RUN, (text,))).rows
+        if found:
+            run, token, owner, expires, settled, now = found[0]
+            if owner not in (None, worker) and expires is not None and expires > now:
+                raise LeaseHeld(scope_name(scope), owner)
+            if settled is not None:
+                token = SETTLED
+            elif owner != worker:
+                token += (yield Statement(_TAKE_RUN, (worker, run))).changed
+        else:
+            now = (yield Statement(_NOW)).rows[0][0]
+            run, token = new_run_id(now, self._entropy), 1
+            kind = str(scope.__struct_config__.tag)
+            if not (yield Statement(_ADD_RUN, (run, text, kind, worker))).changed:
+                raise Again
+        rows = (yield Statement(_LOAD, (run,))).rows
+        generation = 0
+        if (session := session_of(scope)) is not None:
+            known = (yield Statement(_GENERATION, (session,))).rows
+            generation = known[0][0] if known else 0
+        entries = {row[0]: JournalEntry(*row) for row in rows}
+        return Attached(Fence(run, token, scope), Instant(now), generation, entries)
+
+    @operation()
+    def release(self, fence: Fence) -> Steps[None]:
+        """Give the run up."""
+        yield Statement(_RELEASE, (fence.run, fence.token))
+
+    def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
+        """Record entry; return what stands under its key."""
+        size = len(entry.outcome or b"")
+        if size > MAX_BYTES:
+            raise PayloadTooLarge(size, MAX_BYTES)
+        row = _row(fence, entry)
+        return self.driver.run(
+            Operation(
+                "record",
+                lambda: _record(fence, entry, row),
+                bare=size <= INLINE_BYTES,
+                bulk=Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key))
+                if size <= INLINE_BYTES
+                else None,
+                done=lambda: entry,
+            )
+        )
+
+    @operation(bare=True)
+    def begin_sleep(
+        self, fence: Fence, entry: JournalEntry, duration: int
+    ) -> Steps[tuple[JournalEntry, Instant]]:
+        """Record when the sleep ends."""
+        what = (entry.key, entry.kind, entry.hash, entry.command, duration, entry.started, entry.label)
+        yield Statement(_SLEEP, (*what, fence.run, fence.token))
+        # An insert that changed nothing found its key taken, or the fence stale.
+        stands = yield from standing(fence, entry.key)
+        now = (yield Statement(_NOW)).rows[0][0]
+        return stands, Instant(now)
+
+    @operation()
+    def close(self, fence: Fence, entry: JournalEntry) -> Steps[JournalEntry]:
+        """Give an open effect its outcome."""
+        yield from fenced(fence)
+        yield Statement(_CLOSE, (entry.outcome, entry.ended, fence.run, entry.key))
+        return (yield from standing(fence, entry.key))
+
+    @operation(read_only=True)
+    def entry(self, run: int, key: str) -> Steps[JournalEntry | None]:
+        """Return a whole entry."""
+        rows = (yield Statement(_READ, (run, key))).rows
+        return JournalEntry(*rows[0]) if rows else None
+
+
+def _row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
+    """Return entry as the parameters of ``_RECORD``: a large outcome becomes a reference."""
+    outcome, attachment = entry.outcome, None
+    if outcome is not None and len(outcome) > INLINE_BYTES:
+        outcome, attachment = None, hashlib.sha256(outcome).hexdigest()
+    return (
+        entry.key,
+        entry.kind,
+        entry.hash,
+        entry.command,
+        outcome,
+        attachment,
+        entry.due,
+        entry.started,
+        entry.ended,
+        entry.label,
+        fence.run,
+        fence.token,
+    )
+
+
+def _record(fence: Fence, entry: JournalEntry, row: tuple[Any, ...]) -> Steps[JournalEntry]:
+    if row[5] is not None:
+        yield Statement(_ATTACH_BODY, (row[5], entry.outcome))
+    written: Rows = yield Statement(_RECORD, row)
+    if written.changed:
+        return entry
+    return (yield from standing(fence, entry.key))
+
+
+def fenced(fence: Fence) -> Steps[None]:
+    """Lock the run's row against a claim, or refuse a stale fence."""
+    if not (yield Statement(_FENCE, (fence.run, fence.token))).rows:
+        raise LeaseLost(fence.name)
+
+
+def standing(fence: Fence, key: str) -> Steps[JournalEntry]:
+    """Return the entry that holds key, or refuse a stale fence."""
+    yield from fenced(fence)
+    rows = (yield Statement(_READ, (fence.run, key))).rows
+    if not rows:
+        raise Again
+    return JournalEntry(*rows[0])

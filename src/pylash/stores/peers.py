@@ -1,0 +1,161 @@
+"""Other processes on the same SQLite file: locks that die with them, and pokes.
+
+Rule 1. A lock is an ``flock`` on a file of the worker's own: the kernel frees it when the process
+        ends, however it ends.
+Rule 2. A poke is a hint. A file of counters, one per process, is written after commits that have
+        something for others; whoever sees another's counter change looks at the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pylash.durable import WorkerId
+from pylash.values import StoreBusy
+
+COUNTERS: Final = 512
+"""Two processes that fall on one counter miss each other's pokes and wait for the slow net."""
+
+POLL_SECONDS: Final = 0.025
+"""How often the poke file is read where the kernel cannot tell us."""
+
+_IN_MODIFY = 0x2
+
+
+class NoLocks:
+    """A database that no other process can see."""
+
+    async def acquire(self, worker: WorkerId) -> None:
+        """Nothing to take."""
+
+    async def is_free(self, worker: WorkerId) -> bool:  # noqa: ARG002 - the port's signature
+        """Return False: whoever is there is in this process, alive."""
+        return False
+
+    async def release(self, worker: WorkerId) -> None:
+        """Nothing to give up."""
+
+
+class FileLocks:
+    """Locks as files in a folder beside the database."""
+
+    def __init__(self, database: Path) -> None:
+        self._folder = Path(f"{database}-workers")
+        self._held: dict[WorkerId, int] = {}
+
+    async def acquire(self, worker: WorkerId) -> None:
+        """Take worker's lock for as long as this process lives."""
+        self._folder.mkdir(exist_ok=True)
+        fd = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise StoreBusy(f"The worker name {worker!r} is in use: choose another.") from error
+        self._held[worker] = fd
+
+    async def is_free(self, worker: WorkerId) -> bool:
+        """Return whether nobody holds worker's lock; a free lock's file is removed."""
+        path = self._folder / worker
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    async def release(self, worker: WorkerId) -> None:
+        """Give worker's lock up and remove its file, and the folder if it was the last."""
+        fd = self._held.pop(worker, None)
+        if fd is None:
+            return
+        (self._folder / worker).unlink(missing_ok=True)
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+
+class PokeFile:
+    """Tells other processes that a commit has something for them, and hears theirs."""
+
+    def __init__(self, database: Path, name: bytes) -> None:
+        self._path = f"{database}-poke"
+        self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._offset = int.from_bytes(name, "big") % COUNTERS * 8
+        self._count = int.from_bytes(os.pread(self._fd, 8, self._offset), "big")
+        self._seen = self._others()
+        self._stop: Callable[[], None] = lambda: None
+
+    def poke(self) -> None:
+        """Say that something was committed."""
+        self._count = (self._count + 1) % 2**64
+        os.pwrite(self._fd, self._count.to_bytes(8, "big"), self._offset)
+
+    def watch(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
+        """Call heard on the loop after others poke."""
+        watch = _inotify(self._path)
+        if watch is None:
+            self._poll(loop, heard)
+            return
+
+        def modified() -> None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(watch, 4096)
+            self._look(heard)
+
+        loop.add_reader(watch, modified)
+
+        def stop() -> None:
+            loop.remove_reader(watch)
+            os.close(watch)
+
+        self._stop = stop
+
+    def close(self) -> None:
+        """Stop hearing and poking."""
+        self._stop()
+        os.close(self._fd)
+
+    def _poll(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
+        self._look(heard)
+        timer = loop.call_later(POLL_SECONDS, self._poll, loop, heard)
+        self._stop = timer.cancel
+
+    def _look(self, heard: Callable[[], None]) -> None:
+        seen = self._others()
+        if seen != self._seen:
+            self._seen = seen
+            heard()
+
+    def _others(self) -> bytes:
+        """Return every counter but our own."""
+        counters = os.pread(self._fd, COUNTERS * 8, 0)
+        return counters[: self._offset] + counters[self._offset + 8 :]
+
+
+def _inotify(path: str) -> int | None:
+    """Return a descriptor that becomes readable when path is written, if the system has such."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if watch < 0:  # no instance left for this user: polling works everywhere
+        return None
+    if libc.inotify_add_watch(watch, path.encode(), _IN_MODIFY) < 0:
+        os.close(watch)
+        return None
+    return int(watch)

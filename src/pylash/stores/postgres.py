@@ -1,0 +1,390 @@
+"""PostgreSQL: short transactions at READ COMMITTED, run again when the server says so.
+
+Rule 1. Every operation may be run again: after a deadlock, a lost connection, and a COMMIT whose
+        answer was lost. That is why operations carry their own idempotency tokens.
+Rule 2. Rows of one statement that arrive together are written together; a row that did not come
+        back is run alone, so that it gets its own verdict.
+Rule 3. One connection is the anchor: it listens, and holds the locks that die with us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from pylash.durable import Clock, Entropy, WorkerId
+from pylash.stores.sql import Again, Notify, Operation, Rows, Steps
+from pylash.tasks import TaskOwner
+from pylash.values import StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnavailable
+
+T = TypeVar("T")
+
+CONNECTIONS: Final = 8
+BATCHES: Final = 2
+"""How many batches of rows are on their way at once."""
+BATCH_ROWS: Final = 512
+CONNECT_SECONDS: Final = 10.0
+COMMAND_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 30.0
+"""How long an operation waits for a server that went away."""
+BACKOFF_SECONDS: Final = 0.1
+LOCKS_SETTLE_SECONDS: Final = 3.0
+"""After a reconnect everyone's locks are free for a moment; no one is dead because of that."""
+CHANNEL: Final = "pylash"
+
+_LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+)
+_REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
+
+# A volatile function in a comparison would hide the index; a scalar subquery is evaluated once.
+_NOW = (
+    "(select coalesce(nullif(current_setting('pylash.now', true), '')::bigint,"
+    " (extract(epoch from clock_timestamp()) * 1000000)::bigint))"
+)
+_WORDS = {
+    "{now}": _NOW,
+    "{share}": "for share",
+    "{update}": "for update",
+    "{update_r}": "for update of r",
+    "{skip}": "for update skip locked",
+    "{least}": "least",
+    "{texts}": "select unnest(?::text[])",
+    "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
+    "{id}": "bigint primary key",
+    "{blob}": "bytea",
+}
+
+
+@lru_cache(maxsize=512)
+def dialect(sql: str) -> str:
+    """Fill in what PostgreSQL says in its own words, and number the parameters."""
+    for word, text in _WORDS.items():
+        sql = sql.replace(word, text)
+    first, *rest = sql.split("?")
+    return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
+
+
+class _Link:
+    """A connection with its prepared statements."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._prepared: dict[str, Any] = {}
+
+    async def execute(self, sql: str, params: tuple[Any, ...]) -> Rows:
+        statement = self._prepared.get(sql)
+        if statement is None:
+            statement = self._prepared[sql] = await self.connection.prepare(dialect(sql))
+        records = await statement.fetch(*params, timeout=COMMAND_SECONDS)
+        changed = statement.get_statusmsg().rpartition(" ")[2]
+        rows = [tuple(record) for record in records]
+        return Rows(rows, int(changed) if changed.isdigit() else 0)
+
+
+class PostgresDriver:
+    """Runs operations on one PostgreSQL database."""
+
+    def __init__(self, url: str, clock: Clock | None, entropy: Entropy) -> None:
+        self._url = url
+        self._clock = clock
+        self._name = entropy(8).hex()
+        self._listeners: list[Callable[[str], None]] = []
+        self._idle: list[_Link] = []
+        self._room = asyncio.Semaphore(CONNECTIONS)
+        self._rows: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
+        self._batches = 0
+        self._scheduled = False
+        self._open = False
+        self._tasks = TaskOwner()
+        self.locks = AdvisoryLocks(self)
+
+    # --- opening and closing ---
+
+    async def open(self) -> None:
+        """Connect, and drop the anchor."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            link = await self._connect()
+        except (*_LOST, asyncpg.PostgresError) as error:
+            raise _unreachable(error) from error
+        self._idle.append(link)
+        self._open = True
+        await self.locks.connect()
+        self._tasks.serve(self.locks.keep())
+
+    async def close(self) -> None:
+        """Finish what was submitted, then disconnect."""
+        if not self._open:
+            return
+        while self._rows or self._batches:
+            await asyncio.sleep(0)
+        self._open = False
+        async with contextlib.AsyncExitStack() as room:
+            for _ in range(CONNECTIONS):  # nobody holds a connection any more
+                await room.enter_async_context(self._room)
+        await self._tasks.close()
+        await self.locks.disconnect()
+        for link in self._idle:
+            with contextlib.suppress(*_LOST):
+                await link.connection.close(timeout=CONNECT_SECONDS)
+
+    async def connection(self) -> Any:
+        """Return a new connection."""
+        return await asyncpg.connect(
+            self._url, timeout=CONNECT_SECONDS, server_settings={"application_name": "pylash"}
+        )
+
+    async def _connect(self) -> _Link:
+        return _Link(await self.connection())
+
+    # --- operations ---
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run operation, again if the server says so; rows that come together go together."""
+        if not self._open:
+            raise StoreClosed
+        if operation.bulk is None:
+            # A task of its own: cancelling the caller leaves no transaction half-way.
+            return asyncio.shield(self._tasks.start(self._run(operation)))
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._rows.append((operation, future))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener after commits that have something for others."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, topic: str) -> None:
+        """Tell the listeners of this process."""
+        for listener in tuple(self._listeners):
+            listener(topic)
+
+    def hear(self, payload: str) -> None:
+        """Take what another process notified; our own echo is known already."""
+        sender, *topics = payload.split(" ")
+        if sender != self._name:
+            for topic in topics:
+                self.publish(topic)
+
+    async def _run(self, operation: Operation[T]) -> T:
+        waited = 0.0
+        while True:
+            try:
+                async with self._borrowed() as link:
+                    return await self._drive(link, operation)
+            except _REPEAT:
+                await asyncio.sleep(0)
+            except _LOST as error:
+                if waited >= RETRY_SECONDS:
+                    raise _unreachable(error) from error
+                await asyncio.sleep(BACKOFF_SECONDS)
+                waited += BACKOFF_SECONDS
+            except asyncpg.PostgresError as error:
+                raise _translated(error) from error
+
+    @contextlib.asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[_Link]:
+        """Lend a connection; one that failed under its borrower is thrown away."""
+        async with self._room:
+            link = self._idle.pop() if self._idle else await self._connect()
+            try:
+                yield link
+            except (LookupError, ValueError, TypeError, StoreError):
+                raise
+            except _REPEAT:
+                self._idle.append(link)
+                raise
+            except BaseException as error:
+                if isinstance(error, (*_LOST, asyncio.CancelledError)):
+                    link.connection.terminate()
+                else:
+                    self._idle.append(link)
+                raise
+            else:
+                self._idle.append(link)
+
+    async def _drive(self, link: _Link, operation: Operation[T]) -> T:
+        """Run operation's statements on link, in a transaction unless it needs none."""
+        if self._clock is not None:
+            await link.execute("select set_config('pylash.now', ?, false)", (str(self._clock.now()),))
+        topics: dict[str, None] = {}
+        if operation.bare or operation.read_only:
+            result = await _statements(link, operation.steps(), topics)
+        else:
+            await link.connection.execute("begin", timeout=COMMAND_SECONDS)
+            try:
+                result = await _statements(link, operation.steps(), topics)
+                if topics:
+                    payload = " ".join((self._name, *topics))
+                    await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
+                await link.connection.execute("commit", timeout=COMMAND_SECONDS)
+            except BaseException:
+                if link.connection.is_in_transaction():
+                    await link.connection.execute("rollback", timeout=COMMAND_SECONDS)
+                raise
+        for topic in topics:
+            self.publish(topic)
+        return result
+
+    # --- rows that go together ---
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._rows and self._batches < BATCHES:
+            batch, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
+            self._batches += 1
+            self._tasks.serve(self._write(batch))
+
+    async def _write(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
+        try:
+            written = await self._write_together(batch) if len(batch) > 1 else set()
+            for operation, future in batch:
+                assert operation.bulk is not None
+                assert operation.done is not None
+                if operation.bulk.key in written:
+                    _answer(future, operation.done())
+                else:
+                    await self._write_alone(operation, future)
+        finally:
+            self._batches -= 1
+            self._flush()
+
+    async def _write_together(
+        self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]
+    ) -> set[tuple[Any, ...]]:
+        """Write the rows of batch in one statement; return the keys that were written."""
+        bulks = [operation.bulk for operation, _ in batch if operation.bulk is not None]
+        columns = tuple(list(column) for column in zip(*(bulk.row for bulk in bulks), strict=True))
+        try:
+            async with self._borrowed() as link:
+                return set((await link.execute(bulks[0].many, columns)).rows)
+        except (*_LOST, asyncpg.PostgresError):
+            return set()  # whatever it was, each row will find out for itself
+
+    async def _write_alone(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+        try:
+            _answer(future, await self._run(operation))
+        except Exception as error:  # noqa: BLE001 - it is the caller's, not ours
+            if not future.done():
+                future.set_exception(error)
+
+
+class AdvisoryLocks:
+    """The anchor: a connection that listens, and whose session holds our workers' locks."""
+
+    def __init__(self, driver: PostgresDriver) -> None:
+        self._driver = driver
+        self._held: set[WorkerId] = set()
+        self._lost = asyncio.Event()
+        self._settled_at = 0.0
+
+    async def connect(self) -> None:
+        """Listen, and take the locks again that the last anchor held."""
+        self._lost.clear()
+        connection = await self._driver.connection()
+        connection.add_termination_listener(lambda _: self._lost.set())
+        await connection.add_listener(
+            CHANNEL, lambda _connection, _pid, _channel, payload: self._driver.hear(payload)
+        )
+        for worker in self._held:
+            await connection.fetchval("select pg_try_advisory_lock($1)", _lock_number(worker))
+        self._connection = connection
+
+    async def keep(self) -> None:
+        """Reconnect whenever the anchor is lost; what was missed meanwhile is looked up."""
+        while True:
+            await self._lost.wait()
+            try:
+                await self.connect()
+            except (*_LOST, asyncpg.PostgresError):
+                self._lost.set()
+                await asyncio.sleep(BACKOFF_SECONDS)
+                continue
+            self._settled_at = asyncio.get_running_loop().time() + LOCKS_SETTLE_SECONDS
+            self._driver.publish("")
+
+    async def disconnect(self) -> None:
+        """Give up the anchor."""
+        with contextlib.suppress(*_LOST, asyncpg.PostgresError):
+            await self._connection.close(timeout=CONNECT_SECONDS)
+
+    async def acquire(self, worker: WorkerId) -> None:
+        """Take worker's lock for as long as the anchor holds."""
+        if not await self._ask("select pg_try_advisory_lock($1)", worker):
+            raise StoreBusy(f"The worker name {worker!r} is in use: choose another.")
+        self._held.add(worker)
+
+    async def is_free(self, worker: WorkerId) -> bool:
+        """Return whether nobody holds worker's lock."""
+        if worker in self._held or asyncio.get_running_loop().time() < self._settled_at:
+            return False
+        if not await self._ask("select pg_try_advisory_lock($1)", worker):
+            return False
+        await self._ask("select pg_advisory_unlock($1)", worker)
+        return True
+
+    async def release(self, worker: WorkerId) -> None:
+        """Give worker's lock up."""
+        self._held.discard(worker)
+        await self._ask("select pg_advisory_unlock($1)", worker)
+
+    async def _ask(self, sql: str, worker: WorkerId) -> bool:
+        try:
+            return bool(
+                await self._connection.fetchval(sql, _lock_number(worker), timeout=COMMAND_SECONDS)
+            )
+        except _LOST:
+            return False  # the anchor is being replaced; nobody is pronounced dead meanwhile
+
+
+async def _statements(link: _Link, steps: Steps[T], topics: dict[str, None]) -> T:
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Notify):
+                topics[step.topic] = None
+                step = steps.send(Rows([], 0))
+            else:
+                step = steps.send(await link.execute(step.sql, step.params))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # a generator's value has no type at run time
+
+
+def _answer(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _lock_number(worker: WorkerId) -> int:
+    digest = hashlib.blake2b(f"pylash:{worker}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _unreachable(error: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL cannot be reached ({error or type(error).__name__}): "
+        "check the store URL, and that the server runs and accepts connections."
+    )
+
+
+def _translated(error: asyncpg.PostgresError) -> StoreError:
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFull(
+            f"PostgreSQL's disk is full and nothing of the operation was written ({error})."
+        )
+    return StoreUnavailable(f"PostgreSQL refused the operation ({error}).")

@@ -1,0 +1,64 @@
+"""The tables, as a list of migrations.
+
+Rule 1. A migration only adds. What is released is never edited; a change is a new entry.
+Rule 2. ``schema`` in the meta table is how far a database has come; ``min_code`` is the oldest code
+        that may still use it. Old and new workers run side by side during a deploy.
+
+The braces are filled in by the dialect: ``{id}`` is a 63-bit primary key made by the client, and
+``{blob}`` the type of bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Migration(NamedTuple):
+    """One step of the schema. ``min_code`` rises only if older code would do harm after it."""
+
+    statements: tuple[str, ...]
+    min_code: int = 1
+
+
+MIGRATIONS: Final = (
+    Migration(
+        (
+            """create table pylash_runs(
+                id {id}, scope text not null unique, kind text not null, target text not null,
+                lane text, lane_seq bigint, state text not null, reason text, at bigint,
+                wake_seq bigint not null default 0, owner text, token text,
+                fence bigint not null default 0, attempts bigint not null default 0,
+                input {blob}, result {blob}, created bigint not null, settled bigint)""",
+            # One index serves ready rows and timers: at is null for everything else.
+            "create index pylash_runs_at on pylash_runs(at) where at is not null",
+            # The net under the lanes: two runs of a lane can never hold it at once.
+            """create unique index pylash_runs_lane on pylash_runs(lane) where lane is not null
+                and (state in ('running', 'waiting', 'blocked')
+                     or (state = 'queued' and at is not null))""",
+            """create index pylash_runs_queue on pylash_runs(lane, lane_seq)
+                where lane is not null and state = 'queued' and at is null""",
+            # An ordinary table, appended to: clustering it by run costs three times the writes.
+            """create table pylash_effects(
+                run bigint not null, key text not null, kind text not null, hash {blob} not null,
+                command {blob}, outcome {blob}, attachment text, due bigint, wait text,
+                started bigint not null, ended bigint, label text, unique(run, key))""",
+            "create index pylash_effects_wait on pylash_effects(wait) where wait is not null",
+            """create table pylash_waits(
+                id text primary key, name text not null, session text,
+                generation bigint not null default 0, kind text not null, title text not null,
+                tool text, arguments {blob}, terminal {blob}, answered_by text, opened bigint,
+                deadline bigint, resolved bigint)""",
+            """create index pylash_waits_open on pylash_waits(opened)
+                where terminal is null and opened is not null""",
+            "create table pylash_lanes(lane text primary key, holder bigint, last_seq bigint not null)",
+            "create table pylash_sessions(id text primary key, generation bigint not null default 0)",
+            "create table pylash_workers(id text primary key, joined bigint not null, expires bigint not null)",
+            "create table pylash_attachments(digest text primary key, body {blob} not null)",
+        )
+    ),
+)
+
+SCHEMA: Final = len(MIGRATIONS)
+"""The schema this code writes, and the newest ``min_code`` it satisfies."""
+
+META: Final = "create table if not exists pylash_meta(name text primary key, value text not null)"

@@ -1,0 +1,119 @@
+"""Operations: generators of SQL statements, written once for every database.
+
+Rule 1. An operation is a *factory* of a generator, pure until committed: it may have to run again
+        (a deadlock, a lost connection, a full disk that ended its neighbours' transaction).
+Rule 2. A statement is a constant in the SQL that SQLite and PostgreSQL share. What differs is a
+        name in braces, which the dialect fills in: ``{now}``, ``{share}``, ``{update}``.
+Rule 3. Locks are taken in one order: runs, lanes, waits, processes, events, queue, sessions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Statement(NamedTuple):
+    """One SQL statement with its parameters. A list parameter fills an ``in ({texts})``."""
+
+    sql: str
+    params: tuple[Any, ...] = ()
+
+
+class Notify(NamedTuple):
+    """Tell listeners, here and in other processes, once the operation is committed."""
+
+    topic: str
+
+
+class Rows(NamedTuple):
+    """What a statement gave back: its rows, and how many it changed."""
+
+    rows: list[tuple[Any, ...]]
+    changed: int
+
+
+class Again(Exception):  # noqa: N818 - control flow between an operation and its driver
+    """Raised by an operation that must start over: what it saw before its locks has changed."""
+
+
+Steps = Generator[Statement | Notify, Rows, T]
+"""What an operation is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A one-row write that drivers may run together with others of the same ``many``.
+
+    ``many`` takes one array per column and returns one row per row written. A row that did not
+    come back is run again alone, as its operation.
+    """
+
+    one: str
+    many: str
+    row: tuple[Any, ...]
+    key: tuple[Any, ...]
+
+    def same_as(self, other: Bulk | None) -> bool:
+        """Return whether other may be written by the same statement."""
+        return other is not None and other.many is self.many
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[T]):
+    """A unit of work on the database.
+
+    ``bare``: only its first statement writes, so it needs no transaction around it.
+    ``urgent``: goes before what waits already.
+    """
+
+    name: str
+    steps: Callable[[], Steps[T]]
+    bare: bool = False
+    urgent: bool = False
+    read_only: bool = False
+    bulk: Bulk | None = None
+    done: Callable[[], T] | None = None
+
+
+class Driver(Protocol):
+    """Runs operations on one database."""
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run operation: it happened or it did not."""
+        ...
+
+
+class Port:
+    """Base of the stores' ports: operations as methods."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+
+PortT = TypeVar("PortT", bound=Port)
+
+
+def operation(
+    *, bare: bool = False, urgent: bool = False, read_only: bool = False
+) -> Callable[
+    [Callable[Concatenate[PortT, P], Steps[T]]], Callable[Concatenate[PortT, P], Awaitable[T]]
+]:
+    """Make a generator method of a port an operation that its driver runs."""
+
+    def decorate(
+        method: Callable[Concatenate[PortT, P], Steps[T]],
+    ) -> Callable[Concatenate[PortT, P], Awaitable[T]]:
+        @functools.wraps(method)
+        def call(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+            steps = functools.partial(method, port, *args, **kwargs)
+            return port.driver.run(Operation(method.__name__, steps, bare, urgent, read_only))
+
+        return call
+
+    return decorate

@@ -1,0 +1,426 @@
+"""SQLite: one writer thread whose commits are shared.
+
+Rule 1. A future completes only after the COMMIT that holds its operation.
+Rule 2. An error that ended the transaction (a full disk does) ends nobody else's operation: the
+        batch is run again, one transaction each.
+Rule 3. Nothing waits for SQLite's own busy handler: it is unfair between processes.
+
+While the writer commits, the next batch grows; a lone caller pays one sync, a thousand concurrent
+callers pay one sync together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pylash.durable import Clock, Entropy
+from pylash.stores.peers import FileLocks, NoLocks, PokeFile
+from pylash.stores.sql import Again, Notify, Operation, Rows, Statement, Steps
+from pylash.stores.workers import Locks
+from pylash.tasks import TaskOwner
+from pylash.values import (
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreNotADatabase,
+    StorePathUnwritable,
+    StoreUnavailable,
+    encode,
+)
+
+T = TypeVar("T")
+
+BATCH_OPERATIONS: Final = 512
+BATCH_SECONDS: Final = 0.020
+BUSY_TRIES: Final = 50_000
+WAL_BYTES: Final = 4_200_000
+NET_SECONDS: Final = 1.0
+
+_WORDS = {
+    "{now}": "pylash_now()",
+    "{share}": "",
+    "{update}": "",
+    "{update_r}": "",
+    "{skip}": "",
+    "{least}": "min",
+    "{texts}": "select value from json_each(?)",
+    "{lock_migrations}": "select 1",
+    "{id}": "integer primary key",
+    "{blob}": "blob",
+}
+
+
+@lru_cache(maxsize=512)
+def dialect(sql: str) -> str:
+    """Fill in what SQLite says in its own words."""
+    for word, text in _WORDS.items():
+        sql = sql.replace(word, text)
+    return sql
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """An operation on its way through the writer."""
+
+    operation: Operation[Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+    topics: list[str] = field(default_factory=list)
+
+
+class SqliteDriver:
+    """Runs operations on one SQLite file, or in memory."""
+
+    def __init__(self, path: Path | None, clock: Clock, entropy: Entropy) -> None:
+        self.path = path
+        self.locks: Locks = NoLocks() if path is None else FileLocks(path)
+        self._clock = clock
+        self._entropy = entropy
+        self._listeners: list[Callable[[str], None]] = []
+        self._pending: deque[_Job] = deque()
+        self._batch: list[_Job] = []
+        self._busy = False
+        self._scheduled = False
+        self._open = False
+        self._tasks = TaskOwner()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="pylash-read")
+        self._poke: PokeFile | None = None
+
+    # --- opening and closing ---
+
+    async def open(self) -> None:
+        """Open the file and start the writer."""
+        self._loop = asyncio.get_running_loop()
+        self._connection = await asyncio.to_thread(self._connect)
+        if self.path is not None:
+            self._reading = await self._loop.run_in_executor(self._reader, self._connect_reader)
+            self._poke = PokeFile(self.path, self._entropy(8))
+            self._poke.watch(self._loop, lambda: self.publish(""))
+            self._tasks.serve(self._notice_others())
+        self._ring_in, self._ring_out = os.pipe()
+        self._done_in, self._done_out = os.pipe()
+        os.set_blocking(self._done_in, False)
+        self._loop.add_reader(self._done_in, self._finish)
+        self._thread = threading.Thread(target=self._write_forever, name="pylash-write", daemon=True)
+        self._thread.start()
+        self._open = True
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close."""
+        if not self._open:
+            return
+        await self.run(Operation("barrier", _nothing))  # everything submitted before it is done
+        self._open = False
+        await self._tasks.close()
+        self._loop.remove_reader(self._done_in)
+        os.close(self._ring_out)
+        await asyncio.to_thread(self._thread.join)
+        for fd in (self._ring_in, self._done_in, self._done_out):
+            os.close(fd)
+        if self._poke is not None:
+            self._poke.close()
+            await self._loop.run_in_executor(self._reader, self._reading.close)
+        self._reader.shutdown()
+        await asyncio.to_thread(self._connection.close)
+
+    def _connect(self) -> sqlite3.Connection:
+        with _translated(self.path):
+            if self.path is not None and not self.path.parent.is_dir():
+                raise StorePathUnwritable(
+                    f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
+                )
+            connection = self._raw_connection()
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        self._when_free(connection, "pragma page_size = 2048")
+        self._when_free(connection, "pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma secure_delete = off")
+        connection.execute("pragma wal_autocheckpoint = 2000")
+        if self.path is not None:
+            self._grow_wal(connection)
+
+    def _raw_connection(self) -> sqlite3.Connection:
+        where = ":memory:" if self.path is None else str(self.path)
+        connection = sqlite3.connect(
+            where, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.create_function("pylash_now", 0, self._clock.now)
+        return connection
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        with _translated(self.path):
+            connection = self._raw_connection()
+            connection.execute("pragma query_only = on")
+            return connection
+
+    def _grow_wal(self, connection: sqlite3.Connection) -> None:
+        """Make the WAL long at once: overwriting it is cheaper than growing it commit by commit."""
+        wal = Path(f"{self.path}-wal")
+        if wal.exists() and wal.stat().st_size >= WAL_BYTES:
+            return
+        connection.execute("pragma cache_size = 20")
+        # Another process that writes now grows the WAL by itself.
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("begin immediate")
+            connection.execute("create table pylash_grow(body blob)")
+            connection.execute("insert into pylash_grow values (zeroblob(?))", (WAL_BYTES,))
+        if connection.in_transaction:
+            connection.execute("rollback")
+        connection.execute("pragma cache_size = -8000")
+
+    # --- the loop's side ---
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run operation: reads beside the writer, writes in the next batch."""
+        if not self._open:
+            raise StoreClosed
+        if operation.read_only and self.path is not None:
+            return self._loop.run_in_executor(self._reader, self._read, operation)
+        job = _Job(operation, self._loop.create_future())
+        if operation.urgent:
+            self._pending.appendleft(job)
+        else:
+            self._pending.append(job)
+        if not self._scheduled and not self._busy:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return job.future
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener after commits that have something for others."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, topic: str) -> None:
+        """Tell the listeners of this process."""
+        for listener in tuple(self._listeners):
+            listener(topic)
+
+    def _flush(self) -> None:
+        """Hand everything that waits to the idle writer."""
+        self._scheduled = False
+        if self._busy or not self._pending:
+            return
+        size = min(len(self._pending), BATCH_OPERATIONS)
+        self._batch = [self._pending.popleft() for _ in range(size)]
+        self._busy = True
+        os.write(self._ring_out, b"x")
+
+    def _finish(self) -> None:
+        """Complete the futures of the batch that was committed, and go on."""
+        try:
+            os.read(self._done_in, 64)
+        except BlockingIOError:
+            return
+        batch, self._batch = self._batch, []
+        self._busy = False
+        self._flush()
+        topics: dict[str, None] = {}
+        for job in batch:
+            topics.update(dict.fromkeys(job.topics))
+            if job.future.done():
+                continue
+            if job.error is None:
+                job.future.set_result(job.result)
+            else:
+                job.future.set_exception(job.error)
+        for topic in topics:
+            self.publish(topic)
+
+    async def _notice_others(self) -> None:
+        """Look every second whether another process has committed: the net under the poke file."""
+        seen = None
+        while True:
+            await asyncio.sleep(NET_SECONDS)
+            version = await self._loop.run_in_executor(self._reader, self._data_version)
+            if seen not in (None, version):
+                self.publish("")
+            seen = version
+
+    # --- the threads' side ---
+
+    def _data_version(self) -> int:
+        return int(self._reading.execute("pragma data_version").fetchall()[0][0])
+
+    def _read(self, operation: Operation[T]) -> T:
+        with _translated(self.path):
+            return _drive(self._reading, operation, [])
+
+    def _write_forever(self) -> None:
+        while os.read(self._ring_in, 1):
+            batch = self._batch
+            done = 0
+            while done < len(batch):
+                done += self._commit(batch[done:])
+            if self._poke is not None and any(job.topics for job in batch):
+                self._poke.poke()
+            os.write(self._done_out, b"x")
+
+    def _commit(self, jobs: list[_Job]) -> int:
+        """Run jobs in one transaction, as many as fit its time; return how many were dealt with."""
+        try:
+            with _translated(self.path):
+                self._when_free(self._connection, "begin immediate")
+                taken = self._run_together(jobs)
+                self._connection.execute("commit")
+        except BaseException as error:  # noqa: BLE001 - every job gets a verdict of its own
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
+            if len(jobs) == 1:
+                jobs[0].error = error
+                return 1
+            return sum(self._commit([job]) for job in jobs)
+        return taken
+
+    def _run_together(self, jobs: list[_Job]) -> int:
+        started = self._clock.monotonic()
+        taken = 0
+        while taken < len(jobs):
+            if taken and self._clock.monotonic() - started > BATCH_SECONDS:
+                break
+            taken += self._run_some(jobs, taken)
+        return taken
+
+    def _run_some(self, jobs: list[_Job], start: int) -> int:
+        """Run the jobs from start that are rows of one statement, or else one job."""
+        bulk = jobs[start].operation.bulk
+        stop = start + 1
+        if bulk is not None:
+            while stop < len(jobs) and bulk.same_as(jobs[stop].operation.bulk):
+                stop += 1
+            if stop - start > 1 and self._run_rows(bulk.one, jobs[start:stop]):
+                return stop - start
+        for job in jobs[start:stop]:
+            self._run_one(job, alone=len(jobs) == 1)
+        return stop - start
+
+    def _run_rows(self, sql: str, jobs: list[_Job]) -> bool:
+        """Write the rows of jobs at once; if one of them is refused, undo it and say so."""
+        rows = [job.operation.bulk.row for job in jobs if job.operation.bulk is not None]
+        self._connection.execute("savepoint rows")
+        if self._connection.executemany(dialect(sql), rows).rowcount != len(jobs):
+            self._connection.execute("rollback to rows")
+            return False
+        self._connection.execute("release rows")
+        for job in jobs:
+            assert job.operation.done is not None  # a bulk operation knows its outcome
+            job.result = job.operation.done()
+        return True
+
+    def _run_one(self, job: _Job, *, alone: bool) -> None:
+        """Run one job; a refusal of its own undoes it and leaves its neighbours."""
+        job.topics.clear()
+        saved = not (alone or job.operation.bare)
+        if saved:
+            self._connection.execute("savepoint job")
+        try:
+            job.result = _drive(self._connection, job.operation, job.topics)
+        except (sqlite3.Error, Again):
+            raise  # the whole batch is run again, one by one
+        except Exception as error:
+            if alone:
+                raise
+            if saved:
+                self._connection.execute("rollback to job")
+            job.topics.clear()
+            job.error = error
+        if saved:
+            self._connection.execute("release job")
+
+    def _when_free(self, connection: sqlite3.Connection, sql: str) -> None:
+        """Execute what needs the write lock, waiting fairly: a short random time, again and again."""
+        for _ in range(BUSY_TRIES):
+            try:
+                connection.execute(sql)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
+                time.sleep(0.0001 + self._entropy(1)[0] * 0.000002)
+            else:
+                return
+        connection.execute(sql)
+
+
+def _nothing() -> Steps[None]:
+    yield from ()
+
+
+def _drive(connection: sqlite3.Connection, operation: Operation[T], topics: list[str]) -> T:
+    """Run operation's statements on connection; what it notifies is added to topics."""
+    steps = operation.steps()
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Notify):
+                topics.append(step.topic)
+                step = steps.send(Rows([], 0))
+                continue
+            cursor = connection.execute(dialect(step.sql), _params(step))
+            step = steps.send(Rows(cursor.fetchall(), cursor.rowcount))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # a generator's value has no type at run time
+
+
+def _params(statement: Statement) -> tuple[Any, ...]:
+    """Return the parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
+    return tuple(encode(p).decode() if isinstance(p, list) else p for p in statement.params)
+
+
+@contextlib.contextmanager
+def _translated(path: Path | None) -> Iterator[None]:
+    """Raise SQLite's errors as ours, by their codes."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        kind, sentence = _ERRORS.get(code, (StoreUnavailable, "failed"))
+        raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
+
+
+_ERRORS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_FULL: (
+        StoreFull,
+        "is full and nothing of the operation was written: free some disk space",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        StoreNotADatabase,
+        "is a file of another kind: choose another path, or move the file away",
+    ),
+    sqlite3.SQLITE_CORRUPT: (StoreNotADatabase, "is damaged: restore it from a backup"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StorePathUnwritable,
+        "cannot be opened: check that it is a file in a folder you may write to",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        StorePathUnwritable,
+        "cannot be written: check the permissions of the file and its folder",
+    ),
+    sqlite3.SQLITE_PERM: (StorePathUnwritable, "may not be accessed: check its permissions"),
+    sqlite3.SQLITE_BUSY: (
+        StoreBusy,
+        "is held by another process for too long: end the program that keeps it locked",
+    ),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "is held by another connection for too long"),
+    sqlite3.SQLITE_IOERR: (StoreUnavailable, "could not be read or written"),
+}

@@ -1,0 +1,146 @@
+"""A store: the operations of every port on one database.
+
+Rule 1. A database that needs newer code is refused before anything is written.
+Rule 2. An older one is migrated without losing a row: SQLite when it is opened, PostgreSQL when
+        asked, because others may be using it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from pylash.durable import Clock, DurabilityTier, Entropy
+from pylash.stores.journal import SqlJournal
+from pylash.stores.runs import SqlRuns
+from pylash.stores.schema import META, MIGRATIONS, SCHEMA
+from pylash.stores.sql import Operation, Statement, Steps
+from pylash.stores.waits import SqlWaits
+from pylash.stores.workers import LockingDriver, SqlWorkers
+from pylash.values import ExtraMissing, StoreSchemaOutdated, StoreSchemaTooNew, StoreUrlInvalid
+
+_LOCK_MIGRATIONS = "{lock_migrations}"
+_READ_META = "select name, value from pylash_meta"
+_SET_META = """
+insert into pylash_meta(name, value) values (?, ?)
+on conflict (name) do update set value = excluded.value"""
+_SECRET_BYTES = 32
+
+
+class StoreDriver(LockingDriver, Protocol):
+    """A driver as a store needs it."""
+
+    async def open(self) -> None:
+        """Connect."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener after commits that have something for others."""
+        ...
+
+
+class SqlStore:
+    """A database, open: its journal, waits, runs and workers."""
+
+    def __init__(
+        self, driver: StoreDriver, entropy: Entropy, durability: DurabilityTier, secret: bytes
+    ) -> None:
+        self.driver = driver
+        self.durability = durability
+        self.secret = secret
+        self.journal = SqlJournal(driver, entropy)
+        self.waits = SqlWaits(driver)
+        self.runs = SqlRuns(driver, entropy)
+        self.workers = SqlWorkers(driver)
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener with a topic after changes; return how to stop."""
+        return self.driver.subscribe(listener)
+
+    async def close(self) -> None:
+        """Finish what was submitted and close."""
+        await self.driver.close()
+
+
+async def open_store(
+    url: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    migrate: bool | None = None,
+    simulated: bool = False,
+) -> SqlStore:
+    """Open the store at url.
+
+    ``migrate``: None brings SQLite up to date and sets up an empty PostgreSQL database, True also
+    an older one, False neither. ``simulated`` makes PostgreSQL's time the clock's, for tests.
+    """
+    scheme, _, rest = url.partition("://")
+    match scheme:
+        case "memory" if not rest:
+            driver: StoreDriver = _sqlite(None, clock, entropy)
+            durability, always = DurabilityTier.INLINE, True
+        case "sqlite" if rest.startswith("/") and rest[1:]:
+            driver = _sqlite(Path(rest[1:]), clock, entropy)
+            durability, always = DurabilityTier.DURABLE, migrate is not False
+        case "postgresql" | "postgres":
+            driver = _postgres(url, clock if simulated else None, entropy)
+            durability, always = DurabilityTier.DURABLE, migrate is True
+        case "memory" | "sqlite":
+            raise StoreUrlInvalid(url, "names no file" if scheme == "sqlite" else "takes no path")
+        case _:
+            raise StoreUrlInvalid(url, f"has the unknown scheme {scheme!r}")
+    await driver.open()
+    try:
+        if_new = migrate is not False
+        secret = await driver.run(
+            Operation("migrate", lambda: _migrate(entropy, always=always, if_new=if_new))
+        )
+    except BaseException:
+        await driver.close()
+        raise
+    return SqlStore(driver, entropy, durability, secret)
+
+
+def _sqlite(path: Path | None, clock: Clock, entropy: Entropy) -> StoreDriver:
+    from pylash.stores.sqlite import SqliteDriver  # noqa: PLC0415 - the other half is not needed
+
+    return SqliteDriver(path, clock, entropy)
+
+
+def _postgres(url: str, clock: Clock | None, entropy: Entropy) -> StoreDriver:
+    try:
+        from pylash.stores.postgres import PostgresDriver  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ExtraMissing("A PostgreSQL store", "postgres") from error
+    return PostgresDriver(url, clock, entropy)
+
+
+def _migrate(entropy: Entropy, *, always: bool, if_new: bool) -> Steps[bytes]:
+    """Bring the database to our schema, as far as allowed; return its secret."""
+    yield Statement(_LOCK_MIGRATIONS)
+    yield Statement(META)
+    meta = dict((yield Statement(_READ_META)).rows)
+    schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
+    if min_code > SCHEMA:
+        raise StoreSchemaTooNew(min_code, SCHEMA)
+    if schema < SCHEMA:
+        if not (always or (if_new and schema == 0)):
+            raise StoreSchemaOutdated(schema, SCHEMA)
+        for migration in MIGRATIONS[schema:]:
+            for statement in migration.statements:
+                yield Statement(statement)
+            min_code = max(min_code, migration.min_code)
+        yield Statement(_SET_META, ("schema", str(SCHEMA)))
+        yield Statement(_SET_META, ("min_code", str(min_code)))
+    if "secret" not in meta:
+        meta["secret"] = entropy(_SECRET_BYTES).hex()
+        yield Statement(_SET_META, ("secret", meta["secret"]))
+    return bytes.fromhex(meta["secret"])

@@ -1,0 +1,212 @@
+"""Waits in SQL.
+
+Rule 1. A wait's row is locked before its end is decided: the deadline, the revocation and the
+        first answer are compared in the transaction that writes the end.
+Rule 2. The runs that wait are locked before the wait, as everywhere. Whoever began to wait in
+        between makes the resolver start over, so that no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pylash.durable import (
+    ACCEPTED,
+    RESOLUTIONS,
+    UNKNOWN_OR_REVOKED,
+    WAIT_NAMES,
+    Fence,
+    Instant,
+    JournalEntry,
+    Resolution,
+    ResolveOutcome,
+    Timeout,
+    WaitName,
+    WaitOpening,
+    WaitStatus,
+    WaitView,
+    session_of,
+)
+from pylash.stores.journal import fenced, standing
+from pylash.stores.runs import wake_run
+from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
+from pylash.values import decode, encode
+
+_EFFECT = """
+insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
+values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
+
+# An early answer has left a row that was never opened; the earliest deadline counts.
+_OPEN = """
+insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, opened, deadline)
+values (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
+on conflict (id) do update set kind = excluded.kind, title = excluded.title, tool = excluded.tool,
+  arguments = excluded.arguments, opened = coalesce(pylash_waits.opened, excluded.opened),
+  deadline = coalesce({least}(pylash_waits.deadline, excluded.deadline), pylash_waits.deadline, excluded.deadline)
+where pylash_waits.terminal is null"""
+
+_LOOK = """
+select w.id, w.terminal, w.deadline - {now}, w.generation < coalesce(s.generation, 0)
+from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id in ({texts})"""
+
+_WAITERS = "select run from pylash_effects where wait = ? and outcome is null order by run"
+
+_LOCK_RUN = "select id from pylash_runs where id = ? {update}"
+
+_TOUCH = """
+insert into pylash_waits(id, name, session, generation, kind, title)
+values (?, ?, ?, ?, '', '') on conflict do nothing"""
+
+_LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? {update}"
+
+_END = "update pylash_waits set terminal = ?, answered_by = ?, resolved = {now} where id = ?"
+
+_LISTED = """
+select w.name, w.kind, w.title, w.tool, w.arguments, w.opened, w.deadline
+from pylash_waits w left join pylash_sessions s on s.id = w.session
+where w.terminal is null and w.opened is not null and w.generation >= coalesce(s.generation, 0)
+  and (cast(? as text) is null or w.session = ?) and (w.deadline is null or w.deadline > {now})
+order by w.opened, w.id"""
+
+_GENERATION = "select generation from pylash_sessions where id = ?"
+
+_ADD_SESSION = "insert into pylash_sessions(id) values (?) on conflict do nothing"
+
+_SHARE_SESSION = "select generation from pylash_sessions where id = ? {share}"
+
+_LOCK_SESSION = "select generation from pylash_sessions where id = ? {update}"
+
+_REVOKE = "update pylash_sessions set generation = ? where id = ? and generation < ?"
+
+_WAITERS_OF_SESSION = """
+select distinct e.run from pylash_waits w join pylash_effects e on e.wait = w.id
+where w.session = ? and w.terminal is null order by 1"""
+
+
+class SqlWaits(Port):
+    """The waits in SQL."""
+
+    @operation()
+    def open(self, opening: WaitOpening) -> Steps[WaitStatus]:
+        """Show a wait to the world."""
+        yield from _open(opening)
+        return (yield from _status(opening.name))
+
+    @operation()
+    def open_for(
+        self, fence: Fence, entry: JournalEntry, opening: WaitOpening
+    ) -> Steps[tuple[JournalEntry, WaitStatus]]:
+        """Open a wait as an effect of a run."""
+        yield from fenced(fence)
+        effect = (fence.run, entry.key, entry.kind, entry.hash, entry.command, opening.name.id)
+        yield Statement(_EFFECT, (*effect, entry.started, entry.label))
+        yield from _open(opening)
+        status = yield from _status(opening.name)
+        return (yield from standing(fence, entry.key)), status
+
+    @operation()
+    def resolve(
+        self, name: WaitName, resolution: Resolution, by: str | None = None
+    ) -> Steps[ResolveOutcome]:
+        """End a wait, once."""
+        runs = yield from _lock_waiters(name)
+        session = session_of(name.scope)
+        yield Statement(_TOUCH, (name.id, encode(name).decode(), session, name.generation))
+        terminal, late = (yield Statement(_LOCK_WAIT, (name.id,))).rows[0]
+        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+            raise Again
+        if (yield from _status(name)).revoked:
+            return UNKNOWN_OR_REVOKED
+        if terminal is not None:
+            return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
+        end = Timeout() if late else resolution
+        yield Statement(_END, (encode(end), None if late else by, name.id))
+        for (run,) in runs:
+            yield from wake_run(run)
+        yield Notify(f"wait:{name.id}")
+        return ResolveOutcome("already_resolved", end) if late else ACCEPTED
+
+    @operation()
+    def expire(self, name: WaitName) -> Steps[WaitStatus]:
+        """End a wait whose deadline has passed."""
+        runs = yield from _lock_waiters(name)
+        rows = (yield Statement(_LOCK_WAIT, (name.id,))).rows
+        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+            raise Again
+        if rows and rows[0][0] is None and rows[0][1]:
+            yield Statement(_END, (encode(Timeout()), None, name.id))
+            for (run,) in runs:
+                yield from wake_run(run)
+            yield Notify(f"wait:{name.id}")
+        return (yield from _status(name))
+
+    @operation(read_only=True)
+    def look(self, names: Sequence[WaitName]) -> Steps[dict[str, WaitStatus]]:
+        """Return where waits stand."""
+        rows = (yield Statement(_LOOK, ([name.id for name in names],))).rows
+        return {row[0]: _seen(row[1], row[2], row[3]) for row in rows}
+
+    @operation(read_only=True)
+    def listed(self, session_id: str | None = None) -> Steps[list[WaitView]]:
+        """Return the open waits."""
+        rows = (yield Statement(_LISTED, (session_id, session_id))).rows
+        return [
+            WaitView(
+                WAIT_NAMES.decode(name),
+                kind,
+                title,
+                tool,
+                None if arguments is None else decode(arguments),
+                Instant(opened),
+                None if deadline is None else Instant(deadline),
+            )
+            for name, kind, title, tool, arguments, opened, deadline in rows
+        ]
+
+    @operation(read_only=True)
+    def generation(self, session_id: str) -> Steps[int]:
+        """Return how often the session's waits were revoked."""
+        rows = (yield Statement(_GENERATION, (session_id,))).rows
+        return int(rows[0][0]) if rows else 0
+
+    @operation()
+    def revoke(self, session_id: str, generation: int) -> Steps[None]:
+        """Revoke every key of the session up to generation."""
+        runs = (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows
+        for (run,) in runs:
+            yield from wake_run(run)
+        yield Statement(_ADD_SESSION, (session_id,))
+        yield Statement(_LOCK_SESSION, (session_id,))
+        if (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows != runs:
+            raise Again
+        yield Statement(_REVOKE, (generation + 1, session_id, generation + 1))
+        yield Notify("")
+
+
+def _open(opening: WaitOpening) -> Steps[None]:
+    name = opening.name
+    row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
+    shown = (opening.kind, opening.title, opening.tool, opening.arguments)
+    yield Statement(_OPEN, (*row, *shown, opening.timeout))
+    if (session := session_of(name.scope)) is not None:
+        # Held until we commit, so that a revocation sees this waiter or this waiter sees it.
+        yield Statement(_ADD_SESSION, (session,))
+        yield Statement(_SHARE_SESSION, (session,))
+
+
+def _status(name: WaitName) -> Steps[WaitStatus]:
+    rows = (yield Statement(_LOOK, ([name.id],))).rows
+    return _seen(*rows[0][1:]) if rows else WaitStatus()
+
+
+def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitStatus:
+    end = None if terminal is None else RESOLUTIONS.decode(terminal)
+    return WaitStatus(end, bool(revoked), remaining)
+
+
+def _lock_waiters(name: WaitName) -> Steps[list[tuple[int, ...]]]:
+    """Lock the runs that wait for name, in the order of their ids."""
+    runs = (yield Statement(_WAITERS, (name.id,))).rows
+    for (run,) in runs:
+        yield Statement(_LOCK_RUN, (run,))
+    return runs

@@ -1,0 +1,100 @@
+"""Who is alive: a lock that dies with the process, and a lease for pauses and partitions.
+
+Rule 1. The lock is taken before the row is written: a row whose lock is free belongs to the dead.
+Rule 2. Taking over makes a new fence, so that the old owner writes no more, even if it was only
+        paused.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pylash.durable import WorkerId
+from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
+
+_JOIN = """
+insert into pylash_workers(id, joined, expires) values (?, {now}, {now} + ?)
+on conflict (id) do update set expires = excluded.expires"""
+
+_BEAT = "update pylash_workers set expires = {now} + ? where id = ?"
+
+_OTHERS = "select id, expires <= {now} from pylash_workers where id <> ?"
+
+_TAKE_OVER = """
+update pylash_runs set state = 'queued', owner = null, token = null, fence = fence + 1,
+  at = case when target = '' then null else {now} end
+where owner = ? and state = 'running'"""
+
+_FORGET = "delete from pylash_workers where id = ?"
+
+
+class Locks(Protocol):
+    """Locks that die with the process that holds them."""
+
+    async def acquire(self, worker: WorkerId) -> None:
+        """Take worker's lock for as long as this process lives."""
+        ...
+
+    async def is_free(self, worker: WorkerId) -> bool:
+        """Return whether nobody holds worker's lock."""
+        ...
+
+    async def release(self, worker: WorkerId) -> None:
+        """Give worker's lock up and leave nothing behind."""
+        ...
+
+
+class LockingDriver(Driver, Protocol):
+    """A driver whose database has locks that die with their process."""
+
+    @property
+    def locks(self) -> Locks:
+        """The locks."""
+        ...
+
+
+class SqlWorkers(Port):
+    """The workers in SQL."""
+
+    def __init__(self, driver: LockingDriver) -> None:
+        super().__init__(driver)
+        self._locks = driver.locks
+
+    async def join(self, worker: WorkerId, ttl: int) -> None:
+        """Take the lock, then the lease."""
+        await self._locks.acquire(worker)
+        await self._join(worker, ttl)
+
+    async def leave(self, worker: WorkerId) -> None:
+        """Give up runs, lease and lock."""
+        await self._take_over(worker)
+        await self._locks.release(worker)
+
+    async def bury_the_dead(self, me: WorkerId) -> list[WorkerId]:
+        """Make the runs of dead and expired workers ready again."""
+        buried = []
+        for worker, expired in await self._others(me):
+            if expired or await self._locks.is_free(worker):
+                await self._take_over(worker)
+                buried.append(worker)
+        return buried
+
+    @operation(urgent=True)
+    def beat(self, worker: WorkerId, ttl: int) -> Steps[bool]:
+        """Renew the lease."""
+        return bool((yield Statement(_BEAT, (ttl, worker))).changed)
+
+    @operation()
+    def _join(self, worker: WorkerId, ttl: int) -> Steps[None]:
+        yield Statement(_JOIN, (worker, ttl))
+
+    @operation(read_only=True)
+    def _others(self, me: WorkerId) -> Steps[list[tuple[WorkerId, bool]]]:
+        rows = (yield Statement(_OTHERS, (me,))).rows
+        return [(WorkerId(worker), bool(expired)) for worker, expired in rows]
+
+    @operation()
+    def _take_over(self, worker: WorkerId) -> Steps[None]:
+        if (yield Statement(_TAKE_OVER, (worker,))).changed:
+            yield Notify("runs")
+        yield Statement(_FORGET, (worker,))

@@ -1,0 +1,153 @@
+"""Canonical JSON: one value, one text, one hash.
+
+Rule 1. Keys are sorted, Unicode is kept, numbers print one way. Only this module encodes.
+Rule 2. What would not come back as it was is refused with its path, never changed silently.
+Rule 3. Encoders are never mixed: the text is part of every stored hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, Final
+
+import msgspec
+
+from pylash.values.errors import ValueNotJson
+
+MAX_DEPTH: Final = 200
+"""Deeper values are refused: the decoder's own limit depends on the thread's stack."""
+
+DIFFERENCE_BYTES: Final = 8 * 1024
+"""Up to this size a command is kept whole beside its hash; above it, hashes by path."""
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_DECODER = msgspec.json.Decoder()
+_SCALARS = (str, int, float, bool, type(None))
+
+
+def encode(value: Any) -> bytes:
+    """Return the canonical JSON of value (plain JSON types and structs).
+
+    Raises ValueNotJson, with the path of the first part that has no JSON.
+    """
+    try:
+        data = _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        refuse(value)
+        raise ValueNotJson("$", str(error)) from error
+    # The encoder writes NaN and infinity as null, so a null may be a number that got lost.
+    if b"null" in data:
+        refuse(value)
+    return data
+
+
+def decode(data: bytes) -> Any:
+    """Return the plain JSON value of data."""
+    return _DECODER.decode(data)
+
+
+def stable_hash(value: Any) -> bytes:
+    """Return the SHA-256 of value's canonical JSON."""
+    return hashlib.sha256(encode(value)).digest()
+
+
+def round_trip(value: Any) -> Any:
+    """Return value as it will be read back, or refuse it with the path of what would change."""
+    back = decode(encode(value))
+    if back != value:
+        refuse(value)
+    return back
+
+
+def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
+    """Raise ValueNotJson for the first part of value that would not survive as plain JSON."""
+    if depth > MAX_DEPTH:
+        raise ValueNotJson(path, f"it is nested more than {MAX_DEPTH} levels deep")
+    match value:
+        case str():
+            _refuse_surrogates(value, path)
+        case float() if not math.isfinite(value):
+            raise ValueNotJson(path, f"{value} has no JSON")
+        case None | bool() | int() | float():
+            return
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ValueNotJson(path, f"the key {key!r} is not a string")
+                _refuse_surrogates(key, path)
+                refuse(item, f"{path}.{key}", depth + 1)
+        case list():
+            for index, item in enumerate(value):
+                refuse(item, f"{path}[{index}]", depth + 1)
+        case msgspec.Struct():
+            for field in value.__struct_fields__:
+                refuse(getattr(value, field), f"{path}.{field}", depth + 1)
+        case _:
+            raise ValueNotJson(path, f"a {type(value).__name__} would not come back as one")
+
+
+def _refuse_surrogates(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueNotJson(path, "the text holds a lone surrogate") from None
+
+
+# --- what changed: shown when a replay asks for something else ---
+
+
+def digest_for_difference(command: bytes) -> bytes:
+    """Return what is kept of a canonical command so that a later one can be compared with it."""
+    if len(command) <= DIFFERENCE_BYTES:
+        return command
+    return encode({"$hashes": _hashes(decode(command))})
+
+
+def first_difference(kept: bytes | None, command: bytes) -> str:
+    """Say where command first differs from the one that was kept."""
+    if kept is None:
+        return "the recorded input was not kept"
+    old, new = decode(kept), decode(command)
+    if isinstance(old, dict) and "$hashes" in old:
+        old, new = old["$hashes"], _hashes(new)
+    return _difference(old, new, "$") or "the difference lies below what was kept"
+
+
+def _difference(old: Any, new: Any, path: str) -> str | None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        steps = [(f"{path}.{key}", key) for key in sorted(old.keys() | new.keys())]
+        return _first(old, new, steps)
+    if isinstance(old, list) and isinstance(new, list):
+        length = max(len(old), len(new))
+        return _first(
+            dict(enumerate(old)), dict(enumerate(new)), [(f"{path}[{i}]", i) for i in range(length)]
+        )
+    if old == new and type(old) is type(new):
+        return None
+    return f"{path}: recorded {_shown(old)}, now {_shown(new)}"
+
+
+def _first(old: dict[Any, Any], new: dict[Any, Any], steps: list[tuple[str, Any]]) -> str | None:
+    for path, key in steps:
+        if key not in old:
+            return f"{path}: not recorded, now {_shown(new[key])}"
+        if key not in new:
+            return f"{path}: recorded {_shown(old[key])}, now missing"
+        if found := _difference(old[key], new[key], path):
+            return found
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _hashes(value: Any, depth: int = 0) -> Any:
+    """Return value's shape with a short hash for every part, a bounded number of them."""
+    if depth < 3 and isinstance(value, dict) and len(value) <= 32:
+        return {key: _hashes(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, _SCALARS) and len(str(value)) <= 64:
+        return value
+    return f"sha256:{stable_hash(value).hex()[:16]}"

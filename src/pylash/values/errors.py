@@ -1,0 +1,333 @@
+"""Every error this library raises on purpose.
+
+Rule 1. A leaf class *is* a code: its name in CamelCase, the code in snake_case.
+Rule 2. The message is one sentence: what was wrong, where, what to do.
+Rule 3. A code, once released, is never renamed; ``docs/reference/errors.md`` lists them all.
+
+The tree says who must act:
+
+* LashError
+  - Misuse            you: the call, the value or the configuration must change
+  - StoreError        the world: the database is away, full, foreign or too new
+  - WaitError         the other side of a wait
+  - DurabilityError   someone else owns the work, or the record says otherwise; never recorded
+  - (no category)     outcomes of effects: they are recorded and replayed
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+_CODES: dict[str, type[LashError]] = {}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class LashError(Exception):
+    """An error with a stable ``code``, a sentence for people and optional ``data``.
+
+    >>> raise LashError("The card was declined.", code="card_declined")
+    Traceback (most recent call last):
+    pylash.values.errors.LashError: The card was declined. [card_declined]
+    """
+
+    default_code: ClassVar[str] = "lash_error"
+
+    def __init_subclass__(cls, *, category: bool = False) -> None:
+        super().__init_subclass__()
+        if not category:
+            cls.default_code = _snake(cls.__name__)
+            _CODES[cls.default_code] = cls
+
+    def __init__(self, message: str, *, code: str | None = None, data: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+    @staticmethod
+    def restore(code: str, message: str, data: Any = None) -> LashError:
+        """Return the error a record describes, as the class its code names."""
+        cls = _CODES.get(code, LashError)
+        error = cls.__new__(cls)
+        LashError.__init__(error, message, code=code, data=data)
+        return error
+
+    @staticmethod
+    def codes() -> dict[str, type[LashError]]:
+        """Return every code of this library with its class."""
+        return dict(_CODES)
+
+
+class Misuse(LashError, category=True):
+    """The call, the value or the configuration must change."""
+
+
+class StoreError(LashError, category=True):
+    """The database is away, full, foreign or too new."""
+
+
+class WaitError(LashError, category=True):
+    """A wait that cannot be opened, awaited or answered."""
+
+
+class DurabilityError(LashError, category=True):
+    """Someone else owns the work, or the record says otherwise.
+
+    Never recorded as the outcome of an effect: the run stops, and another attempt continues it.
+    """
+
+
+# --- misuse ---
+
+
+class MissingExecutionScopeId(Misuse):
+    """A scope has a blank id."""
+
+    def __init__(self, scope_type: str, field: str) -> None:
+        super().__init__(
+            f"An execution scope of type {scope_type!r} needs a {field} that is not blank: "
+            "it is the stable name under which the work is recorded."
+        )
+
+
+class InvalidAwaitEventWaitIdentity(Misuse):
+    """A wait identity has a blank part, or an ordinal below 1."""
+
+    def __init__(self, wait_type: str, field: str) -> None:
+        wanted = "of at least 1" if field == "ordinal" else "that is not blank"
+        super().__init__(f"A wait of type {wait_type!r} needs a {field} {wanted}.")
+
+
+class MissingReplayKey(Misuse):
+    """An envelope without a replay key reached a durable host."""
+
+    def __init__(self, effect_id: str) -> None:
+        super().__init__(
+            f"Effect {effect_id!r} has no replay key, so a durable host could not find it again: "
+            "build its invocation with one."
+        )
+
+
+class RuntimeEffectWrongOutcome(Misuse):
+    """An executor answered a command with another command's outcome."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        super().__init__(f"Expected the outcome of {expected}, got the outcome of {actual}.")
+
+
+class RuntimeEffectLocalExecutorMismatch(Misuse):
+    """A local executor was given a command that is not its own."""
+
+    def __init__(self, executor: str, kind: str) -> None:
+        super().__init__(f"The {executor} executor cannot run a {kind} command.")
+
+
+class RuntimeEffectLocalExecutorUnavailable(Misuse):
+    """Nothing here can run the command."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"No local executor is available for a {kind} command.")
+
+
+class ValueNotJson(Misuse):
+    """A value would not come back from its JSON as it was."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"The value at {path} cannot be recorded: {reason}.", data={"path": path})
+
+
+class PayloadTooLarge(Misuse):
+    """A payload is over the limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"The payload has {size:,} bytes and the limit is {limit:,}: "
+            "keep large data outside and record a reference to it."
+        )
+
+
+class StoreUrlInvalid(Misuse):
+    """A store URL that no driver understands."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"The store URL {url!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
+            "or 'postgresql://user@host/database'."
+        )
+
+
+class ExtraMissing(Misuse):
+    """A feature needs a package of an extra that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]'."
+        )
+
+
+class SecretInvalid(Misuse):
+    """A signing secret that is empty or too short."""
+
+    def __init__(self, minimum: int) -> None:
+        super().__init__(
+            f"A secret that signs wait keys needs at least {minimum} bytes: "
+            'make one with python -c "import secrets; print(secrets.token_hex(32))".'
+        )
+
+
+class RecordingEffectHostUnsupportedCommand(Misuse):
+    """The recording host was asked for an outcome it cannot invent."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"The recording effect host cannot make up the outcome of a {kind} command.")
+
+
+# --- the world ---
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or went away and did not come back."""
+
+
+class StorePathUnwritable(StoreError):
+    """The database file cannot be created or written."""
+
+
+class StoreNotADatabase(StoreError):
+    """The file exists and is something else."""
+
+
+class StoreFull(StoreError):
+    """The disk, or the database's own limit, is full; nothing of the operation was written."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the database for longer than we wait."""
+
+
+class StoreClosed(StoreError):
+    """The store was used before it was opened or after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("The store is closed: open it first, and use it inside its async with block.")
+
+
+class StoreSchemaTooNew(StoreError):
+    """The database was written by newer code that this code must not touch."""
+
+    def __init__(self, min_code: int, known: int) -> None:
+        super().__init__(
+            f"The database needs code that knows schema {min_code}, and this pylash knows up to "
+            f"{known}: upgrade pylash."
+        )
+
+
+class StoreSchemaOutdated(StoreError):
+    """The database must be migrated first."""
+
+    def __init__(self, found: int, wanted: int) -> None:
+        super().__init__(
+            f"The database has schema {found} and this pylash needs {wanted}: "
+            "open the store once with migrate=True."
+        )
+
+
+# --- waits ---
+
+
+class AwaitEventUnsupported(WaitError):
+    """The host has no waits."""
+
+    def __init__(self) -> None:
+        super().__init__("This effect host does not support waits for outside events.")
+
+
+class AwaitEventUnknownOrRevoked(WaitError):
+    """The key is not ours, was tampered with, or its session revoked it."""
+
+    def __init__(self) -> None:
+        super().__init__("The wait key is unknown, was tampered with or has been revoked.")
+
+
+# --- durability: never recorded ---
+
+
+class LeaseLost(DurabilityError):
+    """Another worker owns the run now; nothing was written."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"The lease on {scope} was lost: another worker owns the run, and nothing was written."
+        )
+
+
+class LeaseHeld(DurabilityError):
+    """The scope is being executed by a live worker elsewhere."""
+
+    def __init__(self, scope: str, owner: str) -> None:
+        super().__init__(f"{scope} is being executed by worker {owner!r}; wait for it or stop it.")
+
+
+class EffectReplayMismatch(DurabilityError):
+    """The journal remembers another effect under this key."""
+
+    def __init__(self, key: str, difference: str) -> None:
+        super().__init__(
+            f"The effect {key!r} was recorded with other input ({difference}): deploy code that asks "
+            "for the same thing under this key, or give the new step a new name.",
+            data={"key": key, "difference": difference},
+        )
+
+
+class JournalFull(DurabilityError):
+    """A run has recorded more effects than one journal may hold."""
+
+    def __init__(self, scope: str, limit: int) -> None:
+        super().__init__(
+            f"{scope} has recorded {limit:,} effects, the most one run may hold: "
+            "continue it as a fresh run before it grows this long."
+        )
+
+
+# --- outcomes of effects: recorded and replayed ---
+
+
+class RuntimeEffectSleepCancelled(LashError):
+    """A sleep was cancelled before its time."""
+
+    def __init__(self) -> None:
+        super().__init__("The sleep was cancelled before its time was over.")
+
+
+class Plugin(LashError):
+    """A plugin failed inside an effect."""
+
+
+class RuntimeStore(LashError):
+    """A store failed inside an effect."""
+
+
+class EffectFailed(LashError):
+    """An effect failed with an exception that has no code of its own."""
+
+
+class StepFailed(LashError):
+    """A step failed, live or replayed: always this class, with the failure's own code.
+
+    ``type_name`` is the class of the exception the step raised.
+    """
+
+    def __init__(self, code: str, message: str, type_name: str, data: Any = None) -> None:
+        super().__init__(message, code=code, data=data)
+        self.type_name = type_name
+
+
+class PluginError(Exception):
+    """Raised by a plugin; an effect that fails with it is recorded under the code ``plugin``."""
