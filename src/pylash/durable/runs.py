@@ -66,7 +66,7 @@ class Fence:
         return scope_name(self.scope)
 
 
-class JournalEntry(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     """One recorded effect.
 
     ``outcome`` is None while the effect is open, and also when it is large and not loaded yet:

@@ -51,7 +51,7 @@ from pylash.durable import (
 from pylash.runtime.executors import sleep_unless
 from pylash.runtime.flights import Flight
 from pylash.runtime.membership import Membership
-from pylash.runtime.records import failed, perform, read
+from pylash.runtime.records import answer, failed, perform
 from pylash.runtime.waiting import LiveWaits
 from pylash.tasks import TaskOwner
 from pylash.values import (
@@ -112,7 +112,7 @@ class Worker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made per effect
 class _Asked:
     """An effect that was asked for: its envelope, its key, and what its hash covers."""
 
@@ -121,15 +121,22 @@ class _Asked:
     canonical: bytes
     digest: bytes
 
-    def entry(self, started: int) -> JournalEntry:
-        """Return the entry of this effect, open."""
+    def entry(
+        self, started: int, outcome: bytes | None = None, ended: int | None = None
+    ) -> JournalEntry:
+        """Return the entry of this effect, open unless it has an outcome."""
         return JournalEntry(
             self.key,
             self.envelope.command.kind,
             self.digest,
             digest_for_difference(self.canonical),
-            started=started,
-            label=self.envelope.invocation.label,
+            outcome,
+            0 if outcome is None else len(outcome),
+            None,
+            None,
+            started,
+            ended,
+            self.envelope.invocation.label,
         )
 
 
@@ -163,54 +170,50 @@ class JournalController(EffectController):
             raise MissingReplayKey(envelope.invocation.effect_id)
         kind = envelope.command.kind
         if kind in COMPOSITE:
-            return read(await perform(envelope, local), kind)
+            _, record = await perform(envelope, local)
+            return answer(record, kind)
         canonical = envelope.canonical()
         asked = _Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
-        fence = await self._fence()
+        attached = self._attached or await self._attach()
         entry = self._entries.get(key)
         if entry is not None:
-            await self._compare(entry, asked)
+            if entry.hash != asked.digest:
+                raise await self._mismatch(asked)
             if entry.size:
                 return await self._replay(entry, asked)
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._take_off(asked, self._route(asked, fence, local))
+            flight = self._take_off(asked, self._route(asked, attached.fence, local))
         elif flight.digest != asked.digest:
             raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
         return await flight.join()
 
     # --- the record ---
 
-    async def _fence(self) -> Fence:
-        """Return the fence of our run; the first caller attaches it and loads its journal."""
-        if self._attached is None:
-            async with self._attaching:
-                if self._attached is None:
-                    await self._attach()
-        assert self._attached is not None
-        return self._attached.fence
-
-    async def _attach(self) -> None:
+    async def _attach(self) -> Attached:
+        """Own our run and load its journal; whoever comes first does it for all."""
         membership, journal = self._host.membership, self._host.store.journal
-        try:
-            attached = await journal.attach(self._scope, membership.worker)
-        except LeaseHeld:
-            await membership.bury_the_dead()  # its owner may have died this very second
-            attached = await journal.attach(self._scope, membership.worker)
-        self._attached_at = self._host.clock.monotonic()
-        self._entries = dict(attached.entries)
-        self._attached = attached
+        async with self._attaching:
+            if self._attached is not None:
+                return self._attached
+            try:
+                attached = await journal.attach(self._scope, membership.worker)
+            except LeaseHeld:
+                await membership.bury_the_dead()  # its owner may have died this very second
+                attached = await journal.attach(self._scope, membership.worker)
+            self._attached_at = self._host.clock.monotonic()
+            self._entries = dict(attached.entries)
+            self._attached = attached
         if len(self._entries) >= WARN_ENTRIES:
             _log.warning("%s has recorded %d effects", scope_name(self._scope), len(self._entries))
+        return attached
 
-    async def _compare(self, entry: JournalEntry, asked: _Asked) -> None:
-        """Refuse to answer with what was recorded for another input."""
-        if entry.hash == asked.digest:
-            return
+    async def _mismatch(self, asked: _Asked) -> EffectReplayMismatch:
+        """Say what was recorded under the key instead."""
         assert self._attached is not None
         whole = await self._host.store.journal.entry(self._attached.fence.run, asked.key)
         kept = None if whole is None else whole.command
-        raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
 
     async def _replay(self, entry: JournalEntry, asked: _Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
@@ -223,7 +226,7 @@ class JournalController(EffectController):
             data = whole.outcome
         if entry.wait is not None:
             return AwaitEventOutcome(RESOLUTIONS.decode(data))
-        return read(data, asked.envelope.command.kind)
+        return answer(data, asked.envelope.command.kind)
 
     # --- the flight ---
 
@@ -271,17 +274,20 @@ class JournalController(EffectController):
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
         started = host.clock.now()
-        record = await perform(asked.envelope, local)
+        data, record = await perform(asked.envelope, local)
         self._flights[asked.key].recording = True
-        entry = replace(
-            asked.entry(started), outcome=record, size=len(record), ended=host.clock.now()
-        )
-        return await self._stand(await host.store.journal.record(fence, entry), asked)
+        entry = asked.entry(started, data, host.clock.now())
+        stands = await host.store.journal.record(fence, entry)
+        if stands is not entry:
+            return await self._stand(stands, asked)
+        self._entries[asked.key] = entry
+        return answer(record, asked.envelope.command.kind)
 
     async def _stand(self, entry: JournalEntry, asked: _Asked) -> Outcome:
         """Take the entry that holds our key, whoever wrote it, and answer with it."""
         self._entries[asked.key] = entry
-        await self._compare(entry, asked)
+        if entry.hash != asked.digest:
+            raise await self._mismatch(asked)
         return await self._replay(entry, asked)
 
     async def _sleep(
@@ -292,15 +298,16 @@ class JournalController(EffectController):
         if entry is None:
             entry, now = await journal.begin_sleep(fence, asked.entry(clock.now()), duration)
             self._entries[asked.key] = entry
-            await self._compare(entry, asked)
+            if entry.hash != asked.digest:
+                raise await self._mismatch(asked)
         else:
             now = self._now()
         assert entry.due is not None
         try:
             await sleep_unless(clock, (entry.due - now) / SECOND, cancel)
         except RuntimeEffectSleepCancelled as error:
-            record = failed(error, asked.envelope.command.kind)
-            ended = replace(entry, outcome=record, size=len(record), ended=clock.now())
+            data, _ = failed(error, asked.envelope.command.kind)
+            ended = replace(entry, outcome=data, size=len(data), ended=clock.now())
             return await self._stand(await journal.close(fence, ended), asked)
         return SleepOutcome()
 
@@ -311,7 +318,8 @@ class JournalController(EffectController):
             entry = asked.entry(self._host.clock.now())
             stands, status = await self._host.store.waits.open_for(fence, entry, opening)
             self._entries[asked.key] = replace(stands, outcome=None, size=0)
-            await self._compare(stands, asked)
+            if stands.hash != asked.digest:
+                raise await self._mismatch(asked)
             return status
 
         resolution = await self._host.live.wait(opening.name, open_wait(), cancel)

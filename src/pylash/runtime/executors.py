@@ -33,6 +33,8 @@ from pylash.values import (
 Perform = Callable[[Envelope], Awaitable[Outcome]]
 """Runs one envelope's command."""
 
+_CLOCK = SystemClock()
+
 _EVERYTHING = frozenset(EffectKind)
 _SLEEP = frozenset({EffectKind.SLEEP})
 _TURN = frozenset(
@@ -49,7 +51,7 @@ _DIRECT = frozenset({EffectKind.DIRECT})
 _STEP = frozenset({EffectKind.DURABLE_STEP})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made per effect
 class Executor:
     """Runs the commands of its kinds. ``cancel`` ends its sleeps and waits, ``timeout`` its waits."""
 
@@ -58,7 +60,7 @@ class Executor:
     perform: Perform
     cancel: Cancellation | None = None
     timeout: int | None = None
-    clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
+    clock: Clock = _CLOCK
 
     def check(self, command: Command) -> None:
         """Refuse a command that is not this executor's."""
@@ -67,9 +69,10 @@ class Executor:
 
     async def execute(self, envelope: Envelope) -> Outcome:
         """Run envelope's command."""
-        self.check(envelope.command)
-        if isinstance(envelope.command, Sleep) and self.kinds is not _EVERYTHING:
-            await sleep_unless(self.clock, envelope.command.duration_ms / 1000, self.cancel)
+        command = envelope.command
+        self.check(command)
+        if isinstance(command, Sleep) and self.kinds is not _EVERYTHING:
+            await sleep_unless(self.clock, command.duration_ms / 1000, self.cancel)
             return SleepOutcome()
         return await self.perform(envelope)
 
@@ -88,7 +91,7 @@ def sleep_executor(
     cancel: Cancellation | None = None, clock: Clock | None = None
 ) -> Executor:
     """Return an executor that only sleeps."""
-    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or SystemClock())
+    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or _CLOCK)
 
 
 def await_options(cancel: Cancellation | None = None, timeout: int | None = None) -> Executor:
@@ -105,7 +108,7 @@ def turn_executor(
     perform: Perform, cancel: Cancellation | None = None, clock: Clock | None = None
 ) -> Executor:
     """Return an executor of a turn's commands, and its sleeps."""
-    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or SystemClock())
+    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or _CLOCK)
 
 
 def tool_executor(perform: Perform) -> Executor:
@@ -115,7 +118,7 @@ def tool_executor(perform: Perform) -> Executor:
 
 def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
     """Return an executor of direct completions, and their sleeps."""
-    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or SystemClock())
+    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or _CLOCK)
 
 
 def testing_executor(perform: Perform) -> Executor:

@@ -26,8 +26,7 @@ class Flight:
 
     def start(self, work: Coroutine[Any, Any, Outcome], tasks: TaskOwner) -> None:
         """Take off."""
-        self._task = tasks.start(work)
-        self._task.add_done_callback(self._land)
+        self._task = tasks.start(self._fly(work))
 
     async def join(self) -> Outcome:
         """Return the outcome when it is there."""
@@ -42,14 +41,19 @@ class Flight:
                 await asyncio.wait((self._task,))
             raise
 
-    def _land(self, task: asyncio.Task[Outcome]) -> None:
-        error = None if task.cancelled() else task.exception()
-        for caller in self._callers:
-            if caller.done():
-                continue
-            if task.cancelled():
+    async def _fly(self, work: Coroutine[Any, Any, Outcome]) -> None:
+        """Do the work and tell the callers; not in a callback, which would cost the loop a turn."""
+        try:
+            outcome = await work
+        except asyncio.CancelledError:
+            for caller in self._callers:
                 caller.cancel()
-            elif error is not None:
-                caller.set_exception(error)
-            else:
-                caller.set_result(task.result())
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
+            for caller in self._callers:
+                if not caller.done():
+                    caller.set_exception(error)
+        else:
+            for caller in self._callers:
+                if not caller.done():
+                    caller.set_result(outcome)

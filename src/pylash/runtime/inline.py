@@ -36,7 +36,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.runtime.executors import cancelled_first
-from pylash.runtime.records import perform, read
+from pylash.runtime.records import answer, perform
 from pylash.runtime.system import SystemClock, system_entropy
 from pylash.values import AwaitEventUnknownOrRevoked, RuntimeEffectLocalExecutorUnavailable
 
@@ -124,7 +124,8 @@ class InlineController(EffectController):
             )
         if isinstance(command, Process):
             raise RuntimeEffectLocalExecutorUnavailable(command.kind)
-        return read(await perform(envelope, local), command.kind)
+        _, record = await perform(envelope, local)
+        return answer(record, command.kind)
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""

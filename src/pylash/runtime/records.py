@@ -42,13 +42,13 @@ _NEVER_RECORDED = (
 )
 
 
-class Returned(msgspec.Struct, frozen=True, tag="returned"):
+class Returned(msgspec.Struct, frozen=True, gc=False, tag="returned"):
     """The effect returned."""
 
     outcome: Outcome
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, gc=False, tag="failed"):
     """The effect failed."""
 
     code: str
@@ -62,8 +62,8 @@ Record = Returned | Failed
 _RECORDS: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-async def perform(envelope: Envelope, local: LocalExecutor) -> bytes:
-    """Run the effect and return its record, a result or a failure."""
+async def perform(envelope: Envelope, local: LocalExecutor) -> tuple[bytes, Record]:
+    """Run the effect and return its record, a result or a failure, as written and as read."""
     try:
         outcome = await local.execute(envelope)
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
@@ -73,27 +73,29 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> bytes:
         return failed(error, envelope.command.kind)
 
 
-def returned(outcome: Outcome) -> bytes:
+def returned(outcome: Outcome) -> tuple[bytes, Record]:
     """Return the record of an outcome, or refuse one that would not come back as it is."""
     record = Returned(outcome)
     data = encode(record)
     if len(data) > MAX_OUTCOME_BYTES:
         raise PayloadTooLarge(len(data), MAX_OUTCOME_BYTES)
-    if _RECORDS.decode(data) != record:
+    back = _RECORDS.decode(data)
+    if back != record:
         for field in outcome.__struct_fields__:
             refuse(getattr(outcome, field), f"$.{field}")
-    return data
+    return data, back
 
 
-def failed(error: Exception, kind: EffectKind) -> bytes:
+def failed(error: Exception, kind: EffectKind) -> tuple[bytes, Record]:
     """Return the record of a failure."""
     failure = Failed(_code(error, kind), _message(error), type(error).__name__, _data(error))
-    return encode(failure)
+    return encode(failure), failure
 
 
-def read(data: bytes, kind: EffectKind) -> Outcome:
+def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
     """Return the outcome in a record, or raise the failure in it."""
-    record = _RECORDS.decode(data)
+    if isinstance(record, bytes):
+        record = _RECORDS.decode(record)
     if isinstance(record, Returned):
         return record.outcome
     if kind is EffectKind.DURABLE_STEP:

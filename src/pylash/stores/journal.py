@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 from pylash.durable import (
@@ -149,17 +150,11 @@ class SqlJournal(Port):
         if size > MAX_BYTES:
             raise PayloadTooLarge(size, MAX_BYTES)
         row = _row(fence, entry)
-        return self.driver.run(
-            Operation(
-                "record",
-                lambda: _record(fence, entry, row),
-                bare=size <= INLINE_BYTES,
-                bulk=Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key))
-                if size <= INLINE_BYTES
-                else None,
-                done=lambda: entry,
-            )
-        )
+        if row[5] is not None:
+            return self.driver.run(Operation("record", partial(_record, fence, entry, row)))
+        bulk = Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key), entry)
+        steps = partial(_record, fence, entry, row)
+        return self.driver.run(Operation("record", steps, bare=True, bulk=bulk))
 
     @operation(bare=True)
     def begin_sleep(

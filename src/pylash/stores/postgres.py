@@ -254,10 +254,9 @@ class PostgresDriver:
         try:
             written = await self._write_together(batch) if len(batch) > 1 else set()
             for operation, future in batch:
-                assert operation.bulk is not None
-                assert operation.done is not None
+                assert operation.bulk is not None  # only such operations come here
                 if operation.bulk.key in written:
-                    _answer(future, operation.done())
+                    _answer(future, operation.bulk.value)
                 else:
                     await self._write_alone(operation, future)
         finally:

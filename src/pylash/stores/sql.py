@@ -46,25 +46,26 @@ Steps = Generator[Statement | Notify, Rows, T]
 """What an operation is made of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made per effect, and freezing doubles its cost
 class Bulk:
     """A one-row write that drivers may run together with others of the same ``many``.
 
-    ``many`` takes one array per column and returns one row per row written. A row that did not
-    come back is run again alone, as its operation.
+    ``many`` takes one array per column and returns the key of each row it wrote; the operation's
+    value is then ``value``. A row that did not come back is run again alone, as its operation.
     """
 
     one: str
     many: str
     row: tuple[Any, ...]
     key: tuple[Any, ...]
+    value: Any
 
     def same_as(self, other: Bulk | None) -> bool:
         """Return whether other may be written by the same statement."""
         return other is not None and other.many is self.many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operation(Generic[T]):
     """A unit of work on the database.
 
@@ -78,7 +79,6 @@ class Operation(Generic[T]):
     urgent: bool = False
     read_only: bool = False
     bulk: Bulk | None = None
-    done: Callable[[], T] | None = None
 
 
 class Driver(Protocol):

@@ -4,9 +4,13 @@ Rule 1. A future completes only after the COMMIT that holds its operation.
 Rule 2. An error that ended the transaction (a full disk does) ends nobody else's operation: the
         batch is run again, one transaction each.
 Rule 3. Nothing waits for SQLite's own busy handler: it is unfair between processes.
+Rule 4. Only one thread uses the writing connection at a time: the writer while it is busy, the
+        loop while it is not.
 
 While the writer commits, the next batch grows; a lone caller pays one sync, a thousand concurrent
-callers pay one sync together.
+callers pay one sync together. A caller that was alone the last time too, on a disk that is quick,
+commits where it is: the way to the thread and back would cost as much as the commit
+(``docs/decisions/0003-lone-commits-run-on-the-loop.md``).
 """
 
 from __future__ import annotations
@@ -47,6 +51,10 @@ BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
 BUSY_TRIES: Final = 50_000
 WAL_BYTES: Final = 4_200_000
+CHECKPOINT_PAGES: Final = 2_000
+PAGES_OF_A_COMMIT: Final = 4
+QUICK_SECONDS: Final = 0.0005
+"""A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
 
 _WORDS = {
@@ -96,6 +104,9 @@ class SqliteDriver:
         self._busy = False
         self._scheduled = False
         self._open = False
+        self._was_lone = False
+        self._mean_seconds = 0.0
+        self._pages = 0
         self._tasks = TaskOwner()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="pylash-read")
         self._poke: PokeFile | None = None
@@ -156,7 +167,7 @@ class SqliteDriver:
         self._when_free(connection, "pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = off")
-        connection.execute("pragma wal_autocheckpoint = 2000")
+        connection.execute("pragma wal_autocheckpoint = 0")  # the writer thread does it
         if self.path is not None:
             self._grow_wal(connection)
 
@@ -223,12 +234,29 @@ class SqliteDriver:
         if self._busy or not self._pending:
             return
         size = min(len(self._pending), BATCH_OPERATIONS)
-        self._batch = [self._pending.popleft() for _ in range(size)]
+        batch = [self._pending.popleft() for _ in range(size)]
+        lone, self._was_lone = size == 1 and self._was_lone, size == 1
+        if lone and self._may_commit_here():
+            self._commit(batch, begun=True)
+            self._tell_others(batch)
+            self._complete(batch)
+            return
+        self._batch = batch
         self._busy = True
         os.write(self._ring_out, b"x")
 
+    def _may_commit_here(self) -> bool:
+        """Begin a transaction on the loop if it will be quick: no lock to wait for, no checkpoint."""
+        if self._mean_seconds >= QUICK_SECONDS or self._pages >= CHECKPOINT_PAGES:
+            return False
+        try:
+            self._connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
     def _finish(self) -> None:
-        """Complete the futures of the batch that was committed, and go on."""
+        """Take back the batch that the writer committed, and go on."""
         try:
             os.read(self._done_in, 64)
         except BlockingIOError:
@@ -236,6 +264,10 @@ class SqliteDriver:
         batch, self._batch = self._batch, []
         self._busy = False
         self._flush()
+        self._complete(batch)
+
+    def _complete(self, batch: list[_Job]) -> None:
+        """Complete the futures of what was committed."""
         topics: dict[str, None] = {}
         for job in batch:
             topics.update(dict.fromkeys(job.topics))
@@ -273,15 +305,25 @@ class SqliteDriver:
             done = 0
             while done < len(batch):
                 done += self._commit(batch[done:])
-            if self._poke is not None and any(job.topics for job in batch):
-                self._poke.poke()
+            self._tell_others(batch)
+            if self._pages >= CHECKPOINT_PAGES:
+                self._pages = 0
+                # Readers may hold some of it back: the rest is done the next time.
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
             os.write(self._done_out, b"x")
 
-    def _commit(self, jobs: list[_Job]) -> int:
+    def _tell_others(self, batch: list[_Job]) -> None:
+        if self._poke is not None and any(job.topics for job in batch):
+            self._poke.poke()
+
+    def _commit(self, jobs: list[_Job], *, begun: bool = False) -> int:
         """Run jobs in one transaction, as many as fit its time; return how many were dealt with."""
+        started = self._clock.monotonic()
         try:
             with _translated(self.path):
-                self._when_free(self._connection, "begin immediate")
+                if not begun:
+                    self._when_free(self._connection, "begin immediate")
                 taken = self._run_together(jobs)
                 self._connection.execute("commit")
         except BaseException as error:  # noqa: BLE001 - every job gets a verdict of its own
@@ -291,6 +333,8 @@ class SqliteDriver:
                 jobs[0].error = error
                 return 1
             return sum(self._commit([job]) for job in jobs)
+        self._pages += PAGES_OF_A_COMMIT + taken
+        self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
         return taken
 
     def _run_together(self, jobs: list[_Job]) -> int:
@@ -317,15 +361,15 @@ class SqliteDriver:
 
     def _run_rows(self, sql: str, jobs: list[_Job]) -> bool:
         """Write the rows of jobs at once; if one of them is refused, undo it and say so."""
-        rows = [job.operation.bulk.row for job in jobs if job.operation.bulk is not None]
+        bulks = [job.operation.bulk for job in jobs if job.operation.bulk is not None]
         self._connection.execute("savepoint rows")
+        rows = [bulk.row for bulk in bulks]
         if self._connection.executemany(dialect(sql), rows).rowcount != len(jobs):
             self._connection.execute("rollback to rows")
             return False
         self._connection.execute("release rows")
-        for job in jobs:
-            assert job.operation.done is not None  # a bulk operation knows its outcome
-            job.result = job.operation.done()
+        for job, bulk in zip(jobs, bulks, strict=True):
+            job.result = bulk.value
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
