@@ -71,6 +71,7 @@ class JournalHost(EffectHost):
         self.signer = signer or Signer([store.secret])
         self.tasks = TaskOwner()
         self.membership = Membership(store, clock, entropy, timings or LeaseTimings())
+        self._open = False
         self._controllers: WeakValueDictionary[ExecutionScope, JournalController]
         self._controllers = WeakValueDictionary()
 
@@ -78,12 +79,15 @@ class JournalHost(EffectHost):
         """Become a worker of the store."""
         self.live = LiveWaits(self.store, self.clock, self.tasks)
         await self.membership.join(self.tasks)
+        self._open = True
 
     async def close(self) -> None:
         """Detach every run: nothing is recorded, and any worker may go on with them."""
-        self.live.close()
-        await self.tasks.close()
-        await self.membership.leave()
+        if self._open:
+            self._open = False
+            self.live.close()
+            await self.tasks.close()
+            await self.membership.leave()
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return the controller of scope: one per scope, so that all its callers share flights."""

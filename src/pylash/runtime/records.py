@@ -11,7 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.durable import OUTCOMES, EffectKind, Envelope, LocalExecutor, Outcome, expect
+from pylash.durable import (
+    OUTCOMES,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    LocalExecutor,
+    Outcome,
+    expect,
+)
 from pylash.values import (
     DurabilityError,
     EffectFailed,
@@ -76,14 +84,24 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> tuple[bytes, Reco
 def returned(outcome: Outcome) -> tuple[bytes, Record]:
     """Return the record of an outcome, or refuse one that would not come back as it is."""
     record = Returned(outcome)
-    data = encode(record)
+    try:
+        data = encode(record)
+    except ValueNotJson:
+        _refuse(outcome)
+        raise
     if len(data) > MAX_OUTCOME_BYTES:
         raise PayloadTooLarge(len(data), MAX_OUTCOME_BYTES)
     back = _RECORDS.decode(data)
     if back != record:
-        for field in outcome.__struct_fields__:
-            refuse(getattr(outcome, field), f"$.{field}")
+        _refuse(outcome)
     return data, back
+
+
+def _refuse(outcome: Outcome) -> None:
+    """Refuse the first part that would change; a step's value is all its author knows of it."""
+    for field in outcome.__struct_fields__:
+        path = "$" if isinstance(outcome, DurableStepOutcome) else f"$.{field}"
+        refuse(getattr(outcome, field), path)
 
 
 def failed(error: Exception, kind: EffectKind) -> tuple[bytes, Record]:

@@ -9,10 +9,12 @@ from pylash.values.canonical import (
     round_trip,
     stable_hash,
 )
+from pylash.values.durations import Duration, seconds
 from pylash.values.errors import (
     AwaitEventUnknownOrRevoked,
     AwaitEventUnsupported,
     DurabilityError,
+    DurationInvalid,
     EffectFailed,
     EffectReplayMismatch,
     ExtraMissing,
@@ -53,6 +55,8 @@ __all__ = (
     "AwaitEventUnknownOrRevoked",
     "AwaitEventUnsupported",
     "DurabilityError",
+    "Duration",
+    "DurationInvalid",
     "EffectFailed",
     "EffectReplayMismatch",
     "ExtraMissing",
@@ -93,5 +97,6 @@ __all__ = (
     "first_difference",
     "refuse",
     "round_trip",
+    "seconds",
     "stable_hash",
 )

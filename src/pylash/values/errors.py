@@ -153,6 +153,16 @@ class PayloadTooLarge(Misuse):
         )
 
 
+class DurationInvalid(Misuse):
+    """A duration that is no text such as '2d', no number of seconds and no timedelta."""
+
+    def __init__(self, duration: object) -> None:
+        super().__init__(
+            f"The duration {duration!r} is not understood: write '500ms', '30s', '5m', '2h', '3d' or "
+            "'1w', or give seconds or a timedelta that are not negative."
+        )
+
+
 class StoreUrlInvalid(Misuse):
     """A store URL that no driver understands."""
 

@@ -1,0 +1,59 @@
+# Everything a newcomer needs is `make demo` and `make test`; both set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench torture constraints clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once)..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pylash needs Python 3.11 or later; run make PYTHON=python3.12 (or another)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing the tools for checks and tests (once)..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "Installing the peers to compare with (once)..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.core  ## kill a durable run with SIGKILL and watch it resume
+	@$(RUN) examples/killed_and_resumed.py
+
+test: check  ## run every check and test
+	@$(RUN) -m pytest --cov --cov-report=term:skip-covered -m "not torture"
+
+check: $(VENV)/.dev  ## format, lint, strict types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev  ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.bench  ## measure beside the raw databases and the peers
+	@$(RUN) -m benchmarks
+
+torture: $(VENV)/.dev  ## long crash, chaos and fuzz runs; SEED=n repeats one
+	@$(RUN) -m pytest -m torture --timeout=1200 -s
+
+constraints: $(VENV)/.bench  ## write the versions in use to constraints.txt
+	@$(BIN)/pip install --quiet --upgrade --editable '.[all,dev,bench]'
+	@{ echo "# Exact versions of everything we install; no index addresses. Renew with: make constraints"; \
+		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
+
+clean:  ## remove everything that was set up
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -1,0 +1,93 @@
+"""Public conformance suites: hold your own host or store to the promises of ours.
+
+A suite takes ``make``, which gives a fresh, open subject (or an awaitable of one). A subject that
+survives a restart has ``async def reopen()``; a store also has ``async def second()``, which opens
+the same database beside it. Every suite has ``.laws``, to check them one by one.
+
+>>> await conformance.effect_host(InlineHost)
+>>> await conformance.effect_host_await_events(InlineHost)
+"""
+
+from __future__ import annotations
+
+from pylash.durable import EffectHost, TurnScope
+from pylash.testing.controller_laws import (
+    DURABLE_STEPS,
+    OVERLAPS,
+    REPLAYS,
+    SERIALS,
+    Controller,
+    StartReplay,
+    run_replays,
+)
+from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
+from pylash.testing.store_laws import JOURNAL_STORE, RUN_STORE, WAIT_STORE, WORKER_STORE
+from pylash.testing.suites import Make, holds, made
+
+effect_host = EFFECT_HOST
+"""Scopes and what a host says of itself."""
+
+effect_host_await_events = AWAIT_EVENTS
+"""Waits: keys, answers, deadlines, revocation."""
+
+journal_store = JOURNAL_STORE
+"""Records and fences."""
+
+wait_store = WAIT_STORE
+"""Ends of waits, and the wake-ups they cause."""
+
+run_store = RUN_STORE
+"""Claims, lanes, parking, settling."""
+
+worker_store = WORKER_STORE
+"""Liveness and takeover."""
+
+
+async def effect_host_durable_steps(make: Make[EffectHost]) -> None:
+    """Check the laws of durable steps on a controller of a host."""
+    host = await made(make)
+    holds(host.supports_durable_effects, "the host must say that it supports durable effects")
+    await effect_controller_durable_steps(host.scoped(TurnScope("step-session", "step-turn")))
+
+
+async def effect_controller_durable_steps(controller: Controller) -> None:
+    """Check the laws of durable steps on a controller."""
+    await DURABLE_STEPS(lambda: controller)
+
+
+async def effect_controller_durable_steps_replay(
+    controller: Controller, start_replay: StartReplay
+) -> None:
+    """Check that steps are replayed; ``start_replay`` may return the controller that replays."""
+    await run_replays("effect_controller_durable_steps_replay", REPLAYS, controller, start_replay)
+
+
+async def effect_controller_concurrent_replay_deterministic(
+    controller: Controller, start_replay: StartReplay
+) -> None:
+    """Check that overlapping effects are replayed, each from its own record."""
+    name = "effect_controller_concurrent_replay_deterministic"
+    await run_replays(name, OVERLAPS, controller, start_replay)
+
+
+async def effect_controller_serial_replay_deterministic(
+    controller: Controller, start_replay: StartReplay
+) -> None:
+    """The same for a controller that takes one effect at a time."""
+    name = "effect_controller_serial_replay_deterministic"
+    await run_replays(name, SERIALS, controller, start_replay)
+
+
+__all__ = (
+    "effect_controller_concurrent_replay_deterministic",
+    "effect_controller_durable_steps",
+    "effect_controller_durable_steps_replay",
+    "effect_controller_serial_replay_deterministic",
+    "effect_host",
+    "effect_host_await_events",
+    "effect_host_durable_steps",
+    "journal_store",
+    "run_store",
+    "wait_store",
+    "worker_store",
+)

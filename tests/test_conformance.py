@@ -1,0 +1,99 @@
+"""Every host and store keeps every law: one test per law and backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from pylash.durable import EffectHost, TurnScope
+from pylash.runtime import InlineHost
+from pylash.testing import conformance
+from pylash.testing.suites import Law
+from tests.backends import Backend
+from tests.serial_host import SerialHost
+
+STORE_LAWS = [
+    *conformance.journal_store.laws,
+    *conformance.wait_store.laws,
+    *conformance.run_store.laws,
+    *conformance.worker_store.laws,
+]
+HOST_LAWS = [*conformance.effect_host.laws, *conformance.effect_host_await_events.laws]
+STEP_LAWS = [*conformance.DURABLE_STEPS.laws]
+
+
+def named(laws: list[Law[Any]]) -> Any:
+    return pytest.mark.parametrize("law", laws, ids=lambda law: law.__name__)
+
+
+@named(STORE_LAWS)
+async def test_every_store_keeps(law: Law[Any], backend: Backend) -> None:
+    await law(await backend.store())
+
+
+@named(HOST_LAWS)
+async def test_every_journal_host_keeps(law: Law[EffectHost], backend: Backend) -> None:
+    await law(await backend.host())
+
+
+@named(HOST_LAWS)
+async def test_the_inline_host_keeps(law: Law[EffectHost]) -> None:
+    await law(InlineHost())
+
+
+@named(STEP_LAWS)
+async def test_every_journal_controller_keeps(law: Law[Any], backend: Backend) -> None:
+    await law((await backend.host()).scoped(TurnScope("s", "t")))
+
+
+@named(STEP_LAWS)
+async def test_the_inline_controller_keeps(law: Law[Any]) -> None:
+    await law(InlineHost().scoped(TurnScope("s", "t")))
+
+
+async def test_every_journal_controller_replays_steps(backend: Backend) -> None:
+    host, scope = await backend.host(), TurnScope("s", "t")
+
+    async def start_replay() -> Any:
+        return (await host.reopen()).scoped(scope)
+
+    await conformance.effect_controller_durable_steps_replay(host.scoped(scope), start_replay)
+
+
+async def test_every_journal_controller_replays_overlapping_effects(backend: Backend) -> None:
+    host, scope = await backend.host(), TurnScope("s", "t")
+
+    async def start_replay() -> Any:
+        return (await host.reopen()).scoped(scope)
+
+    controller = host.scoped(scope)
+    await conformance.effect_controller_concurrent_replay_deterministic(controller, start_replay)
+
+
+@pytest.fixture
+async def serial(backend: Backend) -> AsyncIterator[SerialHost]:
+    yield SerialHost(await backend.host())
+
+
+@named(HOST_LAWS)
+async def test_the_serial_host_keeps(law: Law[EffectHost], serial: SerialHost) -> None:
+    await law(serial)
+
+
+async def test_the_serial_host_replays_one_effect_after_the_other(serial: SerialHost) -> None:
+    scope = TurnScope("s", "t")
+    controller = serial.scoped(scope)
+    assert not controller.controller.supports_concurrent_effects
+
+    async def start_replay() -> Any:
+        return (await serial.reopen()).scoped(scope)
+
+    await conformance.effect_controller_serial_replay_deterministic(controller, start_replay)
+
+
+async def test_the_suites_can_be_called_as_they_are_documented(backend: Backend) -> None:
+    await conformance.effect_host(InlineHost)
+    await conformance.effect_host_await_events(backend.host)
+    await conformance.effect_host_durable_steps(backend.host)
