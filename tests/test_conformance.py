@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pylash.durable import EffectHost, TurnScope
 from pylash.runtime import InlineHost
 from pylash.testing import conformance
+from pylash.testing.controller_laws import DURABLE_STEPS
 from pylash.testing.suites import Law
 from tests.backends import Backend
 from tests.serial_host import SerialHost
@@ -21,10 +21,10 @@ STORE_LAWS = [
     *conformance.worker_store.laws,
 ]
 HOST_LAWS = [*conformance.effect_host.laws, *conformance.effect_host_await_events.laws]
-STEP_LAWS = [*conformance.DURABLE_STEPS.laws]
+STEP_LAWS = [*DURABLE_STEPS.laws]
 
 
-def named(laws: list[Law[Any]]) -> Any:
+def named(laws: list[Law[Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("law", laws, ids=lambda law: law.__name__)
 
 
@@ -73,8 +73,8 @@ async def test_every_journal_controller_replays_overlapping_effects(backend: Bac
 
 
 @pytest.fixture
-async def serial(backend: Backend) -> AsyncIterator[SerialHost]:
-    yield SerialHost(await backend.host())
+async def serial(backend: Backend) -> SerialHost:
+    return SerialHost(await backend.host())
 
 
 @named(HOST_LAWS)

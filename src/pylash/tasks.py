@@ -35,6 +35,12 @@ class TaskOwner:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failures.append(error)
 
+    async def finish(self) -> None:
+        """Wait until every task has ended, those they start included."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.close()
+
     async def close(self) -> None:
         """Cancel every task, wait for their ends, and raise the first failure nobody saw."""
         tasks = set(self._tasks)

@@ -40,9 +40,7 @@ class EffectKind(StrEnum):
     DURABLE_STEP = "durable_step"
 
 
-COMPOSITE: Final = frozenset(
-    {EffectKind.TOOL_BATCH, EffectKind.EXEC_CODE, EffectKind.CHECKPOINT}
-)
+COMPOSITE: Final = frozenset({EffectKind.TOOL_BATCH, EffectKind.EXEC_CODE, EffectKind.CHECKPOINT})
 """Not recorded themselves: they run again, and their parts answer from the record."""
 
 
@@ -218,7 +216,9 @@ class CheckpointOutcome(_Outcome, frozen=True, gc=False, tag="checkpoint"):
     result: Any
 
 
-class SyncExecutionEnvironmentOutcome(_Outcome, frozen=True, gc=False, tag="sync_execution_environment"):
+class SyncExecutionEnvironmentOutcome(
+    _Outcome, frozen=True, gc=False, tag="sync_execution_environment"
+):
     """The environment the turn goes on with."""
 
     result: Any

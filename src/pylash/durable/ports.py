@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from pylash.durable.effects import Command, Envelope, Outcome
 from pylash.durable.runs import (
@@ -118,12 +119,16 @@ class Boundary:
     supports_concurrent_effects: bool = True
     requires_durable_attachment_store: bool = False
 
-    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:  # noqa: ARG002 - a host without waits
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait: the same whenever and wherever it is asked for."""
         raise AwaitEventUnsupported
 
     async def resolve(
-        self, key: str, resolution: Resolution, *, by: str | None = None  # noqa: ARG002 - a host without waits
+        self,
+        key: str,
+        resolution: Resolution,
+        *,
+        by: str | None = None,
     ) -> ResolveOutcome:
         """Answer a wait. The first answer wins.
 
@@ -132,7 +137,11 @@ class Boundary:
         return UNKNOWN_OR_REVOKED
 
     async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None  # noqa: ARG002 - a host without waits
+        self,
+        key: str,
+        *,
+        cancel: Cancellation | None = None,
+        timeout: int | None = None,
     ) -> Resolution:
         """Return how the wait ended; being cancelled or late (``timeout`` in microseconds) ends it.
 
@@ -156,8 +165,7 @@ class EffectController(Boundary, ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ScopedController:
+class ScopedController(msgspec.Struct, frozen=True):
     """A controller together with the scope it serves."""
 
     controller: EffectController
@@ -198,8 +206,7 @@ class EffectHost(Boundary, ABC):
 # --- stores ---
 
 
-@dataclass(frozen=True, slots=True)
-class WaitView:
+class WaitView(msgspec.Struct, frozen=True):
     """A wait as people see it."""
 
     name: WaitName
@@ -211,8 +218,7 @@ class WaitView:
     deadline: Instant | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitOpening:
+class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
     """A wait to open, and what people are shown of it."""
 
     name: WaitName
@@ -223,8 +229,7 @@ class WaitOpening:
     timeout: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitStatus:
+class WaitStatus(msgspec.Struct, frozen=True):
     """Where a wait stands: its end, if it has one, else how long until its deadline."""
 
     terminal: Resolution | None = None
@@ -367,7 +372,7 @@ class Workers(Protocol):
 class Store(Protocol):
     """A database, open."""
 
-    durability: ClassVar[DurabilityTier] | DurabilityTier
+    durability: DurabilityTier
 
     @property
     def journal(self) -> Journal:

@@ -7,8 +7,7 @@ Rule 3. Whoever makes progress possible raises ``wake_seq``, also while the run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NewType
 
@@ -52,8 +51,7 @@ TERMINAL: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """The right to write for a run: refused once another claim has made a newer one."""
 
     run: int
@@ -86,18 +84,16 @@ class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     label: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(msgspec.Struct, frozen=True):
     """A run that this worker owns now, with everything recorded for it."""
 
     fence: Fence
     now: Instant
     generation: int = 0
-    entries: Mapping[str, JournalEntry] = field(default_factory=dict)
+    entries: dict[str, JournalEntry] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run to enqueue. ``lane`` admits one run at a time; ``at`` delays it."""
 
     scope: ExecutionScope
@@ -108,8 +104,7 @@ class NewRun:
     input: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(msgspec.Struct, frozen=True):
     """A run's row."""
 
     id: int
@@ -128,16 +123,14 @@ class RunView:
     result: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """A run that was claimed: its fence, and the ``wake_seq`` seen with it."""
 
     fence: Fence
     run: RunView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTimings:
+class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker's lease lives and how often it is renewed, in microseconds."""
 
     ttl: int = 15 * SECOND
@@ -145,4 +138,6 @@ class LeaseTimings:
 
     def __post_init__(self) -> None:
         if not 0 < 2 * self.renew_every <= self.ttl:
-            raise ValueError(f"ttl={self.ttl} must be at least twice renew_every={self.renew_every}")
+            raise ValueError(
+                f"ttl={self.ttl} must be at least twice renew_every={self.renew_every}"
+            )

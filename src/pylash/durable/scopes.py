@@ -113,5 +113,3 @@ def scope_name(scope: ExecutionScope) -> str:
     """Return the scope as people read it, such as ``turn s1/t1``."""
     ids = "/".join(getattr(scope, field) for field in scope.__struct_fields__)
     return f"{scope_type(scope)} {ids}"
-
-

@@ -15,7 +15,6 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -127,8 +126,7 @@ def checked_identity(wait: WaitIdentity) -> WaitIdentity:
     return wait
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(msgspec.Struct, frozen=True):
     """Signs wait keys with its first secret and verifies them with all of them."""
 
     secrets: Sequence[bytes]

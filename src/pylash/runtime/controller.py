@@ -14,9 +14,9 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from pylash.durable import (
@@ -33,6 +33,7 @@ from pylash.durable import (
     Envelope,
     ExecutionScope,
     Fence,
+    Instant,
     JournalEntry,
     LocalExecutor,
     Outcome,
@@ -112,8 +113,7 @@ class Worker(Protocol):
         ...
 
 
-@dataclass(slots=True)  # not frozen: one is made per effect
-class _Asked:
+class _Asked(msgspec.Struct):
     """An effect that was asked for: its envelope, its key, and what its hash covers."""
 
     envelope: Envelope
@@ -328,8 +328,8 @@ class JournalController(EffectController):
         self._entries[asked.key] = replace(opened, outcome=data, size=len(data))
         return AwaitEventOutcome(RESOLUTIONS.decode(data))
 
-    def _now(self) -> int:
+    def _now(self) -> Instant:
         """Return the store's time, as far as we can tell without asking it."""
         assert self._attached is not None
         passed = self._host.clock.monotonic() - self._attached_at
-        return self._attached.now + int(passed * SECOND)
+        return Instant(self._attached.now + int(passed * SECOND))

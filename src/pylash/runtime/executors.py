@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from pylash.durable import (
     Cancellation,
@@ -51,8 +52,7 @@ _DIRECT = frozenset({EffectKind.DIRECT})
 _STEP = frozenset({EffectKind.DURABLE_STEP})
 
 
-@dataclass(slots=True)  # not frozen: one is made per effect
-class Executor:
+class Executor(msgspec.Struct):
     """Runs the commands of its kinds. ``cancel`` ends its sleeps and waits, ``timeout`` its waits."""
 
     name: str
@@ -87,9 +87,7 @@ def step_executor(run: Callable[[Any], Awaitable[Any]]) -> Executor:
     return Executor("step", _STEP, perform)
 
 
-def sleep_executor(
-    cancel: Cancellation | None = None, clock: Clock | None = None
-) -> Executor:
+def sleep_executor(cancel: Cancellation | None = None, clock: Clock | None = None) -> Executor:
     """Return an executor that only sleeps."""
     return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or _CLOCK)
 

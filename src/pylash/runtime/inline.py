@@ -132,7 +132,11 @@ class InlineController(EffectController):
         return self._waits.key(scope, wait)
 
     async def resolve(
-        self, key: str, resolution: Resolution, *, by: str | None = None  # noqa: ARG002 - nothing is kept
+        self,
+        key: str,
+        resolution: Resolution,
+        *,
+        by: str | None = None,  # noqa: ARG002 - nothing is kept
     ) -> ResolveOutcome:
         """Answer a wait."""
         return self._waits.resolve(key, resolution)

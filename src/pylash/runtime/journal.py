@@ -6,9 +6,10 @@ Rule 2. A controller that lost its run is forgotten: who asks again attaches ane
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from pylash.durable import (
     UNKNOWN_OR_REVOKED,
@@ -38,8 +39,7 @@ from pylash.tasks import TaskOwner
 from pylash.values import AwaitEventUnknownOrRevoked
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWait:
+class OpenWait(msgspec.Struct, frozen=True):
     """An open wait as people see it; ``key`` answers it."""
 
     key: str

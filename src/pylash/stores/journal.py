@@ -26,7 +26,17 @@ from pylash.durable import (
     scope_text,
     session_of,
 )
-from pylash.stores.sql import Again, Bulk, Driver, Operation, Port, Rows, Statement, Steps, operation
+from pylash.stores.sql import (
+    Again,
+    Bulk,
+    Driver,
+    Operation,
+    Port,
+    Rows,
+    Statement,
+    Steps,
+    operation,
+)
 from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge
 
 LOADED_BYTES: Final = 4 * 1024
@@ -150,7 +160,7 @@ class SqlJournal(Port):
         if size > MAX_BYTES:
             raise PayloadTooLarge(size, MAX_BYTES)
         row = _row(fence, entry)
-        if row[5] is not None:
+        if size > INLINE_BYTES:
             return self.driver.run(Operation("record", partial(_record, fence, entry, row)))
         bulk = Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key), entry)
         steps = partial(_record, fence, entry, row)
@@ -161,7 +171,15 @@ class SqlJournal(Port):
         self, fence: Fence, entry: JournalEntry, duration: int
     ) -> Steps[tuple[JournalEntry, Instant]]:
         """Record when the sleep ends."""
-        what = (entry.key, entry.kind, entry.hash, entry.command, duration, entry.started, entry.label)
+        what = (
+            entry.key,
+            entry.kind,
+            entry.hash,
+            entry.command,
+            duration,
+            entry.started,
+            entry.label,
+        )
         yield Statement(_SLEEP, (*what, fence.run, fence.token))
         # An insert that changed nothing found its key taken, or the fence stale.
         stands = yield from standing(fence, entry.key)
@@ -184,9 +202,11 @@ class SqlJournal(Port):
 
 def _row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
     """Return entry as the parameters of ``_RECORD``: a large outcome becomes a reference."""
-    outcome, attachment = entry.outcome, None
+    outcome = entry.outcome
+    attachment: str | None = None
     if outcome is not None and len(outcome) > INLINE_BYTES:
-        outcome, attachment = None, hashlib.sha256(outcome).hexdigest()
+        attachment = hashlib.sha256(outcome).hexdigest()
+        outcome = None
     return (
         entry.key,
         entry.kind,

@@ -107,6 +107,7 @@ class PostgresDriver:
         self._scheduled = False
         self._open = False
         self._tasks = TaskOwner()
+        self._writes = TaskOwner()
         self.locks = AdvisoryLocks(self)
 
     # --- opening and closing ---
@@ -127,8 +128,8 @@ class PostgresDriver:
         """Finish what was submitted, then disconnect."""
         if not self._open:
             return
-        while self._rows or self._batches:
-            await asyncio.sleep(0)
+        self._flush()
+        await self._writes.finish()
         self._open = False
         async with contextlib.AsyncExitStack() as room:
             for _ in range(CONNECTIONS):  # nobody holds a connection any more
@@ -221,7 +222,9 @@ class PostgresDriver:
     async def _drive(self, link: _Link, operation: Operation[T]) -> T:
         """Run operation's statements on link, in a transaction unless it needs none."""
         if self._clock is not None:
-            await link.execute("select set_config('pylash.now', ?, false)", (str(self._clock.now()),))
+            await link.execute(
+                "select set_config('pylash.now', ?, false)", (str(self._clock.now()),)
+            )
         topics: dict[str, None] = {}
         if operation.bare or operation.read_only:
             result = await _statements(link, operation.steps(), topics)
@@ -248,7 +251,7 @@ class PostgresDriver:
         if self._rows and self._batches < BATCHES:
             batch, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
             self._batches += 1
-            self._tasks.serve(self._write(batch))
+            self._writes.serve(self._write(batch))
 
     async def _write(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
         try:

@@ -30,9 +30,7 @@ from pylash.durable import (
 from pylash.stores.sql import Again, Driver, Notify, Port, Statement, Steps, operation
 from pylash.values import LeaseLost
 
-_VIEW = (
-    "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
-)
+_VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
 
 _GET = f"select {_VIEW} from pylash_runs where scope = ?"  # noqa: S608 - our own constants
 
@@ -83,7 +81,7 @@ order by lane_seq limit 1"""
 
 _LOCK_LANE = "select holder from pylash_lanes where lane = ? {update}"
 
-_PASS_LANE = "update pylash_lanes set holder = ? where lane = ?"
+_HAND_OVER_LANE = "update pylash_lanes set holder = ? where lane = ?"
 
 _SETTLE = """
 update pylash_runs set state = ?, result = ?, settled = {now}, at = null, owner = null,
@@ -223,7 +221,7 @@ def _pass_on(
         raise Again
     following = candidate[0][0] if candidate else None
     yield Statement(_SETTLE, (state, result, token, fence.run))
-    yield Statement(_PASS_LANE, (following, lane))
+    yield Statement(_HAND_OVER_LANE, (following, lane))
     if following is not None:
         yield Statement(_READY, (following,))
         yield Notify("runs")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,7 +39,7 @@ class Rows(NamedTuple):
     changed: int
 
 
-class Again(Exception):  # noqa: N818 - control flow between an operation and its driver
+class Again(Exception):
     """Raised by an operation that must start over: what it saw before its locks has changed."""
 
 
@@ -46,8 +47,7 @@ Steps = Generator[Statement | Notify, Rows, T]
 """What an operation is made of."""
 
 
-@dataclass(slots=True)  # not frozen: one is made per effect, and freezing doubles its cost
-class Bulk:
+class Bulk(msgspec.Struct):
     """A one-row write that drivers may run together with others of the same ``many``.
 
     ``many`` takes one array per column and returns the key of each row it wrote; the operation's
@@ -65,8 +65,7 @@ class Bulk:
         return other is not None and other.many is self.many
 
 
-@dataclass(slots=True)
-class Operation(Generic[T]):
+class Operation(msgspec.Struct, Generic[T]):
     """A unit of work on the database.
 
     ``bare``: only its first statement writes, so it needs no transaction around it.

@@ -24,10 +24,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
@@ -79,15 +80,14 @@ def dialect(sql: str) -> str:
     return sql
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     """An operation on its way through the writer."""
 
     operation: Operation[Any]
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
-    topics: list[str] = field(default_factory=list)
+    topics: list[str] = []
 
 
 class SqliteDriver:
@@ -126,7 +126,9 @@ class SqliteDriver:
         self._done_in, self._done_out = os.pipe()
         os.set_blocking(self._done_in, False)
         self._loop.add_reader(self._done_in, self._finish)
-        self._thread = threading.Thread(target=self._write_forever, name="pylash-write", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_forever, name="pylash-write", daemon=True
+        )
         self._thread.start()
         self._open = True
 
@@ -398,7 +400,10 @@ class SqliteDriver:
             try:
                 connection.execute(sql)
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                if error.sqlite_errorcode & 0xFF not in (
+                    sqlite3.SQLITE_BUSY,
+                    sqlite3.SQLITE_LOCKED,
+                ):
                     raise
                 time.sleep(0.0001 + self._entropy(1)[0] * 0.000002)
             else:

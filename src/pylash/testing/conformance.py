@@ -73,7 +73,7 @@ async def effect_controller_concurrent_replay_deterministic(
 async def effect_controller_serial_replay_deterministic(
     controller: Controller, start_replay: StartReplay
 ) -> None:
-    """The same for a controller that takes one effect at a time."""
+    """Check the same of a controller that takes one effect at a time."""
     name = "effect_controller_serial_replay_deterministic"
     await run_replays(name, SERIALS, controller, start_replay)
 

@@ -24,7 +24,7 @@ from pylash.testing.suites import Broken, ReplayLaw, Suite, equal, holds, made, 
 from pylash.values import LashError, StepFailed
 
 Controller = EffectController | ScopedController
-StartReplay = Callable[[], Controller | None | Awaitable[Controller | None]]
+StartReplay = Callable[[], Awaitable[Controller | None] | Controller | None]
 
 _SCOPE = RuntimeScope("conformance-session", "conformance-turn", 7, 0)
 _PATIENCE_SECONDS = 10.0
@@ -33,7 +33,10 @@ _PATIENCE_SECONDS = 10.0
 def step(name: str, given: Any = None, key: str | None = None) -> Envelope:
     """Return the envelope of a durable step."""
     return envelope(
-        DurableStep(name, given), scope=_SCOPE, effect_id=name, replay_key=key or f"conformance/{name}"
+        DurableStep(name, given),
+        scope=_SCOPE,
+        effect_id=name,
+        replay_key=key or f"conformance/{name}",
     )
 
 
@@ -80,7 +83,11 @@ async def value_of(controller: Controller, asked: Envelope, local: Executor) -> 
 
 
 async def the_same_input_has_the_same_hash(_: Controller) -> None:
-    first, second, changed = step("create", {"x": 1}), step("create", {"x": 1}), step("create", {"x": 2})
+    first, second, changed = (
+        step("create", {"x": 1}),
+        step("create", {"x": 1}),
+        step("create", {"x": 2}),
+    )
     equal(first.stable_hash(), second.stable_hash(), "the same step and input")
     holds(first.stable_hash() != changed.stable_hash(), "another input must have another hash")
 
@@ -158,14 +165,18 @@ DURABLE_STEPS = Suite[Controller](
 # --- laws of replay ---
 
 
-async def a_result_is_replayed_without_running(controller: Controller) -> AsyncGenerator[None, Controller]:
+async def a_result_is_replayed_without_running(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
     first = await value_of(controller, step("result", {"n": 1}), returning({"first": 1}))
     replay = yield
     again = await value_of(replay, step("result", {"n": 1}), forbidden())
     equal(again, first, "the replayed value")
 
 
-async def a_failure_is_replayed_without_running(controller: Controller) -> AsyncGenerator[None, Controller]:
+async def a_failure_is_replayed_without_running(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
     broken = LashError("Recorded.", code="conformance_recorded", data=[1])
     asked = controller.execute(step("failure"), raising(broken))
     first = await refused(asked, "conformance_recorded", "the failure")
@@ -177,10 +188,10 @@ async def a_failure_is_replayed_without_running(controller: Controller) -> Async
     equal((again.message, again.data), (first.message, first.data), "message and data")
 
 
-async def a_refused_value_is_refused_again(controller: Controller) -> AsyncGenerator[None, Controller]:
-    await refused(
-        controller.execute(step("unfit"), returning({1})), "value_not_json", "a set"
-    )
+async def a_refused_value_is_refused_again(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
+    await refused(controller.execute(step("unfit"), returning({1})), "value_not_json", "a set")
     replay = yield
     await refused(replay.execute(step("unfit"), forbidden()), "value_not_json", "the set, replayed")
 
@@ -198,17 +209,23 @@ async def another_input_under_the_same_key_is_a_mismatch(
     )
 
 
-async def a_cancelled_sleep_stays_cancelled(controller: Controller) -> AsyncGenerator[None, Controller]:
+async def a_cancelled_sleep_stays_cancelled(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
     cancel = asyncio.Event()
     cancel.set()
     code = "runtime_effect_sleep_cancelled"
-    await refused(controller.execute(nap("cancelled", 3_600_000), sleep_executor(cancel)), code, "a sleep")
+    await refused(
+        controller.execute(nap("cancelled", 3_600_000), sleep_executor(cancel)), code, "a sleep"
+    )
     replay = yield
     asked = replay.execute(nap("cancelled", 3_600_000), sleep_executor())
     await refused(asked, code, "the sleep, replayed")
 
 
-async def a_sleep_that_ended_is_not_slept_again(controller: Controller) -> AsyncGenerator[None, Controller]:
+async def a_sleep_that_ended_is_not_slept_again(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
     await controller.execute(nap("ended", 1), sleep_executor())
     replay = yield
     async with asyncio.timeout(_PATIENCE_SECONDS):

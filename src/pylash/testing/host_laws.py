@@ -133,7 +133,9 @@ async def the_key_of_a_wait_never_changes(host: EffectHost) -> None:
     if isinstance(host, Reopenable):
         again = await host.reopen()
         equal(await again.wait_key(_TURN, wait), first, "the key after a restart")
-        equal((await again.resolve(first, Ok(1))).status, "accepted", "the old key, after a restart")
+        equal(
+            (await again.resolve(first, Ok(1))).status, "accepted", "the old key, after a restart"
+        )
 
 
 async def a_key_is_safe_in_a_url(host: EffectHost) -> None:
@@ -275,7 +277,9 @@ async def a_tampered_key_is_worth_nothing(host: EffectHost) -> None:
     ):
         outcome = await host.resolve(forged, Ok("forged"))
         equal(outcome.status, "unknown_or_revoked", f"resolving {forged!r}")
-        await refused(ended(host, forged), "await_event_unknown_or_revoked", f"waiting for {forged!r}")
+        await refused(
+            ended(host, forged), "await_event_unknown_or_revoked", f"waiting for {forged!r}"
+        )
     equal((await host.resolve(key, Ok("real"))).status, "accepted", "the real key afterwards")
 
 

@@ -65,7 +65,9 @@ async def _owned(store: Store, ttl: int = _LEASE) -> Fence:
     return (await store.journal.attach(_scope(), await _worker(store, ttl))).fence
 
 
-def _entry(key: str = "step", outcome: bytes | None = b"1", digest: bytes = b"hash") -> JournalEntry:
+def _entry(
+    key: str = "step", outcome: bytes | None = b"1", digest: bytes = b"hash"
+) -> JournalEntry:
     return JournalEntry(key, "durable_step", digest, b"{}", outcome, len(outcome or b""), started=1)
 
 
@@ -107,7 +109,9 @@ async def what_was_recorded_is_loaded(store: SubjectStore) -> None:
     loaded = (await store.journal.attach(scope, worker)).entries
     equal(loaded["small"].outcome, b"x" * 10, "a small outcome")
     for name, size in (("large", 10_000), ("huge", 2_000_000)):
-        holds(loaded[name].outcome is None and loaded[name].size, f"{name} is loaded when asked for")
+        holds(
+            loaded[name].outcome is None and loaded[name].size, f"{name} is loaded when asked for"
+        )
         whole = await store.journal.entry(fence.run, name)
         holds(whole is not None and whole.outcome == b"x" * size, f"the {name} outcome, asked for")
 
@@ -190,8 +194,10 @@ async def no_stale_record_slips_past_a_takeover(store: SubjectStore) -> None:
                 return False
             return True
 
-        async def take_over(fence: Fence = stale, worker: WorkerId = successor) -> bool:
-            await asyncio.sleep(0.0001 * (n % 10))
+        async def take_over(
+            fence: Fence = stale, worker: WorkerId = successor, after: float = 0.0001 * (n % 10)
+        ) -> bool:
+            await asyncio.sleep(after)
             return "stale" in (await store.journal.attach(fence.scope, worker)).entries
 
         written, seen = await together(record(), take_over())
@@ -264,18 +270,22 @@ async def no_wake_up_is_lost_between_looking_and_parking(store: SubjectStore) ->
         claim = await _claimed(store)
         entry, opening = _waiting(_name())
 
-        async def run(claim: Claim = claim, what: tuple[JournalEntry, WaitOpening] = (entry, opening)) -> None:
+        async def run(
+            claim: Claim = claim, what: tuple[JournalEntry, WaitOpening] = (entry, opening)
+        ) -> None:
             _, status = await store.waits.open_for(claim.fence, *what)
             if status.terminal is None:
                 await store.runs.park(claim.fence, claim.run.wake_seq)
 
-        async def answer(name: WaitName = opening.name) -> None:
-            await asyncio.sleep(0.0002 * (n % 10))
+        async def answer(name: WaitName = opening.name, after: float = 0.0002 * (n % 10)) -> None:
+            await asyncio.sleep(after)
             await store.waits.resolve(name, Ok(1))
 
         await together(run(), answer())
         view = await store.runs.get(claim.run.scope)
-        holds(view is not None and view.state is not RunState.WAITING, f"try {n}: the run sleeps on")
+        holds(
+            view is not None and view.state is not RunState.WAITING, f"try {n}: the run sleeps on"
+        )
 
 
 async def revoking_wakes_a_parked_run(store: SubjectStore) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pylash.values import LashError
 
@@ -63,8 +63,8 @@ async def made(make: Make[S]) -> S:
     """Return a fresh subject, however it is made."""
     subject = make()
     if inspect.isawaitable(subject):
-        return cast("S", await subject)
-    return cast("S", subject)
+        return await subject
+    return subject
 
 
 class Suite(Generic[S]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -71,20 +72,28 @@ def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
             raise ValueNotJson(path, f"{value} has no JSON")
         case None | bool() | int() | float():
             return
+        case dict() | list() | msgspec.Struct():
+            for step, item in _parts(value, path):
+                refuse(item, f"{path}{step}", depth + 1)
+        case _:
+            raise ValueNotJson(path, f"a {type(value).__name__} would not come back as one")
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a container, each with the step of the path that leads to it."""
+    match value:
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ValueNotJson(path, f"the key {key!r} is not a string")
                 _refuse_surrogates(key, path)
-                refuse(item, f"{path}.{key}", depth + 1)
+                yield f".{key}", item
         case list():
             for index, item in enumerate(value):
-                refuse(item, f"{path}[{index}]", depth + 1)
-        case msgspec.Struct():
-            for field in value.__struct_fields__:
-                refuse(getattr(value, field), f"{path}.{field}", depth + 1)
+                yield f"[{index}]", item
         case _:
-            raise ValueNotJson(path, f"a {type(value).__name__} would not come back as one")
+            for field in value.__struct_fields__:
+                yield f".{field}", getattr(value, field)
 
 
 def _refuse_surrogates(text: str, path: str) -> None:

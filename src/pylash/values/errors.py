@@ -196,7 +196,9 @@ class RecordingEffectHostUnsupportedCommand(Misuse):
     """The recording host was asked for an outcome it cannot invent."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"The recording effect host cannot make up the outcome of a {kind} command.")
+        super().__init__(
+            f"The recording effect host cannot make up the outcome of a {kind} command."
+        )
 
 
 # --- the world ---
@@ -226,7 +228,9 @@ class StoreClosed(StoreError):
     """The store was used before it was opened or after it was closed."""
 
     def __init__(self) -> None:
-        super().__init__("The store is closed: open it first, and use it inside its async with block.")
+        super().__init__(
+            "The store is closed: open it first, and use it inside its async with block."
+        )
 
 
 class StoreSchemaTooNew(StoreError):
