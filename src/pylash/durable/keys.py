@@ -9,10 +9,12 @@ anything; what has a meaning in the text is escaped.
 
 from __future__ import annotations
 
-from urllib.parse import quote, unquote
+import re
 
-_PLAIN = " !$&'()*+,.:;=@[]{}|~^-_"
-"""Kept as they are beside letters and digits; ``/``, ``#`` and ``%`` have a meaning."""
+_SPECIAL = re.compile(r"[%/#\x00-\x1f]")
+"""What has a meaning in a key, and what a database may not store in a text."""
+
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
 
 
 def replay_key(*parts: str | tuple[str, int]) -> str:
@@ -33,10 +35,10 @@ def key_parts(key: str) -> tuple[tuple[str, int], ...]:
 
 def _part(part: str | tuple[str, int]) -> str:
     name, count = part if isinstance(part, tuple) else (part, 1)
-    text = quote(name, safe=_PLAIN)
+    text = _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
     return text if count == 1 else f"{text}#{count}"
 
 
 def _named(text: str) -> tuple[str, int]:
     name, _, count = text.partition("#")
-    return unquote(name), int(count or 1)
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name), int(count or 1)

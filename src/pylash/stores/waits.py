@@ -172,6 +172,9 @@ class SqlWaits(Port):
     @operation()
     def revoke(self, session_id: str, generation: int) -> Steps[None]:
         """Revoke every key of the session up to generation."""
+        known = (yield Statement(_GENERATION, (session_id,))).rows
+        if known and known[0][0] > generation:
+            return  # done already; the answer was lost
         runs = (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows
         for (run,) in runs:
             yield from wake_run(run)

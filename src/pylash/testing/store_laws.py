@@ -187,21 +187,22 @@ async def no_stale_record_slips_past_a_takeover(store: SubjectStore) -> None:
         stale = await _owned(store, ttl=_OVER)
         successor = await _worker(store)
 
-        async def record(fence: Fence = stale) -> bool:
-            try:
-                await store.journal.record(fence, _entry("stale"))
-            except LeaseLost:
-                return False
-            return True
-
-        async def take_over(
-            fence: Fence = stale, worker: WorkerId = successor, after: float = 0.0001 * (n % 10)
-        ) -> bool:
+        async def record(after: float, fence: Fence = stale) -> set[str]:
+            key = f"stale-{after}"
             await asyncio.sleep(after)
-            return "stale" in (await store.journal.attach(fence.scope, worker)).entries
+            try:
+                await store.journal.record(fence, _entry(key))
+            except LeaseLost:
+                return set()
+            return {key}
 
-        written, seen = await together(record(), take_over())
-        holds(seen or not written, f"try {n}: the stale owner wrote what the new one did not see")
+        async def take_over(fence: Fence = stale, worker: WorkerId = successor) -> set[str]:
+            return set((await store.journal.attach(fence.scope, worker)).entries)
+
+        delays = (0.0001 * (n % 4 + 4 * late) for late in range(6))
+        seen, *written = await together(take_over(), *map(record, delays))
+        slipped = set().union(*written) - seen
+        holds(not slipped, f"try {n}: the stale owner wrote what the new one did not see")
 
 
 JOURNAL_STORE = Suite[SubjectStore](
