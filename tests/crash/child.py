@@ -26,6 +26,7 @@ from pylash import (
 )
 from pylash.durable import SECOND, AwaitEvent, LeaseTimings
 from pylash.runtime import await_options
+from pylash.values import LeaseHeld
 
 SCOPE = ProcessScope("order-7")
 SHORT = LeaseTimings(ttl=SECOND // 2, renew_every=SECOND // 5)
@@ -97,8 +98,7 @@ class Program:
             while True:
                 try:
                     value = await self.step("two")
-                except LashError as error:
-                    assert error.code == "lease_held", error
+                except LeaseHeld:
                     await asyncio.sleep(0.05)
                 else:
                     say(f"TOOK {value['by']}")

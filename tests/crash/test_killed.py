@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pylash import Ok, ProcessScope
+from pylash import JournalHost, Ok, OpenWait, ProcessScope
 from tests.backends import Backend
 
 FINISHED = ["one", "two", "three"]
@@ -56,6 +56,15 @@ async def finish(url: str, log: Path) -> list[str]:
             said.append(line.split()[0])
         await last.process.wait()
     return said
+
+
+async def opened_waits(host: JournalHost) -> list[OpenWait]:
+    """Return the open waits once there are some: another process opens them."""
+    async with asyncio.timeout(10):
+        while True:
+            if waits := await host.open_waits():
+                return waits
+            await asyncio.sleep(0.01)
 
 
 def ran(log: Path) -> list[str]:
@@ -122,9 +131,7 @@ async def test_an_answer_in_one_process_resumes_a_wait_in_another(
     host = await durable.host()
     async with child("wait", durable.url, tmp_path / "log") as waiter:
         key = (await waiter.says()).split()[1]
-        async with asyncio.timeout(10):
-            while not (waits := await host.open_waits()):
-                await asyncio.sleep(0.01)
+        waits = await opened_waits(host)
         assert [(wait.key, wait.title) for wait in waits] == [(key, "Go?")]
         assert (await host.resolve(key, Ok("yes"))).status == "accepted"
         assert await waiter.says() == "RESUMED yes"
@@ -134,9 +141,7 @@ async def test_a_wait_survives_the_death_of_its_waiter(durable: Backend, tmp_pat
     host = await durable.host()
     async with child("wait", durable.url, tmp_path / "log") as waiter:
         key = (await waiter.says()).split()[1]
-        async with asyncio.timeout(10):
-            while not await host.open_waits():
-                await asyncio.sleep(0.01)
+        await opened_waits(host)
         await waiter.kill()
     assert (await host.resolve(key, Ok("late but welcome"))).status == "accepted"
     async with child("wait", durable.url, tmp_path / "log") as again:

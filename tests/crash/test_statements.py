@@ -261,14 +261,18 @@ async def undisturbed(url: str, scenario: Scenario) -> tuple[Memo, list[Any], li
     return memo, before, after, counts[-1]
 
 
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def crash(url: str, scenario: Scenario, statement: int) -> None:
     """Prepare, and die after a statement; past the last one, die before the answer is used."""
     store = await opened(url, STARTED)
     memo = await scenario.prepare(store)
     _clock._now = ACTED
-    watched(store, lambda count: count == statement and os.kill(os.getpid(), signal.SIGKILL))
+    watched(store, lambda count: die() if count == statement else None)
     await scenario.act(store, memo)
-    os.kill(os.getpid(), signal.SIGKILL)
+    die()
 
 
 async def look_and_repeat(url: str, scenario: Scenario, memo: Memo) -> tuple[list[Any], list[Any]]:

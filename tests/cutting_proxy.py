@@ -1,0 +1,63 @@
+"""A proxy before PostgreSQL that can swallow an answer: the server did it, the client never knows."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+
+class CuttingProxy:
+    """Forwards connections; once armed, it cuts one after a request that holds the given bytes."""
+
+    def __init__(self, server: Path, folder: Path) -> None:
+        self._server = server
+        self.folder = folder
+        self._cut_after: bytes | None = None
+        self.cuts = 0
+
+    def arm(self, request: bytes) -> None:
+        """Cut the connection of the next request that contains the bytes, after its answer left."""
+        self._cut_after = request
+
+    async def start(self) -> None:
+        self._listener = await asyncio.start_unix_server(
+            self._serve, self.folder / ".s.PGSQL.5432"
+        )
+
+    async def stop(self) -> None:
+        self._listener.close()
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        reader, requests = await asyncio.open_unix_connection(self._server / ".s.PGSQL.5432")
+        try:
+            with suppress(ConnectionError, ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    swallow = asyncio.Event()
+                    group.create_task(self._requests(client, requests, swallow))
+                    group.create_task(self._answers(reader, answers, swallow))
+        finally:
+            requests.close()
+            answers.close()
+
+    async def _requests(
+        self, client: asyncio.StreamReader, requests: asyncio.StreamWriter, swallow: asyncio.Event
+    ) -> None:
+        while data := await client.read(65536):
+            if self._cut_after is not None and self._cut_after in data:
+                self._cut_after = None
+                swallow.set()
+            requests.write(data)
+            await requests.drain()
+        raise ConnectionResetError
+
+    async def _answers(
+        self, reader: asyncio.StreamReader, answers: asyncio.StreamWriter, swallow: asyncio.Event
+    ) -> None:
+        while data := await reader.read(65536):
+            if swallow.is_set():
+                self.cuts += 1
+                raise ConnectionResetError
+            answers.write(data)
+            await answers.drain()
+        raise ConnectionResetError
