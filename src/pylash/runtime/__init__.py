@@ -8,7 +8,7 @@ from pylash.runtime.executors import (
     process_executor,
     sleep_executor,
     step_executor,
-    testing_executor,
+    any_executor,
     tool_executor,
     turn_executor,
 )
@@ -29,7 +29,7 @@ __all__ = (
     "sleep_executor",
     "step_executor",
     "system_entropy",
-    "testing_executor",
+    "any_executor",
     "tool_executor",
     "turn_executor",
 )

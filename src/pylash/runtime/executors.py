@@ -119,7 +119,7 @@ def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
     return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or _CLOCK)
 
 
-def testing_executor(perform: Perform) -> Executor:
+def any_executor(perform: Perform) -> Executor:
     """Return an executor that takes any command, for tests."""
     return Executor("testing", _EVERYTHING, perform)
 

@@ -52,7 +52,9 @@ class FileLocks:
         self._held: dict[WorkerId, int] = {}
 
     async def acquire(self, worker: WorkerId) -> None:
-        """Take worker's lock for as long as this process lives."""
+        """Take worker's lock for as long as this process lives; once taken, it is kept."""
+        if worker in self._held:
+            return
         self._folder.mkdir(exist_ok=True)
         fd = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:

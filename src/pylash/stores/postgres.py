@@ -205,19 +205,13 @@ class PostgresDriver:
             link = self._idle.pop() if self._idle else await self._connect()
             try:
                 yield link
-            except (LookupError, ValueError, TypeError, StoreError):
+            except (*_LOST, asyncio.CancelledError):
+                link.connection.terminate()
                 raise
-            except _REPEAT:
+            except BaseException:
                 self._idle.append(link)
                 raise
-            except BaseException as error:
-                if isinstance(error, (*_LOST, asyncio.CancelledError)):
-                    link.connection.terminate()
-                else:
-                    self._idle.append(link)
-                raise
-            else:
-                self._idle.append(link)
+            self._idle.append(link)
 
     async def _drive(self, link: _Link, operation: Operation[T]) -> T:
         """Run operation's statements on link, in a transaction unless it needs none."""
@@ -326,7 +320,9 @@ class AdvisoryLocks:
             await self._connection.close(timeout=CONNECT_SECONDS)
 
     async def acquire(self, worker: WorkerId) -> None:
-        """Take worker's lock for as long as the anchor holds."""
+        """Take worker's lock for as long as the anchor holds; once taken, it is kept."""
+        if worker in self._held:
+            return
         if not await self._ask("select pg_try_advisory_lock($1)", worker):
             raise StoreBusy(f"The worker name {worker!r} is in use: choose another.")
         self._held.add(worker)

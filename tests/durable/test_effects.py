@@ -1,0 +1,126 @@
+"""Commands, outcomes and the hash over them."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from pylash.durable import (
+    OUTCOMES,
+    AwaitEvent,
+    AwaitEventOutcome,
+    Command,
+    CustomWait,
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    LlmCallOutcome,
+    Ok,
+    Outcome,
+    ProcessScope,
+    RuntimeScope,
+    Signer,
+    Sleep,
+    SleepOutcome,
+    ToolAttempt,
+    ToolAttemptOutcome,
+    envelope,
+    expect,
+)
+from pylash.values import RuntimeEffectWrongOutcome, encode
+
+
+def step(given: Any, **changes: Any) -> Envelope:
+    options: dict[str, Any] = {
+        "scope": RuntimeScope("s", "t", 7, 0),
+        "effect_id": "fetch",
+        "replay_key": "fetch",
+    }
+    return envelope(DurableStep("fetch", given), **{**options, **changes})
+
+
+def test_every_kind_has_a_command_and_an_outcome_of_its_own() -> None:
+    assert set(OUTCOMES) == set(get_args(Command))
+    assert set(OUTCOMES.values()) == set(get_args(Outcome))
+    assert len(OUTCOMES) == len(EffectKind) == 11
+    for command, outcome in OUTCOMES.items():
+        assert command.__struct_config__.tag == outcome.__struct_config__.tag
+
+
+def test_the_same_input_hashes_the_same_and_other_input_differs() -> None:
+    assert step({"x": 1}).stable_hash() == step({"x": 1}).stable_hash()
+    assert step({"x": 1}).stable_hash() != step({"x": 2}).stable_hash()
+
+
+def test_the_hash_is_pinned() -> None:
+    """Stored hashes must stay comparable: a change here breaks every run in flight."""
+    assert step({"x": 1}).canonical() == (
+        b'{"command":{"input":{"x":1},"kind":"durable_step","step_id":"fetch"},'
+        b'"kind":"durable_step","name":"fetch"}'
+    )
+    assert step({"x": 1}).stable_hash() == (
+        "796192c3087f417a419b5be16df3fced30ccedaa04b1f8c39c3806ae6425a4db"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scope": RuntimeScope("s", "t", 9, 3)},
+        {"causal_parent": "someone"},
+        {"label": "Fetch the page"},
+        {"replay_key": "fetch#2"},
+    ],
+)
+def test_what_is_not_input_is_not_hashed(changes: dict[str, Any]) -> None:
+    assert step(1, **changes).stable_hash() == step(1).stable_hash()
+
+
+def test_the_name_is_hashed() -> None:
+    assert step(1, effect_id="other").stable_hash() != step(1).stable_hash()
+
+
+def test_which_attempt_it_is_is_not_hashed() -> None:
+    def attempt(number: int) -> Envelope:
+        command = ToolAttempt({"tool": "refund"}, attempt=number, max_attempts=3)
+        return envelope(command, scope=RuntimeScope(), effect_id="refund")
+
+    assert attempt(1).stable_hash() == attempt(2).stable_hash()
+
+
+def test_a_wait_hashes_the_same_whichever_secret_signed_its_key() -> None:
+    def wait(secret: bytes, key: str) -> Envelope:
+        signed = Signer([secret * 16]).key(ProcessScope("p"), CustomWait(key))
+        return envelope(AwaitEvent(signed), scope=RuntimeScope(), effect_id="wait")
+
+    assert wait(b"a", "go").stable_hash() == wait(b"b", "go").stable_hash()
+    assert wait(b"a", "go").stable_hash() != wait(b"a", "stop").stable_hash()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        LlmCallOutcome({"text": "hi"}, text_streamed=True),
+        ToolAttemptOutcome({"ok": True}, triggers=[{"type": "paid"}]),
+        SleepOutcome(),
+        AwaitEventOutcome(Ok([1])),
+        DurableStepOutcome(None),
+    ],
+)
+def test_an_outcome_survives_being_stored(outcome: Outcome) -> None:
+    decoder: msgspec.json.Decoder[Outcome] = msgspec.json.Decoder(Outcome)
+    assert decoder.decode(encode(outcome)) == outcome
+
+
+def test_another_outcome_than_expected_is_refused() -> None:
+    assert expect(SleepOutcome(), SleepOutcome) == SleepOutcome()
+    with pytest.raises(RuntimeEffectWrongOutcome, match="Expected the outcome of durable_step, got"):
+        expect(SleepOutcome(), DurableStepOutcome)
+
+
+def test_the_invocation_says_what_kind_it_is() -> None:
+    asked = envelope(Sleep(5), scope=RuntimeScope(), effect_id="nap", replay_key="nap")
+    assert (asked.invocation.kind, asked.invocation.replay_key) == (EffectKind.SLEEP, "nap")

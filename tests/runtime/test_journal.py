@@ -1,0 +1,336 @@
+"""The durable host: what the laws do not say in general."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pylash.durable import (
+    SECOND,
+    AwaitEvent,
+    AwaitEventOutcome,
+    CustomWait,
+    DurabilityTier,
+    Envelope,
+    ExecCode,
+    ExecCodeOutcome,
+    Fence,
+    JournalEntry,
+    LeaseTimings,
+    LlmCall,
+    Ok,
+    Outcome,
+    Process,
+    ProcessScope,
+    RuntimeScope,
+    Sleep,
+    SleepOutcome,
+    SyncExecutionEnvironment,
+    SyncExecutionEnvironmentOutcome,
+    Timeout,
+    ToolBatch,
+    TurnScope,
+    envelope,
+)
+from pylash.runtime import (
+    any_executor,
+    await_options,
+    controller,
+    process_executor,
+    sleep_executor,
+    step_executor,
+)
+from pylash.testing import SimClock
+from pylash.testing.controller_laws import forbidden, returning, step, value_of
+from pylash.testing.host_laws import waiting
+from pylash.testing.suites import together
+from pylash.values import LashError, PluginError, StoreUnavailable
+from tests.backends import Backend
+
+SCOPE = ProcessScope("p")
+
+
+def asked(command: Any, name: str = "effect") -> Envelope:
+    return envelope(command, scope=RuntimeScope(), effect_id=name, replay_key=name)
+
+
+async def code_of(work: Any) -> str:
+    with pytest.raises(LashError) as caught:
+        await work
+    return caught.value.code
+
+
+async def test_a_host_says_how_durable_it_is(backend: Backend) -> None:
+    host = await backend.host()
+    expected = DurabilityTier.DURABLE if backend.shared else DurabilityTier.INLINE
+    assert host.durability is expected
+    assert host.scoped(SCOPE).controller.durability is expected
+    assert host.supports_durable_effects
+    assert host.supports_concurrent_effects
+    assert host.gives_static_scopes
+
+
+async def test_an_effect_without_a_replay_key_is_refused(backend: Backend) -> None:
+    host = await backend.host()
+    bare = envelope(Sleep(1), scope=RuntimeScope(), effect_id="nap")
+    assert await code_of(host.scoped(SCOPE).execute(bare, sleep_executor())) == "missing_replay_key"
+
+
+async def test_two_scopes_with_the_same_id_do_not_share_records(backend: Backend) -> None:
+    host = await backend.host()
+    for session in ("s1", "s2"):
+        scoped = host.scoped(TurnScope(session, "t1"))
+        assert await value_of(scoped, step("who"), returning(session)) == session
+
+
+async def test_a_sleep_goes_on_with_the_rest_after_a_restart(backend: Backend) -> None:
+    clock = SimClock()
+    store = await backend.store(clock)
+    nap = asked(Sleep(2 * 86_400_000), "nap")
+    host = await backend.host(store, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        sleeping = group.create_task(host.scoped(SCOPE).controller.execute(nap, sleep_executor()))
+        while not await _sleeps(host):
+            await asyncio.sleep(0.001)
+        await clock.advance("1d")
+        assert not sleeping.done()
+        sleeping.cancel()
+    await host.close()
+    host = await backend.host(store, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        again = group.create_task(host.scoped(SCOPE).controller.execute(nap, sleep_executor()))
+        while not clock._sleepers or clock._sleepers[-1][0] - clock.now() != 86_400 * SECOND:
+            await asyncio.sleep(0.001)
+        await clock.advance("1d")
+        async with asyncio.timeout(5):
+            assert await again == SleepOutcome()
+
+
+async def _sleeps(host: Any) -> bool:
+    run = await host.store.runs.get(SCOPE)
+    return run is not None and await host.store.journal.entry(run.id, "nap") is not None
+
+
+async def test_a_wait_recorded_as_ended_is_not_waited_for_again(backend: Backend) -> None:
+    host = await backend.host()
+    key = await host.wait_key(SCOPE, CustomWait("go"))
+    await host.resolve(key, Ok({"n": 1}), by="ann")
+    for _ in range(2):
+        outcome = await host.scoped(SCOPE).execute(waiting(key, "go"), await_options())
+        assert outcome == AwaitEventOutcome(Ok({"n": 1}))
+        host = await backend.reopened(host)
+
+
+async def test_a_wait_keeps_its_first_deadline_across_restarts(backend: Backend) -> None:
+    clock = SimClock()
+    store = await backend.store(clock)
+    host = await backend.host(store, clock=clock)
+    key = await host.wait_key(SCOPE, CustomWait("go"))
+    options = await_options(timeout=3_600 * SECOND)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(host.scoped(SCOPE).controller.execute(waiting(key, "go"), options))
+        while not await host.open_waits():
+            await asyncio.sleep(0.001)
+        task.cancel()
+    await host.close()
+    await clock.advance("2h")
+    host = await backend.host(store, clock=clock)
+    async with asyncio.timeout(5):
+        outcome = await host.scoped(SCOPE).execute(waiting(key, "go"), options)
+    assert outcome == AwaitEventOutcome(Timeout())
+
+
+async def test_a_new_secret_does_not_block_a_wait_in_flight(durable: Backend) -> None:
+    old, new = b"the old secret of ours", b"the new secret of ours"
+    host = await durable.host(secrets=[old])
+    key = await host.wait_key(SCOPE, CustomWait("go"))
+    await host.resolve(key, Ok(1))
+    await host.scoped(SCOPE).execute(waiting(key, "go"), await_options())
+    await host.close()
+    host = await durable.host(secrets=[new, old])
+    rotated = await host.wait_key(SCOPE, CustomWait("go"))
+    assert rotated != key
+    outcome = await host.scoped(SCOPE).execute(waiting(rotated, "go"), await_options())
+    assert outcome == AwaitEventOutcome(Ok(1))
+
+
+async def test_composite_commands_run_again_and_only_their_parts_are_recorded(
+    backend: Backend,
+) -> None:
+    host, runs = await backend.host(), list[str]()
+
+    async def cell(_: Envelope) -> Outcome:
+        runs.append("cell")
+        part = await value_of(host.scoped(SCOPE), step("part"), step_executor(inner))
+        return ExecCodeOutcome(part)
+
+    async def inner(_: Any) -> str:
+        runs.append("part")
+        return "recorded"
+
+    for _ in range(2):
+        outcome = await host.scoped(SCOPE).execute(
+            asked(ExecCode("python", "part()")), any_executor(cell)
+        )
+        assert outcome == ExecCodeOutcome("recorded")
+        host = await backend.reopened(host)
+    assert runs == ["cell", "part", "cell"]
+
+
+async def test_the_synced_environment_is_recorded(backend: Backend) -> None:
+    host = await backend.host()
+
+    async def sync(_: Envelope) -> Outcome:
+        return SyncExecutionEnvironmentOutcome({"tools": ["a"]})
+
+    command = asked(SyncExecutionEnvironment())
+    await host.scoped(SCOPE).execute(command, any_executor(sync))
+    host = await backend.reopened(host)
+    outcome = await host.scoped(SCOPE).execute(command, forbidden())
+    assert outcome == SyncExecutionEnvironmentOutcome({"tools": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(PluginError("broken"), "plugin"), (StoreUnavailable("gone"), "runtime_store")],
+)
+async def test_failures_of_plugins_and_stores_get_their_codes(
+    backend: Backend, error: Exception, code: str
+) -> None:
+    host = await backend.host()
+
+    async def fail(_: Envelope) -> Outcome:
+        raise error
+
+    scoped = host.scoped(SCOPE)
+    assert await code_of(scoped.execute(asked(LlmCall({})), any_executor(fail))) == code
+    assert await code_of(scoped.execute(asked(LlmCall({})), forbidden())) == code
+
+
+async def test_an_outcome_of_another_kind_is_refused_and_not_recorded(backend: Backend) -> None:
+    host = await backend.host()
+
+    async def wrong(_: Envelope) -> Outcome:
+        return SleepOutcome()
+
+    scoped = host.scoped(SCOPE)
+    asked_twice = asked(LlmCall({}))
+    code = await code_of(scoped.execute(asked_twice, any_executor(wrong)))
+    assert code == "runtime_effect_wrong_outcome"
+    assert await code_of(scoped.execute(asked(ToolBatch([])), any_executor(wrong))) == code
+    assert await code_of(scoped.execute(asked_twice, any_executor(wrong))) == code
+
+
+async def test_process_commands_are_refused_until_there_is_a_registry(backend: Backend) -> None:
+    host = await backend.host()
+    work = host.scoped(SCOPE).execute(asked(Process({})), process_executor())
+    assert await code_of(work) == "runtime_effect_local_executor_unavailable"
+
+
+async def test_a_journal_that_is_too_long_is_refused(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "MAX_ENTRIES", 3)
+    scoped = (await backend.host()).scoped(SCOPE)
+    for n in range(3):
+        await value_of(scoped, step(f"s{n}"), returning(n))
+    assert await code_of(scoped.execute(step("s3"), returning(3))) == "journal_full"
+    assert await value_of(scoped, step("s1"), forbidden()) == 1
+
+
+async def test_a_payload_over_the_limit_is_refused_and_stays_refused(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.runtime.records.MAX_OUTCOME_BYTES", 1_000)
+    scoped = (await backend.host()).scoped(SCOPE)
+    work = scoped.execute(step("large"), returning("x" * 2_000))
+    assert await code_of(work) == "payload_too_large"
+    assert await code_of(scoped.execute(step("large"), forbidden())) == "payload_too_large"
+
+
+async def test_large_outcomes_are_replayed(backend: Backend) -> None:
+    host = await backend.host()
+    for name, size in (("large", 10_000), ("huge", 2_000_000)):
+        await value_of(host.scoped(SCOPE), step(name), returning("x" * size))
+    host = await backend.reopened(host)
+    for name, size in (("large", 10_000), ("huge", 2_000_000)):
+        assert await value_of(host.scoped(SCOPE), step(name), forbidden()) == "x" * size
+
+
+async def test_a_controller_that_lost_its_run_is_replaced(durable: Backend) -> None:
+    first = await durable.host(timings=LeaseTimings(ttl=2, renew_every=1))
+    lost = first.scoped(SCOPE)
+    await value_of(lost, step("one"), returning(1))
+    second = await durable.host()
+    await value_of(second.scoped(SCOPE), step("two"), returning(2))
+    assert await code_of(lost.execute(step("three"), returning(3))) == "lease_lost"
+    del lost
+    gc.collect()
+    assert await code_of(first.scoped(SCOPE).execute(step("four"), returning(4))) == "lease_held"
+    await second.close()
+    assert await value_of(first.scoped(SCOPE), step("two"), forbidden()) == 2
+
+
+async def test_a_worker_whose_lease_is_over_renews_before_it_starts_anything(
+    backend: Backend,
+) -> None:
+    clock = SimClock()
+    host = await backend.host(await backend.store(clock), clock=clock)
+    scoped = host.scoped(SCOPE)
+    await value_of(scoped, step("one"), returning(1))
+    clock._now += 3_600 * SECOND  # nobody noticed: as after a pause of the whole process
+    assert host.membership.lease_is_over
+    assert await value_of(scoped, step("two"), returning(2)) == 2
+    assert not host.membership.lease_is_over
+
+
+async def test_callers_in_many_scopes_are_served_together(backend: Backend) -> None:
+    host = await backend.host()
+
+    async def scope(n: int) -> list[Any]:
+        scoped = host.scoped(ProcessScope(f"p{n}"))
+        return [await value_of(scoped, step(f"s{i}"), returning(n * i)) for i in range(5)]
+
+    results = await together(*(scope(n) for n in range(50)))
+    assert results == [[n * i for i in range(5)] for n in range(50)]
+
+
+async def test_a_cancelled_caller_does_not_undo_a_record_being_written(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await backend.host()
+    scoped, honest = host.scoped(SCOPE), host.store.journal.record
+    writing = asyncio.Event()
+
+    def record(fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
+        writing.set()
+        return honest(fence, entry)
+
+    monkeypatch.setattr(host.store.journal, "record", record)
+    async with asyncio.TaskGroup() as group:
+        caller = group.create_task(scoped.controller.execute(step("written"), returning(1)))
+        await writing.wait()
+        caller.cancel()
+    assert await value_of(scoped, step("written"), forbidden()) == 1
+
+
+async def test_a_wait_shows_what_it_is_about(backend: Backend) -> None:
+    host = await backend.host()
+    turn = TurnScope("chat-42", "t1")
+    key = await host.wait_key(turn, CustomWait("approve"))
+    command = AwaitEvent(
+        key, wait_kind="approval", title="Refund 5?", tool="refund", arguments={"cents": 500}
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(host.scoped(turn).controller.execute(asked(command), await_options()))
+        while not (waits := await host.open_waits("chat-42")):
+            await asyncio.sleep(0.001)
+        (wait,) = waits
+        assert (wait.kind, wait.title, wait.tool) == ("approval", "Refund 5?", "refund")
+        assert (wait.arguments, wait.key) == ({"cents": 500}, key)
+        await host.resolve(wait.key, Ok(True))  # noqa: FBT003 - an approval is a bool
+        assert await task == AwaitEventOutcome(Ok(True))  # noqa: FBT003

@@ -1,0 +1,131 @@
+"""Migrations: nothing is lost, newer databases are refused, older ones wait to be asked."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylash.durable import ProcessScope, WorkerId
+from pylash.stores import SqlStore, open_store, store
+from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
+from pylash.stores.sql import Operation, Statement, Steps
+from pylash.runtime import SystemClock, system_entropy
+from pylash.values import LashError
+from tests.backends import Backend
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+NEXT = Migration(("alter table pylash_runs add column priority bigint not null default 7",))
+
+
+def next_schema(monkeypatch: pytest.MonkeyPatch, migration: Migration = NEXT) -> None:
+    """Pretend that this code is one schema ahead."""
+    monkeypatch.setattr(store, "MIGRATIONS", (*MIGRATIONS, migration))
+    monkeypatch.setattr(store, "SCHEMA", SCHEMA + 1)
+
+
+async def opened(url: str, migrate: bool | None = None) -> SqlStore:
+    return await open_store(url, clock=SystemClock(), entropy=system_entropy, migrate=migrate)
+
+
+async def ask(subject: SqlStore, sql: str) -> list[Any]:
+    def steps() -> Steps[list[Any]]:
+        return (yield Statement(sql)).rows
+
+    return await subject.driver.run(Operation("ask", steps))
+
+
+async def refusal(url: str, migrate: bool | None = None) -> str:
+    with pytest.raises(LashError) as caught:
+        await opened(url, migrate)
+    return caught.value.code
+
+
+async def test_an_older_database_is_migrated_without_losing_a_row(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await durable.store()
+    await old.journal.attach(ProcessScope("p"), WorkerId("w"))
+    secret = old.secret
+    next_schema(monkeypatch)
+    new = await opened(durable.url, migrate=True)
+    assert await ask(new, "select scope, priority from pylash_runs") == [
+        ('{"process_id":"p","type":"process"}', 7)
+    ]
+    assert new.secret == secret
+    await new.close()
+
+
+async def test_postgresql_waits_to_be_asked(durable: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    await durable.store()
+    next_schema(monkeypatch)
+    if durable.url.startswith("postgresql"):
+        assert await refusal(durable.url) == "store_schema_outdated"
+    assert await refusal(durable.url, migrate=False) == "store_schema_outdated"
+    await (await opened(durable.url, migrate=True)).close()
+    await (await opened(durable.url, migrate=False)).close()
+
+
+async def test_old_code_goes_on_beside_a_newer_schema(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        next_schema(patch)
+        await (await opened(durable.url, migrate=True)).close()
+    old = await opened(durable.url)
+    await old.journal.attach(ProcessScope("p"), WorkerId("w"))
+    assert await ask(old, "select value from pylash_meta where name = 'schema'") == [
+        (str(SCHEMA + 1),)
+    ]
+    await old.close()
+
+
+async def test_a_database_that_needs_newer_code_is_refused(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        next_schema(patch, Migration(NEXT.statements, min_code=SCHEMA + 1))
+        await (await opened(durable.url, migrate=True)).close()
+    assert await refusal(durable.url) == "store_schema_too_new"
+    assert await refusal(durable.url, migrate=True) == "store_schema_too_new"
+
+
+async def test_a_migration_that_fails_leaves_the_database_as_it_was(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await durable.store()).close()
+    with monkeypatch.context() as patch:
+        next_schema(patch, Migration((*NEXT.statements, "no such statement")))
+        assert await refusal(durable.url, migrate=True) == "store_unavailable"
+    again = await opened(durable.url)
+    assert await ask(again, "select value from pylash_meta where name = 'schema'") == [
+        (str(SCHEMA),)
+    ]
+    await again.close()
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA + 1))
+async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    connection = sqlite3.connect(path)
+    connection.executescript((FIXTURES / f"schema-{version}.sql").read_text())
+    connection.close()
+    old = await opened(f"sqlite:///{path}")
+    entry = await old.journal.entry(1, "fetch")
+    assert entry is not None
+    assert entry.outcome == b'{"type":"returned","outcome":{"kind":"durable_step","value":1}}'
+    (wait,) = await old.waits.listed()
+    assert wait.title == "Refund?"
+    run = await old.runs.get(ProcessScope("order-7"))
+    assert run is not None
+    assert run.state == "waiting"
+    await old.close()
+
+
+async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:
+    from pylash.testing.suites import together  # noqa: PLC0415
+
+    stores = await together(*(durable.store() for _ in range(5)))
+    assert len({one.secret for one in stores}) == 1
