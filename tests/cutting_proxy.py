@@ -21,9 +21,7 @@ class CuttingProxy:
         self._cut_after = request
 
     async def start(self) -> None:
-        self._listener = await asyncio.start_unix_server(
-            self._serve, self.folder / ".s.PGSQL.5432"
-        )
+        self._listener = await asyncio.start_unix_server(self._serve, self.folder / ".s.PGSQL.5432")
 
     async def stop(self) -> None:
         self._listener.close()

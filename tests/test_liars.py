@@ -28,7 +28,7 @@ from pylash.stores import runs as run_operations
 from pylash.stores import sqlite
 from pylash.stores.runs import SqlRuns
 from pylash.stores.sql import Operation, Statement, Steps, operation
-from pylash.testing import conformance, controller_laws, host_laws, store_laws
+from pylash.testing import conformance, controller_laws, host_laws, journal_laws, run_laws
 from pylash.testing.suites import Law
 from tests.backends import PostgresBackend, SqliteBackend
 from tests.toy_controller import (
@@ -123,7 +123,7 @@ async def test_a_store_that_fences_with_a_plain_exists_is_caught(
     monkeypatch.setattr(journal_operations, "_RECORD", unlocked)
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        assert await breaks(store_laws.no_stale_record_slips_past_a_takeover, store)
+        assert await breaks(journal_laws.no_stale_record_slips_past_a_takeover, store)
 
 
 async def test_a_store_that_parks_without_wake_seq_is_caught(
@@ -136,7 +136,7 @@ async def test_a_store_that_parks_without_wake_seq_is_caught(
 
     monkeypatch.setattr(SqlRuns, "park", park)
     async with SqliteBackend(tmp_path) as backend:
-        assert await breaks(store_laws.a_run_that_was_woken_does_not_park, await backend.store())
+        assert await breaks(run_laws.a_run_that_was_woken_does_not_park, await backend.store())
 
 
 class NotExistsRuns(SqlRuns):
@@ -168,7 +168,7 @@ async def test_a_store_that_checks_a_lane_with_not_exists_is_caught(
         store = await backend.store()
         store.runs = NotExistsRuns(store.driver, store.runs._entropy)
         await store.driver.run(Operation("drop", _drop_the_net))
-        assert await breaks(store_laws.racing_claims_never_share_a_lane, store)
+        assert await breaks(run_laws.racing_claims_never_share_a_lane, store)
 
 
 def _drop_the_net() -> Steps[None]:
@@ -194,4 +194,4 @@ async def test_a_store_that_completes_futures_before_commit_is_caught(
     monkeypatch.setattr(sqlite, "SqliteDriver", EagerDriver)
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
-        assert await breaks(store_laws.an_acknowledged_record_is_there_for_others, store)
+        assert await breaks(journal_laws.an_acknowledged_record_is_there_for_others, store)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pylash import JournalHost, Ok, OpenWait, ProcessScope
-from tests.backends import Backend
+from pylash import Ok, ProcessScope
+from tests.backends import Backend, eventually
 
 FINISHED = ["one", "two", "three"]
 
@@ -56,15 +56,6 @@ async def finish(url: str, log: Path) -> list[str]:
             said.append(line.split()[0])
         await last.process.wait()
     return said
-
-
-async def opened_waits(host: JournalHost) -> list[OpenWait]:
-    """Return the open waits once there are some: another process opens them."""
-    async with asyncio.timeout(10):
-        while True:
-            if waits := await host.open_waits():
-                return waits
-            await asyncio.sleep(0.01)
 
 
 def ran(log: Path) -> list[str]:
@@ -131,7 +122,7 @@ async def test_an_answer_in_one_process_resumes_a_wait_in_another(
     host = await durable.host()
     async with child("wait", durable.url, tmp_path / "log") as waiter:
         key = (await waiter.says()).split()[1]
-        waits = await opened_waits(host)
+        waits = await eventually(host.open_waits)
         assert [(wait.key, wait.title) for wait in waits] == [(key, "Go?")]
         assert (await host.resolve(key, Ok("yes"))).status == "accepted"
         assert await waiter.says() == "RESUMED yes"
@@ -141,7 +132,7 @@ async def test_a_wait_survives_the_death_of_its_waiter(durable: Backend, tmp_pat
     host = await durable.host()
     async with child("wait", durable.url, tmp_path / "log") as waiter:
         key = (await waiter.says()).split()[1]
-        await opened_waits(host)
+        await eventually(host.open_waits)
         await waiter.kill()
     assert (await host.resolve(key, Ok("late but welcome"))).status == "accepted"
     async with child("wait", durable.url, tmp_path / "log") as again:

@@ -117,7 +117,9 @@ def test_an_outcome_survives_being_stored(outcome: Outcome) -> None:
 
 def test_another_outcome_than_expected_is_refused() -> None:
     assert expect(SleepOutcome(), SleepOutcome) == SleepOutcome()
-    with pytest.raises(RuntimeEffectWrongOutcome, match="Expected the outcome of durable_step, got"):
+    with pytest.raises(
+        RuntimeEffectWrongOutcome, match="Expected the outcome of durable_step, got"
+    ):
         expect(SleepOutcome(), DurableStepOutcome)
 
 

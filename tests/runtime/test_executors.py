@@ -31,12 +31,12 @@ from pylash.durable import (
 from pylash.runtime import (
     Executor,
     UnavailableExecutor,
+    any_executor,
     await_options,
     direct_executor,
     process_executor,
     sleep_executor,
     step_executor,
-    any_executor,
     tool_executor,
     turn_executor,
 )
@@ -59,8 +59,9 @@ COMMANDS: list[Command] = [
 
 
 async def perform(asked: Envelope) -> Outcome:
-    outcome: Any = OUTCOMES[type(asked.command)]
-    return outcome() if not outcome.__struct_fields__ else outcome(None)
+    kind: Any = OUTCOMES[type(asked.command)]
+    outcome: Outcome = kind() if not kind.__struct_fields__ else kind(None)
+    return outcome
 
 
 async def nothing(_: Any) -> None:

@@ -49,7 +49,7 @@ from pylash.testing.controller_laws import forbidden, returning, step, value_of
 from pylash.testing.host_laws import waiting
 from pylash.testing.suites import together
 from pylash.values import LashError, PluginError, StoreUnavailable
-from tests.backends import Backend
+from tests.backends import Backend, eventually
 
 SCOPE = ProcessScope("p")
 
@@ -94,8 +94,7 @@ async def test_a_sleep_goes_on_with_the_rest_after_a_restart(backend: Backend) -
     host = await backend.host(store, clock=clock)
     async with asyncio.TaskGroup() as group:
         sleeping = group.create_task(host.scoped(SCOPE).controller.execute(nap, sleep_executor()))
-        while not await _sleeps(host):
-            await asyncio.sleep(0.001)
+        await eventually(lambda: _sleeps(host))
         await clock.advance("1d")
         assert not sleeping.done()
         sleeping.cancel()
@@ -103,11 +102,14 @@ async def test_a_sleep_goes_on_with_the_rest_after_a_restart(backend: Backend) -
     host = await backend.host(store, clock=clock)
     async with asyncio.TaskGroup() as group:
         again = group.create_task(host.scoped(SCOPE).controller.execute(nap, sleep_executor()))
-        while not clock._sleepers or clock._sleepers[-1][0] - clock.now() != 86_400 * SECOND:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: _has_a_sleeper(clock, 86_400 * SECOND))
         await clock.advance("1d")
         async with asyncio.timeout(5):
             assert await again == SleepOutcome()
+
+
+async def _has_a_sleeper(clock: SimClock, remaining: int) -> bool:
+    return any(due - clock.now() == remaining for due, _, _ in clock._sleepers)
 
 
 async def _sleeps(host: Any) -> bool:
@@ -133,8 +135,7 @@ async def test_a_wait_keeps_its_first_deadline_across_restarts(backend: Backend)
     options = await_options(timeout=3_600 * SECOND)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(host.scoped(SCOPE).controller.execute(waiting(key, "go"), options))
-        while not await host.open_waits():
-            await asyncio.sleep(0.001)
+        await eventually(host.open_waits)
         task.cancel()
     await host.close()
     await clock.advance("2h")
@@ -326,11 +327,11 @@ async def test_a_wait_shows_what_it_is_about(backend: Backend) -> None:
         key, wait_kind="approval", title="Refund 5?", tool="refund", arguments={"cents": 500}
     )
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(host.scoped(turn).controller.execute(asked(command), await_options()))
-        while not (waits := await host.open_waits("chat-42")):
-            await asyncio.sleep(0.001)
-        (wait,) = waits
+        task = group.create_task(
+            host.scoped(turn).controller.execute(asked(command), await_options())
+        )
+        (wait,) = await eventually(lambda: host.open_waits("chat-42"))
         assert (wait.kind, wait.title, wait.tool) == ("approval", "Refund 5?", "refund")
         assert (wait.arguments, wait.key) == ({"cents": 500}, key)
-        await host.resolve(wait.key, Ok(True))  # noqa: FBT003 - an approval is a bool
-        assert await task == AwaitEventOutcome(Ok(True))  # noqa: FBT003
+        await host.resolve(wait.key, Ok(True))
+        assert await task == AwaitEventOutcome(Ok(True))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pylash.durable import ProcessScope, WorkerId
+from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
-from pylash.runtime import SystemClock, system_entropy
 from pylash.values import LashError
 from tests.backends import Backend
 
@@ -58,7 +58,9 @@ async def test_an_older_database_is_migrated_without_losing_a_row(
     await new.close()
 
 
-async def test_postgresql_waits_to_be_asked(durable: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_postgresql_waits_to_be_asked(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await durable.store()
     next_schema(monkeypatch)
     if durable.url.startswith("postgresql"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -27,7 +26,9 @@ async def refusal(url: str, migrate: bool | None = None) -> LashError:
     return caught.value
 
 
-@pytest.mark.parametrize("url", ["mysql://host/db", "agents.db", "", "sqlite://", "sqlite:///", "memory://x"])
+@pytest.mark.parametrize(
+    "url", ["mysql://host/db", "agents.db", "", "sqlite://", "sqlite:///", "memory://x"]
+)
 async def test_a_url_that_nobody_understands_is_refused_with_the_known_ones(url: str) -> None:
     error = await refusal(url)
     assert error.code == "store_url_invalid"

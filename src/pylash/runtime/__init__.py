@@ -3,12 +3,12 @@
 from pylash.runtime.executors import (
     Executor,
     UnavailableExecutor,
+    any_executor,
     await_options,
     direct_executor,
     process_executor,
     sleep_executor,
     step_executor,
-    any_executor,
     tool_executor,
     turn_executor,
 )
@@ -23,13 +23,13 @@ __all__ = (
     "OpenWait",
     "SystemClock",
     "UnavailableExecutor",
+    "any_executor",
     "await_options",
     "direct_executor",
     "process_executor",
     "sleep_executor",
     "step_executor",
     "system_entropy",
-    "any_executor",
     "tool_executor",
     "turn_executor",
 )

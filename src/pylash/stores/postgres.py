@@ -42,6 +42,7 @@ _LOST = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # it was interrupted half-way and cannot be used again
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
 )
@@ -230,9 +231,10 @@ class PostgresDriver:
                     payload = " ".join((self._name, *topics))
                     await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
                 await link.connection.execute("commit", timeout=COMMAND_SECONDS)
+            except (*_LOST, asyncio.CancelledError):
+                raise  # the connection is thrown away, and its transaction with it
             except BaseException:
-                if link.connection.is_in_transaction():
-                    await link.connection.execute("rollback", timeout=COMMAND_SECONDS)
+                await link.connection.execute("rollback", timeout=COMMAND_SECONDS)
                 raise
         for topic in topics:
             self.publish(topic)

@@ -21,8 +21,10 @@ from pylash.testing.controller_laws import (
     run_replays,
 )
 from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
-from pylash.testing.store_laws import JOURNAL_STORE, RUN_STORE, WAIT_STORE, WORKER_STORE
+from pylash.testing.journal_laws import JOURNAL_STORE
+from pylash.testing.run_laws import RUN_STORE, WORKER_STORE
 from pylash.testing.suites import Make, holds, made
+from pylash.testing.wait_laws import WAIT_STORE
 
 effect_host = EFFECT_HOST
 """Scopes and what a host says of itself."""

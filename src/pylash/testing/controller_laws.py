@@ -19,7 +19,7 @@ from pylash.durable import (
     envelope,
     expect,
 )
-from pylash.runtime import Executor, sleep_executor, step_executor, any_executor
+from pylash.runtime import Executor, any_executor, sleep_executor, step_executor
 from pylash.testing.suites import Broken, ReplayLaw, Suite, equal, holds, made, refused, report
 from pylash.values import LashError, StepFailed
 

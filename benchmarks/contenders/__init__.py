@@ -1,0 +1,13 @@
+"""The contenders: a module each, and what the parent calls them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MODULES: Final = {
+    "raw": "benchmarks.contenders.raw",
+    "pylash": "benchmarks.contenders.pylash_contender",
+    "dbos": "benchmarks.contenders.dbos_contender",
+    "absurd": "benchmarks.contenders.absurd_contender",
+}
+"""Each module has a function ``contender(store, url)``. Only children import them."""

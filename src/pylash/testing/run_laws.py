@@ -1,0 +1,237 @@
+"""What every store promises about runs and workers: claims, lanes, parking, takeover.
+
+The laws that race do so many times: the naive version of each rule fails within a few tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pylash.durable import (
+    NewRun,
+    Ok,
+    RunState,
+    WorkerId,
+)
+from pylash.testing.subjects import (
+    LEASE,
+    OVER,
+    SubjectStore,
+    claim_ready,
+    claimed,
+    enqueued,
+    joined,
+    new_scope,
+    recorded,
+    wait_name,
+)
+from pylash.testing.suites import Suite, equal, holds, refused, together
+
+# --- runs ---
+
+
+async def a_run_is_enqueued_once(store: SubjectStore) -> None:
+    new = NewRun(scope=new_scope(), kind="process", target="work", input=b"first")
+    first = await store.runs.enqueue(new)
+    second = await store.runs.enqueue(NewRun(scope=new.scope, kind="process", input=b"second"))
+    equal((second.id, second.input), (first.id, b"first"), "the run enqueued again")
+
+
+async def a_run_is_claimed_once(store: SubjectStore) -> None:
+    scopes = {await enqueued(store) for _ in range(30)}
+    workers = [await joined(store) for _ in range(6)]
+    batches = await together(*(claim_ready(store, worker, 7) for worker in workers))
+    claimed = [claim.run.scope for batch in batches for claim in batch]
+    equal(len(claimed), len(set(claimed)), "runs claimed, each by one worker")
+    claimed += [claim.run.scope for claim in await claim_ready(store, workers[0])]
+    equal(set(claimed), scopes, "the runs claimed in the end")
+
+
+async def a_claim_repeated_after_a_lost_answer_is_the_same(store: SubjectStore) -> None:
+    worker = await joined(store)
+    await enqueued(store)
+    first = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
+    second = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
+    equal([claim.fence for claim in second], [claim.fence for claim in first], "the claims")
+
+
+async def only_known_targets_are_claimed(store: SubjectStore) -> None:
+    worker = await joined(store)
+    await enqueued(store, target="unknown")
+    equal(
+        await claim_ready(store, worker), [], "the claims of a worker that does not know the target"
+    )
+
+
+async def a_run_that_was_woken_does_not_park(store: SubjectStore) -> None:
+    claim = await claimed(store)
+    await store.runs.wake(claim.fence.run)
+    equal(await store.runs.park(claim.fence, claim.run.wake_seq), False, "parking")
+    view = await store.runs.get(claim.run.scope)
+    holds(view and view.state is RunState.RUNNING, "it goes on running")
+    holds(view and await store.runs.park(claim.fence, view.wake_seq), "after another look it parks")
+
+
+async def a_parked_run_is_ready_when_its_time_has_come(store: SubjectStore) -> None:
+    claim, worker = await claimed(store), await joined(store)
+    now = (await store.journal.attach(new_scope(), worker)).now
+    await store.runs.park(claim.fence, claim.run.wake_seq, now)
+    due = await store.runs.next_due()
+    holds(due is not None and due <= 0, "the scheduler must look now")
+    (again,) = await claim_ready(store, worker)
+    equal(again.run.scope, claim.run.scope, "the run that is due")
+    holds(again.fence.token != claim.fence.token, "a claim makes a new fence")
+
+
+async def a_lane_runs_one_at_a_time_in_order(store: SubjectStore) -> None:
+    worker = await joined(store)
+    scopes = [await enqueued(store, lane="lane") for _ in range(4)]
+    for scope in scopes:
+        (claim,) = await claim_ready(store, worker)
+        equal(claim.run.scope, scope, "the run whose turn it is")
+        equal(await claim_ready(store, worker), [], "what else can be claimed")
+        await store.runs.settle(claim.fence, RunState.COMPLETED, b"1")
+    equal(await claim_ready(store, worker), [], "after the last")
+
+
+async def a_waiting_or_blocked_run_keeps_its_lane(store: SubjectStore) -> None:
+    worker = await joined(store)
+    first, second = await enqueued(store, lane="kept"), await enqueued(store, lane="kept")
+    (claim,) = await claim_ready(store, worker)
+    await store.runs.park(claim.fence, claim.run.wake_seq)
+    equal(await claim_ready(store, worker), [], "while the first waits")
+    await store.runs.wake(claim.fence.run)
+    (claim,) = await claim_ready(store, worker)
+    await store.runs.block(claim.fence, "crash_loop")
+    equal(await claim_ready(store, worker), [], "while the first is blocked")
+    equal(await store.runs.retry(claim.fence.run), True, "a blocked run is retried")
+    (claim,) = await claim_ready(store, worker)
+    equal(claim.run.scope, first, "the first, retried")
+    await store.runs.settle(claim.fence, RunState.COMPLETED, None)
+    (claim,) = await claim_ready(store, worker)
+    equal(claim.run.scope, second, "the second, in its turn")
+
+
+async def racing_claims_never_share_a_lane(store: SubjectStore) -> None:
+    workers = [await joined(store) for _ in range(4)]
+    left, running, most = 60, 0, 0
+
+    async def enqueue() -> None:
+        for _ in range(15):
+            await enqueued(store, lane="busy")
+
+    async def work(worker: WorkerId) -> None:
+        nonlocal left, running, most
+        while left:
+            for claim in await claim_ready(store, worker, 3):
+                running += 1
+                most = max(most, running)
+                await asyncio.sleep(0.001)
+                running -= 1
+                await store.runs.settle(claim.fence, RunState.COMPLETED, None)
+                left -= 1
+
+    async with asyncio.timeout(30):
+        await together(*(enqueue() for _ in range(4)), *(work(worker) for worker in workers))
+    equal(most, 1, "runs of one lane at the same time")
+
+
+async def settling_again_after_a_lost_answer_changes_nothing(store: SubjectStore) -> None:
+    claim = await claimed(store)
+    for _ in range(2):
+        await store.runs.settle(claim.fence, RunState.COMPLETED, b"result")
+    view = await store.runs.get(claim.run.scope)
+    holds(view and (view.state, view.result) == (RunState.COMPLETED, b"result"), "the run's end")
+    late = store.journal.record(claim.fence, recorded("late"))
+    await refused(late, "lease_lost", "a record after the end")
+    await store.runs.wake(claim.fence.run)
+    view = await store.runs.get(claim.run.scope)
+    holds(view and view.state is RunState.COMPLETED, "a wake-up after the end")
+
+
+RUN_STORE = Suite[SubjectStore](
+    "run_store",
+    (
+        a_run_is_enqueued_once,
+        a_run_is_claimed_once,
+        a_claim_repeated_after_a_lost_answer_is_the_same,
+        only_known_targets_are_claimed,
+        a_run_that_was_woken_does_not_park,
+        a_parked_run_is_ready_when_its_time_has_come,
+        a_lane_runs_one_at_a_time_in_order,
+        a_waiting_or_blocked_run_keeps_its_lane,
+        racing_claims_never_share_a_lane,
+        settling_again_after_a_lost_answer_changes_nothing,
+    ),
+)
+
+
+# --- workers ---
+
+
+async def a_live_worker_is_left_alone(store: SubjectStore) -> None:
+    worker, me = await joined(store), await joined(store)
+    fence = (await store.journal.attach(new_scope(), worker)).fence
+    equal(await store.workers.bury_the_dead(me), [], "the dead")
+    equal((await store.journal.record(fence, recorded())).outcome, b"1", "its next record")
+    equal(await store.workers.beat(worker, LEASE), True, "its next beat")
+
+
+async def the_runs_of_an_expired_worker_are_ready(store: SubjectStore) -> None:
+    scope = await enqueued(store)
+    gone = await joined(store, ttl=OVER)
+    (claim,) = await claim_ready(store, gone)
+    me = await joined(store)
+    equal(await store.workers.bury_the_dead(me), [gone], "the workers given up")
+    (again,) = await claim_ready(store, me)
+    equal(again.run.scope, scope, "its run")
+    late = store.journal.record(claim.fence, recorded())
+    await refused(late, "lease_lost", "a record of the worker that was given up")
+    equal(await store.workers.beat(gone, LEASE), False, "its next beat")
+
+
+async def leaving_gives_the_runs_back(store: SubjectStore) -> None:
+    scope = await enqueued(store)
+    leaver, me = await joined(store), await joined(store)
+    await claim_ready(store, leaver)
+    await store.workers.leave(leaver)
+    (again,) = await claim_ready(store, me)
+    equal(again.run.scope, scope, "the run of the worker that left")
+
+
+async def a_listener_hears_of_changes(store: SubjectStore) -> None:
+    heard = list[str]()
+    stop = store.subscribe(heard.append)
+    name = wait_name()
+    await store.waits.resolve(name, Ok(1))
+    await asyncio.sleep(0)
+    holds(f"wait:{name.id}" in heard, "the end of a wait, in this process")
+    stop()
+
+
+async def a_listener_elsewhere_hears_of_changes(store: SubjectStore) -> None:
+    other = await store.second()
+    if other is None:
+        return
+    heard = asyncio.Event()
+    other.subscribe(_setting(heard))
+    await store.waits.resolve(wait_name(), Ok(1))
+    async with asyncio.timeout(10):
+        await heard.wait()
+
+
+def _setting(event: asyncio.Event) -> Callable[[str], None]:
+    return lambda _: event.set()
+
+
+WORKER_STORE = Suite[SubjectStore](
+    "worker_store",
+    (
+        a_live_worker_is_left_alone,
+        the_runs_of_an_expired_worker_are_ready,
+        leaving_gives_the_runs_back,
+        a_listener_hears_of_changes,
+        a_listener_elsewhere_hears_of_changes,
+    ),
+)

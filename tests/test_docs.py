@@ -1,0 +1,55 @@
+"""The examples in the documents and in `examples/` are run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/guide/*.md"))]
+
+
+def blocks() -> list[tuple[str, str]]:
+    return [
+        (f"{document.name}-{number}", code)
+        for document in DOCUMENTS
+        for number, code in enumerate(
+            re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL), 1
+        )
+    ]
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks()])
+def test_an_example_in_the_documents_runs_as_written(code: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_tells_its_story() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "killed_and_resumed.py")],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    story = re.sub(r"\d+", "N", done.stdout)
+    assert "  ● charge_card: ran in process N and was recorded" in story
+    assert "  ✗ pack_box: kill -N N, before its outcome was recorded" in story
+    assert "  ↺ charge_card: answered from the journal, as process N recorded it" in story
+    assert "the card was charged once" in story
+    assert "\x1b" not in story

@@ -1,0 +1,190 @@
+"""House rules that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pylash
+from pylash import testing
+from pylash.testing import controller_laws, host_laws, journal_laws, run_laws, wait_laws
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "pylash"
+MODULES = sorted(SRC.rglob("*.py"))
+MAX_LINES = 500
+MISSION_ROWS = [
+    *(f"E{n}" for n in range(1, 14)),
+    *(f"D{n}" for n in range(1, 8)),
+    *(f"P{n}" for n in range(1, 17)),
+    *(f"T{n}" for n in range(1, 11)),
+    "G1",
+    *(f"L{n}" for n in range(1, 6)),
+    "X1",
+    "X2",
+]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# --- the surface ---
+
+
+@pytest.mark.parametrize("package", ["", ".values", ".durable", ".runtime", ".stores", ".testing"])
+def test_what_a_package_exports_is_there(package: str) -> None:
+    module = importlib.import_module(f"pylash{package}")
+    assert isinstance(module.__all__, tuple)
+    for exported in module.__all__:
+        assert getattr(module, exported) is not None
+
+
+def test_the_names_for_type_checkers_are_the_names_there_are() -> None:
+    tree = ast.parse((SRC / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = {alias.name for node in block.body for alias in getattr(node, "names", [])}
+    assert imported == set(pylash.__all__)
+
+
+def test_an_unknown_name_is_an_ordinary_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        pylash.nonsense  # noqa: B018
+    assert "open_host" in dir(pylash)
+
+
+def test_importing_the_package_loads_nothing_that_is_not_needed() -> None:
+    code = "import sys, pylash; from pylash import open_host, InlineHost; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"pydantic", "asyncpg", "sqlite3", "click", "rich", "dataclasses_json", "pytest"}
+    assert not heavy & set(loaded)
+
+
+@pytest.mark.parametrize("package", ["values", "durable", "runtime", "stores"])
+def test_public_names_have_docstrings(package: str) -> None:
+    module = importlib.import_module(f"pylash.{package}")
+    for exported in module.__all__:
+        value = getattr(module, exported)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, exported
+
+
+def test_every_module_can_be_imported() -> None:
+    for found in pkgutil.walk_packages([str(SRC)], "pylash."):
+        importlib.import_module(found.name)
+
+
+def test_the_version_is_written_once_in_two_places() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == pylash.__version__
+
+
+# --- the code ---
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_fits_in_one_sitting(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_says_what_it_is_about(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+# --- the documents ---
+
+
+def laws() -> set[str]:
+    return {
+        value.__name__
+        for module in (controller_laws, host_laws, journal_laws, run_laws, wait_laws)
+        for value in vars(module).values()
+        if getattr(value, "__module__", "") == module.__name__
+        and (inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value))
+    }
+
+
+def checked_laws() -> set[str]:
+    suites = (
+        testing.conformance.effect_host,
+        testing.conformance.effect_host_await_events,
+        testing.conformance.journal_store,
+        testing.conformance.wait_store,
+        testing.conformance.run_store,
+        testing.conformance.worker_store,
+        controller_laws.DURABLE_STEPS,
+    )
+    plain = {law.__name__ for suite in suites for law in suite.laws}
+    replays = (*controller_laws.REPLAYS, *controller_laws.OVERLAPS, *controller_laws.SERIALS)
+    return plain | {law.__name__ for law in replays}
+
+
+def test_every_law_is_in_a_suite() -> None:
+    helpers = {"value_of", "run_replays", "ended"}
+    assert {law for law in laws() if not law.startswith("_")} - helpers == checked_laws()
+
+
+def test_every_row_of_the_mission_is_listed_once() -> None:
+    rows = re.findall(
+        r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "mission.md").read_text(), re.MULTILINE
+    )
+    assert rows == MISSION_ROWS
+
+
+def test_every_proof_of_the_mission_exists() -> None:
+    text = (ROOT / "docs" / "mission.md").read_text()
+    for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+        assert f"def {test}(" in (ROOT / path).read_text(), test
+    for law in re.findall(r"`law (\w+)`", text):
+        assert law == "name" or law in checked_laws(), law
+
+
+def test_every_row_has_a_proof_or_says_that_it_has_none() -> None:
+    for line in (ROOT / "docs" / "mission.md").read_text().splitlines():
+        if re.match(r"\| [A-Z]\d+ \|", line):
+            assert "::" in line or "`law " in line or "not yet" in line, line
+
+
+def test_a_word_is_explained_in_at_most_three_sentences_and_says_what_not_to_call_it() -> None:
+    for entry in re.split(r"\n\n(?=\*\*)", (ROOT / "CONTEXT.md").read_text())[1:]:
+        explained, _, avoided = entry.partition("\n_Avoid_:")
+        assert avoided, entry
+        assert len(re.findall(r"[.!?](?:\s|$)", explained)) <= 3, entry
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(found.split("-")[0]) for found in names] == list(range(1, len(names) + 1))
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for document in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"), ROOT / "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_readme_has_exactly_the_two_commands_that_make_knows() -> None:
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^make (\w+)", readme, re.MULTILINE)
+    assert commands == ["demo", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands:
+        assert re.search(rf"^{command}:", makefile, re.MULTILINE)
+
+
+def test_constraints_pin_exactly_and_name_no_index() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    for line in lines:
+        assert line.startswith("#") or re.fullmatch(r"[\w.\-\[\]]+==[\w.+!]+", line), line
