@@ -21,7 +21,7 @@ from pylash.durable import (
     new_run_id,
     scope_text,
 )
-from pylash.runtime import InlineHost
+from pylash.runtime import InlineHost, SystemClock, system_entropy
 from pylash.runtime.inline import MemoryWaits
 from pylash.stores import journal as journal_operations
 from pylash.stores import runs as run_operations
@@ -166,7 +166,7 @@ async def test_a_store_that_checks_a_lane_with_not_exists_is_caught(
     monkeypatch.setattr(run_operations, "_CLAIM", claim)
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        store.runs = NotExistsRuns(store.driver, store.runs._entropy)
+        store.runs = NotExistsRuns(store.driver, SystemClock(), system_entropy)
         await store.driver.run(Operation("drop", _drop_the_net))
         assert await breaks(run_laws.racing_claims_never_share_a_lane, store)
 
@@ -178,7 +178,7 @@ def _drop_the_net() -> Steps[None]:
 class EagerDriver(sqlite.SqliteDriver):
     """Completes futures before it commits."""
 
-    def _may_commit_here(self) -> bool:
+    def _committed_here(self, batch: list[Any]) -> bool:
         return False
 
     def _run_together(self, jobs: list[Any]) -> int:

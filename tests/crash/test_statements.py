@@ -125,8 +125,9 @@ def new_run(lane: str | None) -> NewRun:
 
 
 SCENARIOS = {
-    "attach: new": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2)),
-    "attach: takeover": Scenario(expired, lambda s, _: s.journal.attach(SCOPES[0], W2)),
+    "_start": Scenario(nothing, lambda s, _: s.journal._start(SESSION, W2)),
+    "_resume: ours": Scenario(owned, lambda s, _: s.journal._resume(SCOPES[0], W1)),
+    "_resume: takeover": Scenario(expired, lambda s, _: s.journal._resume(SCOPES[0], W2)),
     "release": Scenario(owned, lambda s, fence: s.journal.release(fence)),
     "record": Scenario(owned, lambda s, fence: s.journal.record(fence, STEP)),
     "record: huge": Scenario(

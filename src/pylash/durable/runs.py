@@ -89,7 +89,6 @@ class Attached(msgspec.Struct, frozen=True):
 
     fence: Fence
     now: Instant
-    generation: int = 0
     entries: dict[str, JournalEntry] = {}
 
 

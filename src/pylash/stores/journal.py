@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pylash.durable import (
     Attached,
+    Clock,
     Entropy,
     ExecutionScope,
     Fence,
@@ -24,7 +25,7 @@ from pylash.durable import (
     new_run_id,
     scope_name,
     scope_text,
-    session_of,
+    scope_type,
 )
 from pylash.stores.sql import (
     Again,
@@ -56,7 +57,7 @@ left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
 
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, owner, fence, attempts, created)
-values (?, ?, ?, '', 'running', ?, 1, 1, {now}) on conflict do nothing"""
+values (?, ?, ?, '', 'running', ?, 1, 1, {now}) on conflict do nothing returning created"""
 
 _TAKE_RUN = """
 update pylash_runs set state = 'running', owner = ?, fence = fence + 1, attempts = attempts + 1,
@@ -70,8 +71,6 @@ select e.key, e.kind, e.hash, null,
             else coalesce(length(coalesce(w.terminal, e.outcome)), 0) end,
        e.due, e.wait, e.started, e.ended, e.label
 from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run = ?"""  # noqa: S608 - our own constants
-
-_GENERATION = "select generation from pylash_sessions where id = ?"
 
 _COLUMNS = "run, key, kind, hash, command, outcome, attachment, due, started, ended, label"
 
@@ -118,36 +117,39 @@ _NOW = "select {now}"
 class SqlJournal(Port):
     """The journal in SQL."""
 
-    def __init__(self, driver: Driver, entropy: Entropy) -> None:
+    def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
         super().__init__(driver)
+        self._clock = clock
         self._entropy = entropy
 
-    @operation()
-    def attach(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached]:
+    async def attach(self, scope: ExecutionScope, worker: WorkerId) -> Attached:
         """Own the run of scope and return its journal."""
-        text = scope_text(scope)
-        found = (yield Statement(_FIND_RUN, (text,))).rows
-        if found:
-            run, token, owner, expires, settled, now = found[0]
-            if owner not in (None, worker) and expires is not None and expires > now:
-                raise LeaseHeld(scope_name(scope), owner)
-            if settled is not None:
-                token = SETTLED
-            elif owner != worker:
-                token += (yield Statement(_TAKE_RUN, (worker, run))).changed
-        else:
-            now = (yield Statement(_NOW)).rows[0][0]
-            run, token = new_run_id(now, self._entropy), 1
-            kind = str(scope.__struct_config__.tag)
-            if not (yield Statement(_ADD_RUN, (run, text, kind, worker))).changed:
-                raise Again
+        return await self._start(scope, worker) or await self._resume(scope, worker)
+
+    @operation(bare=True)
+    def _start(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
+        """Make the run of scope, ours from the first moment, unless there is one."""
+        run = new_run_id(self._clock.now(), self._entropy)
+        row = (run, scope_text(scope), scope_type(scope), worker)
+        added = (yield Statement(_ADD_RUN, row)).rows
+        return Attached(Fence(run, 1, scope), Instant(added[0][0])) if added else None
+
+    @operation()
+    def _resume(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached]:
+        """Own the run of scope, which is there, and load its journal."""
+        found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
+        if not found:
+            raise Again
+        run, token, owner, expires, settled, now = found[0]
+        if owner not in (None, worker) and expires is not None and expires > now:
+            raise LeaseHeld(scope_name(scope), owner)
+        if settled is not None:
+            token = SETTLED
+        elif owner != worker:
+            token += (yield Statement(_TAKE_RUN, (worker, run))).changed
         rows = (yield Statement(_LOAD, (run,))).rows
-        generation = 0
-        if (session := session_of(scope)) is not None:
-            known = (yield Statement(_GENERATION, (session,))).rows
-            generation = known[0][0] if known else 0
         entries = {row[0]: JournalEntry(*row) for row in rows}
-        return Attached(Fence(run, token, scope), Instant(now), generation, entries)
+        return Attached(Fence(run, token, scope), Instant(now), entries)
 
     @operation()
     def release(self, fence: Fence) -> Steps[None]:

@@ -26,7 +26,7 @@ from pylash.values import StoreBusy, StoreClosed, StoreError, StoreFull, StoreUn
 T = TypeVar("T")
 
 CONNECTIONS: Final = 8
-BATCHES: Final = 2
+WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
 BATCH_ROWS: Final = 512
 CONNECT_SECONDS: Final = 10.0
@@ -104,7 +104,7 @@ class PostgresDriver:
         self._idle: list[_Link] = []
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
-        self._batches = 0
+        self._writers = 0
         self._scheduled = False
         self._open = False
         self._tasks = TaskOwner()
@@ -129,7 +129,6 @@ class PostgresDriver:
         """Finish what was submitted, then disconnect."""
         if not self._open:
             return
-        self._flush()
         await self._writes.finish()
         self._open = False
         async with contextlib.AsyncExitStack() as room:
@@ -161,9 +160,10 @@ class PostgresDriver:
             return asyncio.shield(self._tasks.start(self._run(operation)))
         future: asyncio.Future[T] = self._loop.create_future()
         self._rows.append((operation, future))
-        if not self._scheduled:
+        if not self._scheduled and self._writers < WRITERS:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._writers += 1
+            self._writes.serve(self._write_rows())
         return future
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
@@ -242,25 +242,24 @@ class PostgresDriver:
 
     # --- rows that go together ---
 
-    def _flush(self) -> None:
+    async def _write_rows(self) -> None:
+        """Write what has come in by now, and what comes in meanwhile, until nothing is left."""
         self._scheduled = False
-        if self._rows and self._batches < BATCHES:
-            batch, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
-            self._batches += 1
-            self._writes.serve(self._write(batch))
+        try:
+            while self._rows:
+                batch, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
+                await self._write(batch)
+        finally:
+            self._writers -= 1
 
     async def _write(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
-        try:
-            written = await self._write_together(batch) if len(batch) > 1 else set()
-            for operation, future in batch:
-                assert operation.bulk is not None  # only such operations come here
-                if operation.bulk.key in written:
-                    _answer(future, operation.bulk.value)
-                else:
-                    await self._write_alone(operation, future)
-        finally:
-            self._batches -= 1
-            self._flush()
+        written = await self._write_together(batch) if len(batch) > 1 else set()
+        for operation, future in batch:
+            assert operation.bulk is not None  # only such operations come here
+            if operation.bulk.key in written:
+                _answer(future, operation.bulk.value)
+            else:
+                await self._write_alone(operation, future)
 
     async def _write_together(
         self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]

@@ -15,6 +15,7 @@ from typing import Any
 
 from pylash.durable import (
     Claim,
+    Clock,
     Entropy,
     ExecutionScope,
     Fence,
@@ -103,8 +104,9 @@ _NEXT_DUE = "select min(at) - {now} from pylash_runs where at is not null"
 class SqlRuns(Port):
     """The runs in SQL."""
 
-    def __init__(self, driver: Driver, entropy: Entropy) -> None:
+    def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
         super().__init__(driver)
+        self._clock = clock
         self._entropy = entropy
 
     @operation()
@@ -114,7 +116,7 @@ class SqlRuns(Port):
         if known := (yield Statement(_GET, (text,))).rows:
             return _view(known[0])
         now = (yield Statement(_NOW)).rows[0][0]
-        run_id = new_run_id(now, self._entropy)
+        run_id = new_run_id(self._clock.now(), self._entropy)
         at, seq = run.at or now, None
         if run.lane is not None:
             holder, seq = (yield Statement(_JOIN_LANE, (run.lane, run_id))).rows[0]

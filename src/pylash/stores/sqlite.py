@@ -32,7 +32,7 @@ import msgspec
 
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
-from pylash.stores.sql import Again, Notify, Operation, Rows, Statement, Steps
+from pylash.stores.sql import Again, Bulk, Notify, Operation, Rows, Statement, Steps
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
 from pylash.values import (
@@ -238,23 +238,35 @@ class SqliteDriver:
         size = min(len(self._pending), BATCH_OPERATIONS)
         batch = [self._pending.popleft() for _ in range(size)]
         lone, self._was_lone = size == 1 and self._was_lone, size == 1
-        if lone and self._may_commit_here():
-            self._commit(batch, begun=True)
-            self._tell_others(batch)
+        if lone and self._committed_here(batch):
             self._complete(batch)
             return
         self._batch = batch
         self._busy = True
         os.write(self._ring_out, b"x")
 
-    def _may_commit_here(self) -> bool:
-        """Begin a transaction on the loop if it will be quick: no lock to wait for, no checkpoint."""
+    def _committed_here(self, batch: list[_Job]) -> bool:
+        """Commit a lone job on the loop if it will be quick: no lock to wait for, no checkpoint."""
         if self._mean_seconds >= QUICK_SECONDS or self._pages >= CHECKPOINT_PAGES:
             return False
+        bulk = batch[0].operation.bulk
         try:
+            if bulk is not None:
+                return self._inserted_here(batch[0], bulk)
             self._connection.execute("begin immediate")
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
+            return False  # the writer will wait, or find out what is wrong
+        self._commit(batch, begun=True)
+        self._tell_others(batch)
+        return True
+
+    def _inserted_here(self, job: _Job, bulk: Bulk) -> bool:
+        """Write one row in a transaction of its own; if it is refused, the writer finds out why."""
+        started = self._clock.monotonic()
+        if self._connection.execute(dialect(bulk.one), bulk.row).rowcount != 1:
             return False
+        job.result = bulk.value
+        self._count_commit(started, 1)
         return True
 
     def _finish(self) -> None:
@@ -335,9 +347,12 @@ class SqliteDriver:
                 jobs[0].error = error
                 return 1
             return sum(self._commit([job]) for job in jobs)
-        self._pages += PAGES_OF_A_COMMIT + taken
-        self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
+        self._count_commit(started, taken)
         return taken
+
+    def _count_commit(self, started: float, operations: int) -> None:
+        self._pages += PAGES_OF_A_COMMIT + operations
+        self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
 
     def _run_together(self, jobs: list[_Job]) -> int:
         started = self._clock.monotonic()
@@ -433,6 +448,8 @@ def _drive(connection: sqlite3.Connection, operation: Operation[T], topics: list
 
 def _params(statement: Statement) -> tuple[Any, ...]:
     """Return the parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
+    if list not in map(type, statement.params):
+        return statement.params
     return tuple(encode(p).decode() if isinstance(p, list) else p for p in statement.params)
 
 

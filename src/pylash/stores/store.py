@@ -48,14 +48,19 @@ class SqlStore:
     """A database, open: its journal, waits, runs and workers."""
 
     def __init__(
-        self, driver: StoreDriver, entropy: Entropy, durability: DurabilityTier, secret: bytes
+        self,
+        driver: StoreDriver,
+        clock: Clock,
+        entropy: Entropy,
+        durability: DurabilityTier,
+        secret: bytes,
     ) -> None:
         self.driver = driver
         self.durability = durability
         self.secret = secret
-        self.journal = SqlJournal(driver, entropy)
+        self.journal = SqlJournal(driver, clock, entropy)
         self.waits = SqlWaits(driver)
-        self.runs = SqlRuns(driver, entropy)
+        self.runs = SqlRuns(driver, clock, entropy)
         self.workers = SqlWorkers(driver)
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
@@ -104,7 +109,7 @@ async def open_store(
     except BaseException:
         await driver.close()
         raise
-    return SqlStore(driver, entropy, durability, secret)
+    return SqlStore(driver, clock, entropy, durability, secret)
 
 
 def _sqlite(path: Path | None, clock: Clock, entropy: Entropy) -> StoreDriver:

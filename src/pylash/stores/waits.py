@@ -51,13 +51,26 @@ from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id i
 
 _WAITERS = "select run from pylash_effects where wait = ? and outcome is null order by run"
 
-_LOCK_RUN = "select id from pylash_runs where id = ? {update}"
+# In the order of their ids, as everywhere.
+_LOCK_WAITERS = """
+select id from pylash_runs where id in
+  (select run from pylash_effects where wait = ? and outcome is null) order by id {update}"""
 
-_TOUCH = """
-insert into pylash_waits(id, name, session, generation, kind, title)
-values (?, ?, ?, ?, '', '') on conflict do nothing"""
+# An early answer finds no row and makes one; the update only locks the row that is there.
+_LOCK_OR_ADD = """
+insert into pylash_waits(id, name, session, generation, kind, title) values (?, ?, ?, ?, '', '')
+on conflict (id) do update set id = excluded.id
+returning terminal, deadline <= {now},
+  generation < coalesce((select s.generation from pylash_sessions s where s.id = session), 0)"""
 
 _LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? {update}"
+
+_WAKE_WAITERS = """
+update pylash_runs set wake_seq = wake_seq + 1,
+  at = case when state = 'waiting' then {now} else at end,
+  state = case when state = 'waiting' then 'queued' else state end
+where settled is null and id in
+  (select run from pylash_effects where wait = ? and outcome is null)"""
 
 _END = "update pylash_waits set terminal = ?, answered_by = ?, resolved = {now} where id = ?"
 
@@ -109,35 +122,30 @@ class SqlWaits(Port):
         self, name: WaitName, resolution: Resolution, by: str | None = None
     ) -> Steps[ResolveOutcome]:
         """End a wait, once."""
-        runs = yield from _lock_waiters(name)
-        session = session_of(name.scope)
-        yield Statement(_TOUCH, (name.id, encode(name).decode(), session, name.generation))
-        terminal, late = (yield Statement(_LOCK_WAIT, (name.id,))).rows[0]
-        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
-            raise Again
-        if (yield from _status(name)).revoked:
+        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
+        row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
+        terminal, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
+        if revoked:
             return UNKNOWN_OR_REVOKED
         if terminal is not None:
             return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
-        end = Timeout() if late else resolution
-        yield Statement(_END, (encode(end), None if late else by, name.id))
-        for (run,) in runs:
-            yield from wake_run(run)
-        yield Notify(f"wait:{name.id}")
-        return ResolveOutcome("already_resolved", end) if late else ACCEPTED
+        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+            raise Again
+        if late:
+            yield from _end(name, Timeout(), None)
+            return ResolveOutcome("already_resolved", Timeout())
+        yield from _end(name, resolution, by)
+        return ACCEPTED
 
     @operation()
     def expire(self, name: WaitName) -> Steps[WaitStatus]:
         """End a wait whose deadline has passed."""
-        runs = yield from _lock_waiters(name)
+        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
         rows = (yield Statement(_LOCK_WAIT, (name.id,))).rows
         if (yield Statement(_WAITERS, (name.id,))).rows != runs:
             raise Again
         if rows and rows[0][0] is None and rows[0][1]:
-            yield Statement(_END, (encode(Timeout()), None, name.id))
-            for (run,) in runs:
-                yield from wake_run(run)
-            yield Notify(f"wait:{name.id}")
+            yield from _end(name, Timeout(), None)
         return (yield from _status(name))
 
     @operation(read_only=True)
@@ -207,9 +215,9 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
     return WaitStatus(end, bool(revoked), remaining)
 
 
-def _lock_waiters(name: WaitName) -> Steps[list[tuple[int, ...]]]:
-    """Lock the runs that wait for name, in the order of their ids."""
-    runs = (yield Statement(_WAITERS, (name.id,))).rows
-    for (run,) in runs:
-        yield Statement(_LOCK_RUN, (run,))
-    return runs
+def _end(name: WaitName, end: Resolution, by: str | None) -> Steps[None]:
+    """Write the end of a wait that is locked, and wake every run that waits for it."""
+    yield Statement(_END, (encode(end), by, name.id))
+    if (yield Statement(_WAKE_WAITERS, (name.id,))).changed:
+        yield Notify("runs")
+    yield Notify(f"wait:{name.id}")
