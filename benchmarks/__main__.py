@@ -34,8 +34,6 @@ def main() -> int:
     """Run the benchmarks."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    if options.absurd_sql:
-        os.environ["ABSURD_SQL"] = str(options.absurd_sql.resolve())
     try:
         run = _measured(options)
     except KeyboardInterrupt:
@@ -80,12 +78,6 @@ def _options() -> argparse.Namespace:
         default=RESULTS / "latest.json",
         metavar="PATH",
         help="where the results go (default: benchmarks/results/latest.json)",
-    )
-    parser.add_argument(
-        "--absurd-sql",
-        type=Path,
-        metavar="PATH",
-        help="the file with absurd's schema, which its package lacks (default: $ABSURD_SQL)",
     )
     return parser.parse_args()
 

@@ -9,10 +9,32 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
+MAY_BLOCK = {
+    # A lone commit on a quick disk: docs/decisions/0003.
+    "sqlite3.Connection.execute": ("pylash/stores/sqlite.py", {"_committed_here"}),
+    "sqlite3.Cursor.fetchall": ("pylash/stores/sqlite.py", {"_committed_here"}),
+    # One byte into a pipe that is read before the next one is written.
+    "os.write": ("pylash/stores/sqlite.py", {"_flush"}),
+    # asyncpg looks for the password file and the certificates of the user when it connects.
+    "os.stat": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+    "os.path.abspath": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+}
+"""What our code may do on the event loop although it blocks, and where."""
+
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_blocks_the_loop() -> Iterator[None]:
+    """Fail a test in which our code blocks the event loop."""
+    with blockbuster_ctx("pylash", excluded_modules=["pylash.testing"]) as detector:
+        for function, (file, callers) in MAY_BLOCK.items():
+            detector.functions[function].can_block_in(file, callers)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,25 +4,24 @@ Rule 1. Workers run only while a task is measured: idle ones would poll the serv
 Rule 2. Rates are taken from the first step to the last, inside the tasks.
 Rule 3. A worker has one connection. Measure B gives absurd several, which is its faster way.
 
-Its schema is not part of its package: ``ABSURD_SQL`` names the file that creates it.
+Its schema comes with its command-line tool.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from absurd_sdk import AsyncAbsurd
+from absurdctl import BUNDLED_SCHEMA_SQL
 
-from benchmarks.contender import PAYLOAD, POSTGRES_SYNC, Contender, Facts, Unavailable, Wakes
+from benchmarks.contender import PAYLOAD, POSTGRES_SYNC, Contender, Facts, Wakes
 from benchmarks.lines import Load
 
 QUEUE: Final = "bench"
@@ -77,7 +76,7 @@ class AbsurdContender(Contender):
 
     async def open(self) -> Facts:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(_schema())
+            connection.execute(BUNDLED_SCHEMA_SQL)
             shown = [connection.execute(f"show {name}").fetchall() for name in POSTGRES_SYNC]
         sync = {name: rows[0][0] for name, rows in zip(POSTGRES_SYNC, shown, strict=True)}
         self._client = AsyncAbsurd(self.url, queue_name=QUEUE)
@@ -156,13 +155,6 @@ class AbsurdContender(Contender):
         self._reached.release()  # also when it runs again to go on; nobody counts by then
         await context.await_event(f"go:{params['key']}:{params['number']}")
         self._wakes[params["key"]].resumed(params["number"])
-
-
-def _schema() -> bytes:
-    path = os.environ.get("ABSURD_SQL")
-    if not path:
-        raise Unavailable("its schema is not in its package; set ABSURD_SQL to its absurd.sql")
-    return Path(path).read_bytes()
 
 
 async def _work() -> dict[str, Any]:

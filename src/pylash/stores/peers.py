@@ -53,8 +53,20 @@ class FileLocks:
 
     async def acquire(self, worker: WorkerId) -> None:
         """Take worker's lock for as long as this process lives; once taken, it is kept."""
-        if worker in self._held:
-            return
+        if worker not in self._held:
+            self._held[worker] = await asyncio.to_thread(self._acquire, worker)
+
+    async def is_free(self, worker: WorkerId) -> bool:
+        """Return whether nobody holds worker's lock; a free lock's file is removed."""
+        return await asyncio.to_thread(self._is_free, worker)
+
+    async def release(self, worker: WorkerId) -> None:
+        """Give worker's lock up and remove its file, and the folder if it was the last."""
+        fd = self._held.pop(worker, None)
+        if fd is not None:
+            await asyncio.to_thread(self._release, worker, fd)
+
+    def _acquire(self, worker: WorkerId) -> int:
         self._folder.mkdir(exist_ok=True)
         fd = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -62,10 +74,9 @@ class FileLocks:
         except OSError as error:
             os.close(fd)
             raise StoreBusy(f"The worker name {worker!r} is in use: choose another.") from error
-        self._held[worker] = fd
+        return fd
 
-    async def is_free(self, worker: WorkerId) -> bool:
-        """Return whether nobody holds worker's lock; a free lock's file is removed."""
+    def _is_free(self, worker: WorkerId) -> bool:
         path = self._folder / worker
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -80,14 +91,10 @@ class FileLocks:
             os.close(fd)
         return True
 
-    async def release(self, worker: WorkerId) -> None:
-        """Give worker's lock up and remove its file, and the folder if it was the last."""
-        fd = self._held.pop(worker, None)
-        if fd is None:
-            return
+    def _release(self, worker: WorkerId, fd: int) -> None:
         (self._folder / worker).unlink(missing_ok=True)
         os.close(fd)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # others are still there
             self._folder.rmdir()
 
 
@@ -97,6 +104,9 @@ class PokeFile:
     def __init__(self, database: Path, name: bytes) -> None:
         self._path = f"{database}-poke"
         self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        os.truncate(
+            self._fd, COUNTERS * 8
+        )  # once and for all: growing it later would look like a poke
         self._offset = int.from_bytes(name, "big") % COUNTERS * 8
         self._count = int.from_bytes(os.pread(self._fd, 8, self._offset), "big")
         self._seen = self._others()

@@ -147,7 +147,7 @@ class SqliteDriver:
         if self._poke is not None:
             self._poke.close()
             await self._loop.run_in_executor(self._reader, self._reading.close)
-        self._reader.shutdown()
+        await asyncio.to_thread(self._reader.shutdown)
         await asyncio.to_thread(self._connection.close)
 
     def _connect(self) -> sqlite3.Connection:

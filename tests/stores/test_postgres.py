@@ -1,0 +1,130 @@
+"""The PostgreSQL driver: batches, the server's clock, the anchor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pylash.durable import SECOND, Instant, JournalEntry, ProcessScope, WorkerId
+from pylash.runtime import SystemClock
+from pylash.stores.postgres import PostgresDriver, dialect
+from pylash.testing import SimClock
+from pylash.testing.suites import together
+from pylash.values import LeaseLost
+from tests.backends import PostgresBackend, eventually
+
+
+def entry(key: str) -> JournalEntry:
+    return JournalEntry(key, "durable_step", b"hash", b"{}", b"1", 1, started=1)
+
+
+class ShiftedClock(SystemClock):
+    """A machine whose clock is an hour ahead."""
+
+    def now(self) -> Instant:
+        return Instant(super().now() + 3_600 * SECOND)
+
+
+def test_parameters_are_numbered_and_words_filled_in() -> None:
+    assert dialect("select a from b where c = ? and d = ? {share}") == (
+        "select a from b where c = $1 and d = $2 for share"
+    )
+
+
+async def test_rows_that_come_together_are_written_together_and_judged_alone(
+    postgres: str,
+) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        stale = (await store.journal.attach(ProcessScope("q"), WorkerId("w"))).fence
+        await store.journal.attach(ProcessScope("q"), WorkerId("v"))
+        await store.journal.record(fence, entry("taken"))
+
+        async def record(where: Any, key: str) -> str:
+            try:
+                return (await store.journal.record(where, entry(key))).key
+            except LeaseLost as error:
+                return error.code
+
+        many = [record(fence, f"step-{n}") for n in range(50)]
+        results = await together(*many, record(stale, "late"), record(fence, "taken"))
+        assert results == [*(f"step-{n}" for n in range(50)), "lease_lost", "taken"]
+
+
+async def test_leases_are_judged_by_the_servers_clock(postgres: str) -> None:
+    async with PostgresBackend(postgres) as backend:
+        mine, ahead = await backend.store(), await backend.store()
+        assert isinstance(ahead.driver, PostgresDriver)
+        ahead.journal._clock = ShiftedClock()
+        await mine.workers.join(WorkerId("mine"), 60 * SECOND)
+        await mine.journal.attach(ProcessScope("p"), WorkerId("mine"))
+        await ahead.workers.join(WorkerId("ahead"), 60 * SECOND)
+        assert await ahead.workers.bury_the_dead(WorkerId("ahead")) == []
+
+
+async def test_in_a_test_the_servers_clock_is_ours_to_set(postgres: str) -> None:
+    clock = SimClock()
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store(clock)
+        await store.workers.join(WorkerId("w"), 60 * SECOND)
+        await store.workers.join(WorkerId("me"), 86_400 * SECOND)
+        assert await store.workers.bury_the_dead(WorkerId("me")) == []
+        await clock.advance("2m")
+        assert await store.workers.bury_the_dead(WorkerId("me")) == [WorkerId("w")]
+
+
+async def test_a_lost_anchor_is_replaced_and_hears_again(postgres: str) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store, other = await backend.store(), await backend.store()
+        await store.workers.join(WorkerId("w"), 60 * SECOND)
+        assert isinstance(store.driver, PostgresDriver)
+        heard = asyncio.Event()
+        store.subscribe(lambda topic: heard.set() if topic == "" else None)
+        connection = await asyncpg.connect(backend.url)
+        await connection.execute(
+            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'"
+        )
+        async with asyncio.timeout(10):
+            await heard.wait()  # whatever was missed meanwhile is looked up
+
+        async def held() -> bool:
+            sql = "select count(*) from pg_locks where locktype = 'advisory'"
+            return bool(await connection.fetchval(sql))
+
+        assert await eventually(held)
+        assert await other.workers.bury_the_dead(WorkerId("other")) == []
+        await connection.close()
+
+
+async def test_cancelling_a_caller_leaves_no_transaction_half_way(postgres: str) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(_attach(store))
+            await asyncio.sleep(0)
+            task.cancel()
+        again = await store.journal.attach(ProcessScope("p"), WorkerId("w"))
+        assert again.fence.token == 1
+
+
+async def _attach(store: Any) -> None:
+    await store.journal.attach(ProcessScope("p"), WorkerId("w"))
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_operations_on_one_row_take_their_turns(postgres: str, count: int) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+
+        async def wake() -> None:
+            await store.runs.wake(fence.run)
+
+        await together(*(wake() for _ in range(count)))
+        run = await store.runs.get(ProcessScope("p"))
+        assert run is not None
+        assert run.wake_seq == count

@@ -1,0 +1,202 @@
+"""The SQLite driver: shared commits, fairness between processes, and pokes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylash.durable import SECOND, JournalEntry, ProcessScope, WorkerId
+from pylash.runtime import SystemClock, system_entropy
+from pylash.stores import SqlStore, open_store, peers
+from pylash.stores.sql import Operation, Statement, Steps
+from pylash.stores.sqlite import SqliteDriver
+from pylash.testing.suites import together
+from tests.backends import SqliteBackend
+
+
+def driver_of(store: SqlStore) -> SqliteDriver:
+    assert isinstance(store.driver, SqliteDriver)
+    return store.driver
+
+
+def commits(driver: SqliteDriver) -> list[int]:
+    """Keep the sizes of the batches that driver commits."""
+    sizes = list[int]()
+    honest = driver._run_together
+
+    def run_together(jobs: list[Any]) -> int:
+        sizes.append(len(jobs))
+        return honest(jobs)
+
+    driver._run_together = run_together  # type: ignore[method-assign]
+    return sizes
+
+
+def entry(key: str) -> JournalEntry:
+    return JournalEntry(key, "durable_step", b"hash", b"{}", b"1", 1, started=1)
+
+
+async def test_concurrent_callers_share_a_commit(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        sizes = commits(driver_of(store))
+
+        async def record(n: int) -> None:
+            await store.journal.record(fence, entry(f"step-{n}"))
+
+        await together(*(record(n) for n in range(200)))
+        assert sum(sizes) == 200
+        assert len(sizes) <= 2
+
+
+async def test_one_refused_operation_leaves_its_neighbours_alone(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        await store.journal.record(fence, entry("taken"))
+
+        def broken() -> Steps[None]:
+            yield Statement("insert into pylash_meta(name, value) values ('x', 'y')")
+            raise ValueError("a bug in an operation")
+
+        async def run(operation: Operation[Any]) -> str:
+            try:
+                await store.driver.run(operation)
+            except ValueError:
+                return "refused"
+            return "done"
+
+        async def record(key: str) -> str:
+            await store.journal.record(fence, entry(key))
+            return "done"
+
+        results = await together(
+            record("a"), run(Operation("broken", broken)), record("taken"), record("b")
+        )
+        assert results == ["done", "refused", "done", "done"]
+        rows = await store.driver.run(Operation("look", _names))
+        assert "x" not in rows
+
+
+def _names() -> Steps[set[str]]:
+    return {name for (name,) in (yield Statement("select name from pylash_meta")).rows}
+
+
+async def test_a_renewal_goes_before_what_waits(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        await store.workers.join(WorkerId("w"), SECOND)
+        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        done = list[str]()
+
+        async def record(n: int) -> None:
+            await store.journal.record(fence, entry(f"step-{n}"))
+            done.append("record")
+
+        async def beat() -> None:
+            await store.workers.beat(WorkerId("w"), SECOND)
+            done.append("beat")
+
+        await together(*(record(n) for n in range(5)), beat())
+        assert done[0] == "beat"
+
+
+async def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        other = sqlite3.connect(backend.path, isolation_level=None)
+        other.execute("begin immediate")
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(store.journal.attach(ProcessScope("p"), WorkerId("w")))
+            await asyncio.sleep(0.05)
+            assert not task.done()
+            other.execute("commit")
+        other.close()
+        assert task.result().fence.token == 1
+
+
+def _write_in_a_process(url: str, name: str, count: int) -> None:
+    async def main() -> None:
+        store = await open_store(url, clock=SystemClock(), entropy=system_entropy)
+        worker = WorkerId(name)
+        await store.workers.join(worker, 60 * SECOND)
+        fence = (await store.journal.attach(ProcessScope(name), worker)).fence
+        for n in range(count):
+            await store.journal.record(fence, entry(f"step-{n}"))
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_three_processes_write_to_one_file_and_nothing_is_lost(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    context = multiprocessing.get_context("spawn")
+    writers = [
+        context.Process(target=_write_in_a_process, args=(url, f"w{n}", 200)) for n in range(3)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(50)
+        assert writer.exitcode == 0
+    connection = sqlite3.connect(tmp_path / "shared.db")
+    assert connection.execute("select count(*) from pylash_effects").fetchone() == (600,)
+    connection.close()
+
+
+async def test_a_read_is_not_kept_waiting_by_a_writer(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        other = sqlite3.connect(backend.path, isolation_level=None)
+        other.execute("begin immediate")
+        async with asyncio.timeout(5):
+            assert await store.waits.listed() == []
+        other.execute("rollback")
+        other.close()
+
+
+@pytest.mark.parametrize("kernel_tells", [True, False])
+async def test_a_poke_of_another_process_is_heard_and_our_own_is_not(
+    kernel_tells: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel_tells:
+        monkeypatch.setattr(peers, "_inotify", lambda _: None)
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+    mine, other = (peers.PokeFile(tmp_path / "db", name) for name in (b"1", b"2"))
+    mine.watch(loop, heard.set)
+    mine.poke()
+    await asyncio.sleep(0.06)
+    assert not heard.is_set()
+    other.poke()
+    async with asyncio.timeout(5):
+        await heard.wait()
+    mine.close()
+    other.close()
+
+
+async def test_a_missed_poke_is_noticed_by_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.stores.sqlite.NET_SECONDS", 0.05)
+    monkeypatch.setattr(peers.PokeFile, "poke", lambda _: None)
+    async with SqliteBackend(tmp_path) as backend:
+        store, other, heard = await backend.store(), await backend.store(), asyncio.Event()
+        store.subscribe(lambda _: heard.set())
+        await asyncio.sleep(0.1)
+        await other.journal.attach(ProcessScope("p"), WorkerId("w"))
+        async with asyncio.timeout(5):
+            await heard.wait()
+
+
+async def test_closing_leaves_no_lock_files_behind(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        host = await backend.host()
+        assert len(list(Path(f"{backend.path}-workers").iterdir())) == 1
+        await host.close()
+    assert not Path(f"{backend.path}-workers").exists()
