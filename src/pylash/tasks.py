@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -17,33 +18,36 @@ class TaskOwner:
     """Owns tasks that outlive the call that started them."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._awaited: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._serving: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start work whose outcome somebody awaits."""
+        """Start work whose outcome somebody awaits, and who keeps the task until then."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._awaited.add(task)
         return task
 
     def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that runs until the owner closes; its failure is raised there."""
-        self.start(work).add_done_callback(self._keep_failure)
+        """Start work that nobody awaits; its failure is raised when the owner closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._serving.add(task)
+        task.add_done_callback(self._served)
 
-    def _keep_failure(self, task: asyncio.Task[None]) -> None:
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failures.append(error)
 
     async def finish(self) -> None:
-        """Wait until every task has ended, those they start included."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait until all work that is served has ended, what it starts meanwhile included."""
+        while self._serving:
+            await asyncio.wait(self._serving)
         await self.close()
 
     async def close(self) -> None:
         """Cancel every task, wait for their ends, and raise the first failure nobody saw."""
-        tasks = set(self._tasks)
+        tasks = {task for task in (*self._awaited, *self._serving) if not task.done()}
         for task in tasks:
             task.cancel()
         if tasks:
