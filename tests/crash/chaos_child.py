@@ -35,6 +35,12 @@ def expected(scope: int, step: int) -> int:
     return scope * 1_000 + step
 
 
+def finished(path: str) -> set[int]:
+    """Return the scopes that somebody has seen through to their end."""
+    with open(path, encoding="utf-8") as log:
+        return {int(line.split()[0]) for line in log if line.endswith("finished\n")}
+
+
 async def work(host: JournalHost, number: int, log: int) -> None:
     """Run one scope: steps in pairs at once, a sleep, and a wait that somebody has to answer."""
     scope = ProcessScope(f"p{number}")
@@ -76,13 +82,14 @@ def _asked(command: Any, key: str) -> Any:
 
 async def main(url: str, path: str, seed: str, scopes: str) -> None:
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    left = list(range(int(scopes)))
+    left = sorted(set(range(int(scopes))) - finished(path))
     random.Random(seed).shuffle(left)
     async with open_host(url, migrate=True) as host:
         while left:
             number = left.pop(0)
             try:
                 await work(host, number, log)
+                os.write(log, f"{number} finished\n".encode())
             except (LashError, ExceptionGroup) as error:
                 if not _elsewhere(error):
                     raise

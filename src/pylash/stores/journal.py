@@ -43,6 +43,9 @@ from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge
 LOADED_BYTES: Final = 4 * 1024
 """Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
 
+HEAVY_BYTES: Final = 64 * 1024
+"""Outcomes over this size are written by themselves, and never on the event loop."""
+
 INLINE_BYTES: Final = 1024 * 1024
 """Outcomes over this size are stored by reference."""
 
@@ -162,10 +165,11 @@ class SqlJournal(Port):
         if size > MAX_BYTES:
             raise PayloadTooLarge(size, MAX_BYTES)
         row = _row(fence, entry)
-        if size > INLINE_BYTES:
-            return self.driver.run(Operation("record", partial(_record, fence, entry, row)))
-        bulk = Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key), entry)
         steps = partial(_record, fence, entry, row)
+        if size > HEAVY_BYTES:
+            bare = size <= INLINE_BYTES
+            return self.driver.run(Operation("record", steps, bare=bare, heavy=True))
+        bulk = Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key), entry)
         return self.driver.run(Operation("record", steps, bare=True, bulk=bulk))
 
     @operation(bare=True)

@@ -34,6 +34,7 @@ COMMAND_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 BACKOFF_SECONDS: Final = 0.1
+REPEAT_SECONDS: Final = 0.001
 LOCKS_SETTLE_SECONDS: Final = 3.0
 """After a reconnect everyone's locks are free for a moment; no one is dead because of that."""
 CHANNEL: Final = "pylash"
@@ -45,6 +46,7 @@ _LOST = (
     asyncpg.InternalClientError,  # it was interrupted half-way and cannot be used again
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
 )
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
 
@@ -117,13 +119,11 @@ class PostgresDriver:
         """Connect, and drop the anchor."""
         self._loop = asyncio.get_running_loop()
         try:
-            link = await self._connect()
+            await self.locks.connect()
         except (*_LOST, asyncpg.PostgresError) as error:
             raise _unreachable(error) from error
-        self._idle.append(link)
-        self._open = True
-        await self.locks.connect()
         self._tasks.serve(self.locks.keep())
+        self._open = True
 
     async def close(self) -> None:
         """Finish what was submitted, then disconnect."""
@@ -190,14 +190,16 @@ class PostgresDriver:
                 async with self._borrowed() as link:
                     return await self._drive(link, operation)
             except _REPEAT:
-                await asyncio.sleep(0)
+                await asyncio.sleep(REPEAT_SECONDS)
             except _LOST as error:
+                if isinstance(error, ValueError):  # a parameter asyncpg cannot encode
+                    raise _refused(error) from error
                 if waited >= RETRY_SECONDS:
                     raise _unreachable(error) from error
                 await asyncio.sleep(BACKOFF_SECONDS)
                 waited += BACKOFF_SECONDS
             except asyncpg.PostgresError as error:
-                raise _translated(error) from error
+                raise _refused(error) from error
 
     @contextlib.asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[_Link]:
@@ -381,7 +383,7 @@ def _unreachable(error: BaseException) -> StoreUnavailable:
     )
 
 
-def _translated(error: asyncpg.PostgresError) -> StoreError:
+def _refused(error: Exception) -> StoreError:
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(
             f"PostgreSQL's disk is full and nothing of the operation was written ({error})."

@@ -69,7 +69,7 @@ class Operation(msgspec.Struct, Generic[T]):
     """A unit of work on the database.
 
     ``bare``: only its first statement writes, so it needs no transaction around it.
-    ``urgent``: goes before what waits already.
+    ``urgent``: goes before what waits already. ``heavy``: takes its time.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Operation(msgspec.Struct, Generic[T]):
     urgent: bool = False
     read_only: bool = False
     bulk: Bulk | None = None
+    heavy: bool = False
 
 
 class Driver(Protocol):

@@ -51,6 +51,7 @@ T = TypeVar("T")
 BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
 BUSY_TRIES: Final = 50_000
+AGAIN_TRIES: Final = 10
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
 PAGES_OF_A_COMMIT: Final = 4
@@ -88,6 +89,7 @@ class _Job(msgspec.Struct, eq=False):
     result: Any = None
     error: BaseException | None = None
     topics: list[str] = []
+    tries: int = 0
 
 
 class SqliteDriver:
@@ -119,7 +121,7 @@ class SqliteDriver:
         self._connection = await asyncio.to_thread(self._connect)
         if self.path is not None:
             self._reading = await self._loop.run_in_executor(self._reader, self._connect_reader)
-            self._poke = PokeFile(self.path, self._entropy(8))
+            self._poke = await asyncio.to_thread(PokeFile, self.path, self._entropy(8))
             self._poke.watch(self._loop, lambda: self.publish(""))
             self._tasks.serve(self._notice_others())
         self._ring_in, self._ring_out = os.pipe()
@@ -247,9 +249,11 @@ class SqliteDriver:
 
     def _committed_here(self, batch: list[_Job]) -> bool:
         """Commit a lone job on the loop if it will be quick: no lock to wait for, no checkpoint."""
-        if self._mean_seconds >= QUICK_SECONDS or self._pages >= CHECKPOINT_PAGES:
+        operation = batch[0].operation
+        slow = self._mean_seconds >= QUICK_SECONDS or self._pages >= CHECKPOINT_PAGES
+        if slow or operation.heavy:
             return False
-        bulk = batch[0].operation.bulk
+        bulk = operation.bulk
         try:
             if bulk is not None:
                 return self._inserted_here(batch[0], bulk)
@@ -299,10 +303,11 @@ class SqliteDriver:
         seen = None
         while True:
             await asyncio.sleep(NET_SECONDS)
-            version = await self._loop.run_in_executor(self._reader, self._data_version)
-            if seen not in (None, version):
-                self.publish("")
-            seen = version
+            with contextlib.suppress(sqlite3.Error):  # whoever uses the database will hear of it
+                version = await self._loop.run_in_executor(self._reader, self._data_version)
+                if seen not in (None, version):
+                    self.publish("")
+                seen = version
 
     # --- the threads' side ---
 
@@ -317,15 +322,22 @@ class SqliteDriver:
         while os.read(self._ring_in, 1):
             batch = self._batch
             done = 0
-            while done < len(batch):
-                done += self._commit(batch[done:])
-            self._tell_others(batch)
-            if self._pages >= CHECKPOINT_PAGES:
-                self._pages = 0
-                # Readers may hold some of it back: the rest is done the next time.
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
+            try:
+                while done < len(batch):
+                    done += self._commit(batch[done:])
+                self._tell_others(batch)
+                self._checkpoint_if_due()
+            except BaseException as error:  # noqa: BLE001 - nobody may be left waiting
+                for job in batch[done:]:
+                    job.error = error
             os.write(self._done_out, b"x")
+
+    def _checkpoint_if_due(self) -> None:
+        if self._pages >= CHECKPOINT_PAGES:
+            self._pages = 0
+            # Readers may hold some of it back: the rest is done the next time.
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
     def _tell_others(self, batch: list[_Job]) -> None:
         if self._poke is not None and any(job.topics for job in batch):
@@ -343,10 +355,13 @@ class SqliteDriver:
         except BaseException as error:  # noqa: BLE001 - every job gets a verdict of its own
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
-            if len(jobs) == 1:
-                jobs[0].error = error
-                return 1
-            return sum(self._commit([job]) for job in jobs)
+            if len(jobs) > 1:
+                return sum(self._commit([job]) for job in jobs)
+            if isinstance(error, Again) and jobs[0].tries < AGAIN_TRIES:
+                jobs[0].tries += 1
+                return self._commit(jobs)
+            jobs[0].error = error
+            return 1
         self._count_commit(started, taken)
         return taken
 
@@ -386,12 +401,13 @@ class SqliteDriver:
             return False
         self._connection.execute("release rows")
         for job, bulk in zip(jobs, bulks, strict=True):
-            job.result = bulk.value
+            job.result, job.error = bulk.value, None
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
         """Run one job; a refusal of its own undoes it and leaves its neighbours."""
         job.topics.clear()
+        job.error = None  # it may have been refused in a batch that was undone as a whole
         saved = not (alone or job.operation.bare)
         if saved:
             self._connection.execute("savepoint job")

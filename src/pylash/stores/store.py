@@ -104,7 +104,9 @@ async def open_store(
     try:
         if_new = migrate is not False
         secret = await driver.run(
-            Operation("migrate", lambda: _migrate(entropy, always=always, if_new=if_new))
+            Operation(
+                "migrate", lambda: _migrate(entropy, always=always, if_new=if_new), heavy=True
+            )
         )
     except BaseException:
         await driver.close()
