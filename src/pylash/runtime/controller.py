@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -27,8 +27,6 @@ from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
     Cancellation,
-    Clock,
-    DurabilityTier,
     EffectController,
     Envelope,
     ExecutionScope,
@@ -42,19 +40,14 @@ from pylash.durable import (
     ResolveOutcome,
     Sleep,
     SleepOutcome,
-    Store,
     WaitIdentity,
-    WaitName,
     WaitOpening,
     WaitStatus,
     scope_name,
 )
 from pylash.runtime.executors import sleep_unless
 from pylash.runtime.flights import Flight
-from pylash.runtime.membership import Membership
 from pylash.runtime.records import answer, failed, perform
-from pylash.runtime.waiting import LiveWaits
-from pylash.tasks import TaskOwner
 from pylash.values import (
     EffectReplayMismatch,
     JournalFull,
@@ -68,49 +61,13 @@ from pylash.values import (
     first_difference,
 )
 
+if TYPE_CHECKING:
+    from pylash.runtime.journal import JournalHost
+
 WARN_ENTRIES: Final = 5_000
 MAX_ENTRIES: Final = 50_000
 
 _log = logging.getLogger("pylash")
-
-
-class Worker(Protocol):
-    """What a controller needs of the host that made it."""
-
-    store: Store
-    clock: Clock
-    tasks: TaskOwner
-    live: LiveWaits
-    membership: Membership
-    durability: DurabilityTier
-
-    def name_in(self, key: str) -> WaitName:
-        """Return the wait that key names."""
-        ...
-
-    def forget(self, scope: ExecutionScope) -> None:
-        """Hand out a new controller next time."""
-        ...
-
-    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
-        """Return the signed key of a wait."""
-        ...
-
-    async def resolve(
-        self, key: str, resolution: Resolution, *, by: str | None = None
-    ) -> ResolveOutcome:
-        """Answer a wait."""
-        ...
-
-    async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
-    ) -> Resolution:
-        """Return how the wait ended."""
-        ...
-
-    async def revoke_waits(self, session_id: str) -> None:
-        """Make every key of the session unknown."""
-        ...
 
 
 class _Asked(msgspec.Struct):
@@ -145,12 +102,8 @@ class JournalController(EffectController):
 
     supports_durable_effects = True
 
-    def __init__(self, host: Worker, scope: ExecutionScope) -> None:
+    def __init__(self, host: JournalHost, scope: ExecutionScope) -> None:
         self.durability = host.durability
-        self.wait_key = host.wait_key  # type: ignore[method-assign]  # waits are the host's
-        self.resolve = host.resolve  # type: ignore[method-assign]
-        self.wait = host.wait  # type: ignore[method-assign]
-        self.revoke_waits = host.revoke_waits  # type: ignore[method-assign]
         self._host = host
         self._scope = scope
         self._attaching = asyncio.Lock()
@@ -170,8 +123,7 @@ class JournalController(EffectController):
             raise MissingReplayKey(envelope.invocation.effect_id)
         kind = envelope.command.kind
         if kind in COMPOSITE:
-            _, record = await perform(envelope, local)
-            return answer(record, kind)
+            return (await perform(envelope, local)).answer(kind)
         canonical = envelope.canonical()
         asked = _Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
         attached = self._attached or await self._attach()
@@ -187,6 +139,26 @@ class JournalController(EffectController):
         elif flight.digest != asked.digest:
             raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
         return await flight.join()
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait: waits are the host's."""
+        return await self._host.wait_key(scope, wait)
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        """Answer a wait."""
+        return await self._host.resolve(key, resolution, by=by)
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+    ) -> Resolution:
+        """Return how the wait ended."""
+        return await self._host.wait(key, cancel=cancel, timeout=timeout)
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make every key of the session unknown."""
+        await self._host.revoke_waits(session_id)
 
     # --- the record ---
 
@@ -274,14 +246,14 @@ class JournalController(EffectController):
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
         started = host.clock.now()
-        data, record = await perform(asked.envelope, local)
+        performed = await perform(asked.envelope, local)
         self._flights[asked.key].recording = True
-        entry = asked.entry(started, data, host.clock.now())
+        entry = asked.entry(started, performed.data, host.clock.now())
         stands = await host.store.journal.record(fence, entry)
         if stands is not entry:
             return await self._stand(stands, asked)
         self._entries[asked.key] = entry
-        return answer(record, asked.envelope.command.kind)
+        return performed.answer(asked.envelope.command.kind)
 
     async def _stand(self, entry: JournalEntry, asked: _Asked) -> Outcome:
         """Take the entry that holds our key, whoever wrote it, and answer with it."""
@@ -306,7 +278,7 @@ class JournalController(EffectController):
         try:
             await sleep_unless(clock, (entry.due - now) / SECOND, cancel)
         except RuntimeEffectSleepCancelled as error:
-            data, _ = failed(error, asked.envelope.command.kind)
+            data = failed(error, asked.envelope.command.kind).data
             ended = replace(entry, outcome=data, size=len(data), ended=clock.now())
             return await self._stand(await journal.close(fence, ended), asked)
         return SleepOutcome()

@@ -8,11 +8,14 @@ Rule 2. When the last caller has left, work that is still being performed is can
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from pylash.durable import Outcome
 from pylash.tasks import TaskOwner
+
+_log = logging.getLogger("pylash")
 
 
 class Flight:
@@ -50,6 +53,8 @@ class Flight:
                 caller.cancel()
             raise
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
+            if not self._callers:
+                _log.warning("an effect failed after its callers had left: %s", error)
             for caller in self._callers:
                 if not caller.done():
                     caller.set_exception(error)

@@ -36,7 +36,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.runtime.executors import cancelled_first
-from pylash.runtime.records import answer, perform
+from pylash.runtime.records import perform
 from pylash.runtime.system import SystemClock, system_entropy
 from pylash.values import AwaitEventUnknownOrRevoked, RuntimeEffectLocalExecutorUnavailable
 
@@ -124,8 +124,7 @@ class InlineController(EffectController):
             )
         if isinstance(command, Process):
             raise RuntimeEffectLocalExecutorUnavailable(command.kind)
-        _, record = await perform(envelope, local)
-        return answer(record, command.kind)
+        return (await perform(envelope, local)).answer(command.kind)
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""

@@ -70,8 +70,25 @@ Record = Returned | Failed
 _RECORDS: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-async def perform(envelope: Envelope, local: LocalExecutor) -> tuple[bytes, Record]:
-    """Run the effect and return its record, a result or a failure, as written and as read."""
+class Performed(msgspec.Struct, frozen=True):
+    """An effect that was performed: its record as written and as read back, and what it raised."""
+
+    data: bytes
+    record: Record
+    cause: Exception | None = None
+
+    def answer(self, kind: EffectKind) -> Outcome:
+        """Return the outcome, or raise the failure, with the traceback of its cause."""
+        if self.cause is None:
+            return answer(self.record, kind)
+        try:
+            return answer(self.record, kind)
+        except LashError as error:
+            raise error from self.cause
+
+
+async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
+    """Run the effect and return its record, a result or a failure."""
     try:
         outcome = await local.execute(envelope)
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
@@ -81,7 +98,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> tuple[bytes, Reco
         return failed(error, envelope.command.kind)
 
 
-def returned(outcome: Outcome) -> tuple[bytes, Record]:
+def returned(outcome: Outcome) -> Performed:
     """Return the record of an outcome, or refuse one that would not come back as it is."""
     record = Returned(outcome)
     try:
@@ -94,7 +111,7 @@ def returned(outcome: Outcome) -> tuple[bytes, Record]:
     back = _RECORDS.decode(data)
     if back != record:
         _refuse(outcome)
-    return data, back
+    return Performed(data, back)
 
 
 def _refuse(outcome: Outcome) -> None:
@@ -104,10 +121,10 @@ def _refuse(outcome: Outcome) -> None:
         refuse(getattr(outcome, field), path)
 
 
-def failed(error: Exception, kind: EffectKind) -> tuple[bytes, Record]:
+def failed(error: Exception, kind: EffectKind) -> Performed:
     """Return the record of a failure."""
     failure = Failed(_code(error, kind), _message(error), type(error).__name__, _data(error))
-    return encode(failure), failure
+    return Performed(encode(failure), failure, error)
 
 
 def answer(record: Record | bytes, kind: EffectKind) -> Outcome:

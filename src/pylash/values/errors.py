@@ -342,6 +342,9 @@ class StepFailed(LashError):
         super().__init__(message, code=code, data=data)
         self.type_name = type_name
 
+    def __str__(self) -> str:
+        return f"{self.type_name}: {super().__str__()}"
+
 
 class PluginError(Exception):
     """Raised by a plugin; an effect that fails with it is recorded under the code ``plugin``."""
