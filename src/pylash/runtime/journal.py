@@ -6,7 +6,6 @@ Rule 2. A controller that lost its run is forgotten: who asks again attaches ane
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -18,7 +17,6 @@ from pylash.durable import (
     EffectHost,
     Entropy,
     ExecutionScope,
-    Instant,
     LeaseTimings,
     Resolution,
     ResolveOutcome,
@@ -28,6 +26,7 @@ from pylash.durable import (
     WaitIdentity,
     WaitName,
     WaitOpening,
+    WaitView,
     checked_identity,
     checked_scope,
     session_of,
@@ -39,16 +38,10 @@ from pylash.tasks import TaskOwner
 from pylash.values import AwaitEventUnknownOrRevoked
 
 
-class OpenWait(msgspec.Struct, frozen=True):
+class OpenWait(WaitView, frozen=True):
     """An open wait as people see it; ``key`` answers it."""
 
     key: str
-    kind: str
-    title: str
-    tool: str | None
-    arguments: Any
-    opened: Instant
-    deadline: Instant | None
 
 
 class JournalHost(EffectHost):
@@ -139,13 +132,8 @@ class JournalHost(EffectHost):
         views = await self.store.waits.listed(session_id)
         return [
             OpenWait(
-                self.signer.key(view.name.scope, view.name.wait, view.name.generation),
-                view.kind,
-                view.title,
-                view.tool,
-                view.arguments,
-                view.opened,
-                view.deadline,
+                **msgspec.structs.asdict(view),
+                key=self.signer.key(view.name.scope, view.name.wait, view.name.generation),
             )
             for view in views
         ]

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from pylash.durable import Clock, Entropy, WorkerId
-from pylash.stores.sql import Again, Notify, Operation, Rows, Steps
+from pylash.stores.sql import Again, Notify, Operation, Publisher, Rows, Steps
 from pylash.tasks import TaskOwner
 from pylash.values import StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnavailable
 
@@ -95,14 +95,14 @@ class _Link:
         return Rows(rows, int(changed) if changed.isdigit() else 0)
 
 
-class PostgresDriver:
+class PostgresDriver(Publisher):
     """Runs operations on one PostgreSQL database."""
 
     def __init__(self, url: str, clock: Clock | None, entropy: Entropy) -> None:
         self._url = url
         self._clock = clock
         self._name = entropy(8).hex()
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__()
         self._idle: list[_Link] = []
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
@@ -165,16 +165,6 @@ class PostgresDriver:
             self._writers += 1
             self._writes.serve(self._write_rows())
         return future
-
-    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener after commits that have something for others."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def publish(self, topic: str) -> None:
-        """Tell the listeners of this process."""
-        for listener in tuple(self._listeners):
-            listener(topic)
 
     def hear(self, payload: str) -> None:
         """Take what another process notified; our own echo is known already."""

@@ -89,6 +89,23 @@ class Driver(Protocol):
         ...
 
 
+class Publisher:
+    """Tells the listeners of this process what was committed: base of the drivers."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str], None]] = []
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener after commits that have something for others; return how to stop."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, topic: str) -> None:
+        """Tell everyone who listens."""
+        for listener in tuple(self._listeners):
+            listener(topic)
+
+
 class Port:
     """Base of the stores' ports: operations as methods."""
 

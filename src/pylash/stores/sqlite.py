@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -32,19 +32,11 @@ import msgspec
 
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
-from pylash.stores.sql import Again, Bulk, Notify, Operation, Rows, Statement, Steps
+from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
+from pylash.stores.sqlite_errors import translated
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
-from pylash.values import (
-    StoreBusy,
-    StoreClosed,
-    StoreError,
-    StoreFull,
-    StoreNotADatabase,
-    StorePathUnwritable,
-    StoreUnavailable,
-    encode,
-)
+from pylash.values import StoreClosed, StorePathUnwritable, encode
 
 T = TypeVar("T")
 
@@ -92,7 +84,7 @@ class _Job(msgspec.Struct, eq=False):
     tries: int = 0
 
 
-class SqliteDriver:
+class SqliteDriver(Publisher):
     """Runs operations on one SQLite file, or in memory."""
 
     def __init__(self, path: Path | None, clock: Clock, entropy: Entropy) -> None:
@@ -100,7 +92,7 @@ class SqliteDriver:
         self.locks: Locks = NoLocks() if path is None else FileLocks(path)
         self._clock = clock
         self._entropy = entropy
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__()
         self._pending: deque[_Job] = deque()
         self._batch: list[_Job] = []
         self._busy = False
@@ -153,7 +145,7 @@ class SqliteDriver:
         await asyncio.to_thread(self._connection.close)
 
     def _connect(self) -> sqlite3.Connection:
-        with _translated(self.path):
+        with translated(self.path):
             if self.path is not None and not self.path.parent.is_dir():
                 raise StorePathUnwritable(
                     f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
@@ -184,7 +176,7 @@ class SqliteDriver:
         return connection
 
     def _connect_reader(self) -> sqlite3.Connection:
-        with _translated(self.path):
+        with translated(self.path):
             connection = self._raw_connection()
             connection.execute("pragma query_only = on")
             return connection
@@ -221,16 +213,6 @@ class SqliteDriver:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         return job.future
-
-    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener after commits that have something for others."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def publish(self, topic: str) -> None:
-        """Tell the listeners of this process."""
-        for listener in tuple(self._listeners):
-            listener(topic)
 
     def _flush(self) -> None:
         """Hand everything that waits to the idle writer."""
@@ -315,7 +297,7 @@ class SqliteDriver:
         return int(self._reading.execute("pragma data_version").fetchall()[0][0])
 
     def _read(self, operation: Operation[T]) -> T:
-        with _translated(self.path):
+        with translated(self.path):
             return _drive(self._reading, operation, [])
 
     def _write_forever(self) -> None:
@@ -347,7 +329,7 @@ class SqliteDriver:
         """Run jobs in one transaction, as many as fit its time; return how many were dealt with."""
         started = self._clock.monotonic()
         try:
-            with _translated(self.path):
+            with translated(self.path):
                 if not begun:
                     self._when_free(self._connection, "begin immediate")
                 taken = self._run_together(jobs)
@@ -467,42 +449,3 @@ def _params(statement: Statement) -> tuple[Any, ...]:
     if list not in map(type, statement.params):
         return statement.params
     return tuple(encode(p).decode() if isinstance(p, list) else p for p in statement.params)
-
-
-@contextlib.contextmanager
-def _translated(path: Path | None) -> Iterator[None]:
-    """Raise SQLite's errors as ours, by their codes."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind, sentence = _ERRORS.get(code, (StoreUnavailable, "failed"))
-        raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
-
-
-_ERRORS: dict[int, tuple[type[StoreError], str]] = {
-    sqlite3.SQLITE_FULL: (
-        StoreFull,
-        "is full and nothing of the operation was written: free some disk space",
-    ),
-    sqlite3.SQLITE_NOTADB: (
-        StoreNotADatabase,
-        "is a file of another kind: choose another path, or move the file away",
-    ),
-    sqlite3.SQLITE_CORRUPT: (StoreNotADatabase, "is damaged: restore it from a backup"),
-    sqlite3.SQLITE_CANTOPEN: (
-        StorePathUnwritable,
-        "cannot be opened: check that it is a file in a folder you may write to",
-    ),
-    sqlite3.SQLITE_READONLY: (
-        StorePathUnwritable,
-        "cannot be written: check the permissions of the file and its folder",
-    ),
-    sqlite3.SQLITE_PERM: (StorePathUnwritable, "may not be accessed: check its permissions"),
-    sqlite3.SQLITE_BUSY: (
-        StoreBusy,
-        "is held by another process for too long: end the program that keeps it locked",
-    ),
-    sqlite3.SQLITE_LOCKED: (StoreBusy, "is held by another connection for too long"),
-    sqlite3.SQLITE_IOERR: (StoreUnavailable, "could not be read or written"),
-}

@@ -1,0 +1,56 @@
+"""SQLite's errors as ours, told apart by their codes, never by their texts."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from pylash.values import (
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreNotADatabase,
+    StorePathUnwritable,
+    StoreUnavailable,
+)
+
+
+@contextlib.contextmanager
+def translated(path: Path | None) -> Iterator[None]:
+    """Raise SQLite's errors as ours, by their codes."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        kind, sentence = _ERRORS.get(code, (StoreUnavailable, "failed"))
+        raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
+
+
+_ERRORS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_FULL: (
+        StoreFull,
+        "is full and nothing of the operation was written: free some disk space",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        StoreNotADatabase,
+        "is a file of another kind: choose another path, or move the file away",
+    ),
+    sqlite3.SQLITE_CORRUPT: (StoreNotADatabase, "is damaged: restore it from a backup"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StorePathUnwritable,
+        "cannot be opened: check that it is a file in a folder you may write to",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        StorePathUnwritable,
+        "cannot be written: check the permissions of the file and its folder",
+    ),
+    sqlite3.SQLITE_PERM: (StorePathUnwritable, "may not be accessed: check its permissions"),
+    sqlite3.SQLITE_BUSY: (
+        StoreBusy,
+        "is held by another process for too long: end the program that keeps it locked",
+    ),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "is held by another connection for too long"),
+    sqlite3.SQLITE_IOERR: (StoreUnavailable, "could not be read or written"),
+}
