@@ -15,6 +15,7 @@ from pylash.durable import (
     ScopedController,
     WaitIdentity,
 )
+from pylash.values import Duration
 from tests.backends import OpenedHost
 
 
@@ -66,7 +67,7 @@ class SerialHost(EffectHost):
         return await self._inner.resolve(key, resolution, by=by)
 
     async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
     ) -> Resolution:
         return await self._inner.wait(key, cancel=cancel, timeout=timeout)
 

@@ -24,27 +24,28 @@ async def open_host(
 ) -> AsyncIterator[JournalHost]:
     """Open a store and a durable effect host over it.
 
-    ``store`` defaults to ``PYLASH_STORE``, ``secret`` to ``PYLASH_SECRET`` or the one the store made
-    for itself; of several secrets the first signs and all verify. A ``clock`` of your own becomes
+    ``store`` defaults to ``PYLASH_STORE`` or else ``sqlite:///pylash.db``, ``secret`` to
+    ``PYLASH_SECRET`` or the one the store made for itself; of several secrets the first signs and all
+    verify. A ``clock`` of your own becomes
     the store's clock too.
 
     >>> async with open_host("sqlite:///agents.db") as host:
     ...     controller = host.scoped(ProcessScope("nightly"))
     """
     opened = await open_store(
-        store or os.environ.get("PYLASH_STORE") or DEFAULT_STORE,
+        os.environ.get("PYLASH_STORE") or DEFAULT_STORE if store is None else store,
         clock=clock or SystemClock(),
         entropy=system_entropy,
         migrate=migrate,
         simulated=clock is not None,
     )
     try:
-        secrets = _secrets(secret or os.environ.get("PYLASH_SECRET")) or [opened.secret]
+        given = (os.environ.get("PYLASH_SECRET") or opened.secret) if secret is None else secret
         host = JournalHost(
             opened,
             clock=clock or SystemClock(),
             entropy=system_entropy,
-            signer=Signer(secrets),
+            signer=Signer(_secrets(given)),
             timings=timings,
         )
         await host.open()
@@ -56,8 +57,6 @@ async def open_host(
         await opened.close()
 
 
-def _secrets(secret: str | bytes | Sequence[str | bytes] | None) -> list[bytes]:
-    if not secret:
-        return []
+def _secrets(secret: str | bytes | Sequence[str | bytes]) -> list[bytes]:
     several = [secret] if isinstance(secret, str | bytes) else secret
     return [one.encode() if isinstance(one, str) else one for one in several]

@@ -132,7 +132,7 @@ async def test_a_wait_keeps_its_first_deadline_across_restarts(backend: Backend)
     store = await backend.store(clock)
     host = await backend.host(store, clock=clock)
     key = await host.wait_key(SCOPE, CustomWait("go"))
-    options = await_options(timeout=3_600 * SECOND)
+    options = await_options(timeout="1h")
     async with asyncio.TaskGroup() as group:
         task = group.create_task(host.scoped(SCOPE).controller.execute(waiting(key, "go"), options))
         await eventually(host.open_waits)

@@ -102,6 +102,7 @@ from pylash.durable.waits import (
     WaitIdentity,
     WaitName,
     checked_identity,
+    checked_resolution,
 )
 
 __all__ = (
@@ -187,6 +188,7 @@ __all__ = (
     "WorkerId",
     "Workers",
     "checked_identity",
+    "checked_resolution",
     "checked_scope",
     "envelope",
     "expect",

@@ -21,7 +21,7 @@ import msgspec
 
 from pylash.durable.scopes import ExecutionScope, session_of, turn_of
 from pylash.durable.waits import Resolution, unsigned
-from pylash.values import RuntimeEffectWrongOutcome, encode
+from pylash.values import RuntimeEffectWrongOutcome, decode, encode, refuse
 
 
 class EffectKind(StrEnum):
@@ -157,6 +157,8 @@ Command = (
     | DurableStep
 )
 """What crosses the boundary inwards."""
+
+_COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 
 
 # --- outcomes ---
@@ -326,13 +328,13 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         Not covered: scope, causal parent, attempt, label, times and turn index.
         """
         command = self.command
-        return encode(
-            {
-                "kind": command.kind,
-                "name": self.invocation.effect_id,
-                "command": command.hashed(),
-            }
-        )
+        covered = command.hashed()
+        text = encode(covered)
+        back = _COMMANDS.decode(text) if covered is command else decode(text)
+        if back != covered:
+            refuse(covered, "$.command")
+        name = encode(self.invocation.effect_id)
+        return b'{"command":%b,"kind":"%b","name":%b}' % (text, command.kind.encode(), name)
 
     def stable_hash(self) -> str:
         """Return the SHA-256 over the canonical text: same input, same hash."""

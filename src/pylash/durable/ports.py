@@ -35,7 +35,7 @@ from pylash.durable.waits import (
     WaitIdentity,
     WaitName,
 )
-from pylash.values import AwaitEventUnsupported
+from pylash.values import AwaitEventUnsupported, Duration
 
 # --- the world ---
 
@@ -141,9 +141,9 @@ class Boundary:
         key: str,
         *,
         cancel: Cancellation | None = None,
-        timeout: int | None = None,
+        timeout: Duration | None = None,
     ) -> Resolution:
-        """Return how the wait ended; being cancelled or late (``timeout`` in microseconds) ends it.
+        """Return how the wait ended; being cancelled, or late by ``timeout``, ends it for everyone.
 
         Cancellation: safe, the wait stays open; only ``cancel`` ends it.
         """

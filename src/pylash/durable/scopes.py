@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pylash.values import MissingExecutionScopeId, encode
+from pylash.values import InvalidExecutionScope, MissingExecutionScopeId, encode
 
 
 class TurnScope(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -92,7 +92,9 @@ def scope_type(scope: ExecutionScope) -> str:
 
 
 def checked_scope(scope: ExecutionScope) -> ExecutionScope:
-    """Return scope, or refuse it with ``missing_execution_scope_id``."""
+    """Return scope, or refuse one that is none or has a blank id."""
+    if not isinstance(scope, ExecutionScope):
+        raise InvalidExecutionScope(scope)
     for field in scope.__struct_fields__:
         if not getattr(scope, field).strip():
             raise MissingExecutionScopeId(scope_type(scope), field)

@@ -20,7 +20,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pylash.durable.scopes import ExecutionScope, checked_scope
-from pylash.values import InvalidAwaitEventWaitIdentity, SecretInvalid, encode
+from pylash.values import (
+    InvalidAwaitEventWaitIdentity,
+    InvalidResolution,
+    SecretInvalid,
+    encode,
+    refuse,
+    write,
+)
 
 VERSION: Final = "v1"
 MIN_SECRET_BYTES: Final = 16
@@ -117,8 +124,20 @@ def unsigned(key: str) -> str:
     return key.partition(".")[2].partition(".")[2].rpartition(".")[0]
 
 
+def checked_resolution(resolution: Resolution) -> Resolution:
+    """Return resolution, or refuse one that is none, or whose value would not come back."""
+    if not isinstance(resolution, Resolution):
+        raise InvalidResolution(resolution)
+    if RESOLUTIONS.decode(write(resolution)) != resolution:
+        for field in resolution.__struct_fields__:
+            refuse(getattr(resolution, field))
+    return resolution
+
+
 def checked_identity(wait: WaitIdentity) -> WaitIdentity:
     """Return wait, or refuse it with ``invalid_await_event_wait_identity``."""
+    if not isinstance(wait, WaitIdentity):
+        raise InvalidAwaitEventWaitIdentity(wait)
     for field in wait.__struct_fields__:
         value = getattr(wait, field)
         if value < 1 if isinstance(value, int) else not value.strip():
@@ -141,8 +160,10 @@ class Signer(msgspec.Struct, frozen=True):
         body = f"{VERSION}.{_kid(self.secrets[0])}.{_text(encode(name))}"
         return f"{body}.{_mac(self.secrets[0], body)}"
 
-    def name(self, key: str) -> WaitName | None:
+    def name(self, key: object) -> WaitName | None:
         """Return the name in key, or None if none of our secrets signed it."""
+        if not isinstance(key, str):
+            return None
         body, _, mac = key.rpartition(".")
         version, _, rest = body.partition(".")
         kid, _, payload = rest.partition(".")

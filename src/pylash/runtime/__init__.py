@@ -14,6 +14,7 @@ from pylash.runtime.executors import (
 )
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost, OpenWait
+from pylash.runtime.steps import durable_step
 from pylash.runtime.system import SystemClock, system_entropy
 
 __all__ = (
@@ -26,6 +27,7 @@ __all__ = (
     "any_executor",
     "await_options",
     "direct_executor",
+    "durable_step",
     "process_executor",
     "sleep_executor",
     "step_executor",

@@ -47,8 +47,9 @@ from pylash.durable import (
 )
 from pylash.runtime.executors import sleep_unless
 from pylash.runtime.flights import Flight
-from pylash.runtime.records import answer, failed, perform
+from pylash.runtime.records import answer, check_call, failed, perform
 from pylash.values import (
+    Duration,
     EffectReplayMismatch,
     JournalFull,
     LeaseHeld,
@@ -118,6 +119,7 @@ class JournalController(EffectController):
         Cancellation: safe before ``local`` returns (nothing is recorded); after it, the record
         is written all the same.
         """
+        check_call(envelope, local)
         key = envelope.invocation.replay_key
         if not key:
             raise MissingReplayKey(envelope.invocation.effect_id)
@@ -151,7 +153,7 @@ class JournalController(EffectController):
         return await self._host.resolve(key, resolution, by=by)
 
     async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
     ) -> Resolution:
         """Return how the wait ended."""
         return await self._host.wait(key, cancel=cancel, timeout=timeout)
@@ -171,6 +173,8 @@ class JournalController(EffectController):
             try:
                 attached = await journal.attach(self._scope, membership.worker)
             except LeaseHeld:
+                attached = None
+            if attached is None:
                 await membership.bury_the_dead()  # its owner may have died this very second
                 attached = await journal.attach(self._scope, membership.worker)
             self._attached_at = self._host.clock.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 import msgspec
@@ -26,9 +27,11 @@ from pylash.durable import (
 )
 from pylash.runtime.system import SystemClock
 from pylash.values import (
+    Duration,
     RuntimeEffectLocalExecutorMismatch,
     RuntimeEffectLocalExecutorUnavailable,
     RuntimeEffectSleepCancelled,
+    micros,
 )
 
 Perform = Callable[[Envelope], Awaitable[Outcome]]
@@ -77,12 +80,17 @@ class Executor(msgspec.Struct):
         return await self.perform(envelope)
 
 
-def step_executor(run: Callable[[Any], Awaitable[Any]]) -> Executor:
-    """Return an executor that runs a durable step: ``run`` takes the step's input."""
+def step_executor(run: Callable[[Any], Any]) -> Executor:
+    """Return an executor that runs a durable step: ``run`` takes the step's input.
+
+    A plain function runs in a thread, so that it does not hold up the event loop.
+    """
 
     async def perform(envelope: Envelope) -> Outcome:
         assert isinstance(envelope.command, DurableStep)  # the executor takes no other
-        return DurableStepOutcome(await run(envelope.command.input))
+        given = envelope.command.input
+        value = run(given) if iscoroutinefunction(run) else await asyncio.to_thread(run, given)
+        return DurableStepOutcome(await value if isawaitable(value) else value)
 
     return Executor("step", _STEP, perform)
 
@@ -92,9 +100,10 @@ def sleep_executor(cancel: Cancellation | None = None, clock: Clock | None = Non
     return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or _CLOCK)
 
 
-def await_options(cancel: Cancellation | None = None, timeout: int | None = None) -> Executor:
-    """Return how a wait may end early (``timeout`` in microseconds); it runs nothing itself."""
-    return Executor("await options", frozenset(), _unavailable, cancel, timeout)
+def await_options(cancel: Cancellation | None = None, timeout: Duration | None = None) -> Executor:
+    """Return how a wait may end early; it runs nothing itself."""
+    late = None if timeout is None else micros(timeout)
+    return Executor("await options", frozenset(), _unavailable, cancel, late)
 
 
 def process_executor() -> Executor:

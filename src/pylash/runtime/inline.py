@@ -33,12 +33,18 @@ from pylash.durable import (
     Timeout,
     WaitIdentity,
     WaitName,
+    checked_resolution,
     session_of,
 )
 from pylash.runtime.executors import cancelled_first
-from pylash.runtime.records import perform
+from pylash.runtime.records import check_call, perform
 from pylash.runtime.system import SystemClock, system_entropy
-from pylash.values import AwaitEventUnknownOrRevoked, RuntimeEffectLocalExecutorUnavailable
+from pylash.values import (
+    AwaitEventUnknownOrRevoked,
+    Duration,
+    RuntimeEffectLocalExecutorUnavailable,
+    micros,
+)
 
 
 class MemoryWaits:
@@ -56,6 +62,7 @@ class MemoryWaits:
 
     def resolve(self, key: str, resolution: Resolution) -> ResolveOutcome:
         """End a wait, once."""
+        checked_resolution(resolution)
         name = self._valid(key)
         if name is None:
             return UNKNOWN_OR_REVOKED
@@ -117,6 +124,7 @@ class InlineController(EffectController):
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Run the effect; nothing is recorded."""
+        check_call(envelope, local)
         command = envelope.command
         if isinstance(command, AwaitEvent):
             return AwaitEventOutcome(
@@ -141,10 +149,10 @@ class InlineController(EffectController):
         return self._waits.resolve(key, resolution)
 
     async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
     ) -> Resolution:
         """Return how the wait ended."""
-        return await self._waits.wait(key, cancel, timeout)
+        return await self._waits.wait(key, cancel, None if timeout is None else micros(timeout))
 
     async def revoke_waits(self, session_id: str) -> None:
         """Make the session's keys unknown."""

@@ -28,6 +28,7 @@ from pylash.durable import (
     WaitOpening,
     WaitView,
     checked_identity,
+    checked_resolution,
     checked_scope,
     session_of,
 )
@@ -35,7 +36,7 @@ from pylash.runtime.controller import JournalController
 from pylash.runtime.membership import Membership
 from pylash.runtime.waiting import LiveWaits
 from pylash.tasks import TaskOwner
-from pylash.values import AwaitEventUnknownOrRevoked
+from pylash.values import AwaitEventUnknownOrRevoked, Duration, micros
 
 
 class OpenWait(WaitView, frozen=True):
@@ -107,20 +108,22 @@ class JournalHost(EffectHost):
 
         Cancellation: atomic.
         """
+        checked_resolution(resolution)
         name = self.signer.name(key)
         if name is None:
             return UNKNOWN_OR_REVOKED
         return await self.live.resolve(name, resolution, by)
 
     async def wait(
-        self, key: str, *, cancel: Cancellation | None = None, timeout: int | None = None
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
     ) -> Resolution:
         """Return how the wait ended.
 
         Cancellation: safe, the wait stays open; only ``cancel`` ends it.
         """
-        opening = WaitOpening(name=self.name_in(key), timeout=timeout)
-        return await self.live.wait(opening.name, self.store.waits.open(opening), cancel)
+        name = self.name_in(key)
+        opening = WaitOpening(name=name, timeout=None if timeout is None else micros(timeout))
+        return await self.live.wait(name, self.store.waits.open(opening), cancel)
 
     async def revoke_waits(self, session_id: str) -> None:
         """Make every key of the session unknown, and wake who waits for one."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from pylash.durable import SECOND, Clock, Entropy, LeaseTimings, Store, WorkerId
+from pylash.runtime.system import process_name
 from pylash.tasks import TaskOwner
 from pylash.values import StoreError
 
@@ -21,7 +22,7 @@ class Membership:
     """A worker's place in its store."""
 
     def __init__(self, store: Store, clock: Clock, entropy: Entropy, timings: LeaseTimings) -> None:
-        self.worker = WorkerId(f"w{entropy(8).hex()}")
+        self.worker = WorkerId(f"{process_name()}-{entropy(4).hex()}")
         self._store = store
         self._clock = clock
         self._timings = timings

@@ -7,11 +7,13 @@ Rule 3. Being detached, losing the lease or diverging is nobody's outcome and is
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
 
 from pylash.durable import (
+    COMPOSITE,
     OUTCOMES,
     DurableStepOutcome,
     EffectKind,
@@ -23,6 +25,7 @@ from pylash.durable import (
 from pylash.values import (
     DurabilityError,
     EffectFailed,
+    EffectNested,
     LashError,
     MissingReplayKey,
     PayloadTooLarge,
@@ -37,12 +40,17 @@ from pylash.values import (
     ValueNotJson,
     encode,
     refuse,
+    write,
 )
+
+_inside: ContextVar[str | None] = ContextVar("pylash_inside", default=None)
+"""The atomic effect that is being performed here: it is recorded as a whole, its parts are not."""
 
 MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
 
 _NEVER_RECORDED = (
     DurabilityError,
+    EffectNested,
     MissingReplayKey,
     RuntimeEffectLocalExecutorMismatch,
     RuntimeEffectLocalExecutorUnavailable,
@@ -87,8 +95,26 @@ class Performed(msgspec.Struct, frozen=True):
             raise error from self.cause
 
 
+def check_call(envelope: Envelope, local: LocalExecutor) -> None:
+    """Refuse a call that can never work, before anything runs or is recorded."""
+    if not hasattr(local, "execute"):
+        raise RuntimeEffectLocalExecutorMismatch(local, envelope.command.kind)
+    if (outer := _inside.get()) is not None:
+        raise EffectNested(envelope.invocation.effect_id, outer)
+
+
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
     """Run the effect and return its record, a result or a failure."""
+    if envelope.command.kind in COMPOSITE:
+        return await _perform(envelope, local)
+    token = _inside.set(envelope.invocation.effect_id)
+    try:
+        return await _perform(envelope, local)
+    finally:
+        _inside.reset(token)
+
+
+async def _perform(envelope: Envelope, local: LocalExecutor) -> Performed:
     try:
         outcome = await local.execute(envelope)
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
@@ -102,7 +128,7 @@ def returned(outcome: Outcome) -> Performed:
     """Return the record of an outcome, or refuse one that would not come back as it is."""
     record = Returned(outcome)
     try:
-        data = encode(record)
+        data = write(record)
     except ValueNotJson:
         _refuse(outcome)
         raise

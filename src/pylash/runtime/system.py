@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import time
 
 from pylash.durable import Instant
@@ -23,6 +25,11 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
+
+
+def process_name() -> str:
+    """Return the machine and the process, for people who must find them."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", f"{socket.gethostname()}-{os.getpid()}")
 
 
 def system_entropy(size: int) -> bytes:

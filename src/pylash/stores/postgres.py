@@ -21,7 +21,14 @@ import asyncpg
 from pylash.durable import Clock, Entropy, WorkerId
 from pylash.stores.sql import Again, Notify, Operation, Publisher, Rows, Steps
 from pylash.tasks import TaskOwner
-from pylash.values import StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnavailable
+from pylash.values import (
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreUrlInvalid,
+)
 
 T = TypeVar("T")
 
@@ -120,8 +127,15 @@ class PostgresDriver(Publisher):
         self._loop = asyncio.get_running_loop()
         try:
             await self.locks.connect()
-        except (*_LOST, asyncpg.PostgresError) as error:
-            raise _unreachable(error) from error
+        except asyncpg.PostgresError as error:
+            raise StoreUnavailable(
+                f"PostgreSQL refused the connection ({error}): check the database, the user and the "
+                "password in the store URL."
+            ) from None
+        except _LOST as error:
+            raise _unreachable(error) from None
+        except ValueError as error:
+            raise StoreUrlInvalid(self._url, f"is not understood ({error})") from None
         self._tasks.serve(self.locks.keep())
         self._open = True
 

@@ -33,7 +33,7 @@ import msgspec
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
-from pylash.stores.sqlite_errors import translated
+from pylash.stores.sqlite_errors import not_a_database, translated
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
 from pylash.values import StoreClosed, StorePathUnwritable, encode
@@ -50,6 +50,8 @@ PAGES_OF_A_COMMIT: Final = 4
 QUICK_SECONDS: Final = 0.0005
 """A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
+
+MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
     "{now}": "pylash_now()",
@@ -150,6 +152,7 @@ class SqliteDriver(Publisher):
                 raise StorePathUnwritable(
                     f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
                 )
+            self._refuse_other_files()
             connection = self._raw_connection()
             try:
                 self._prepare(connection)
@@ -157,6 +160,15 @@ class SqliteDriver(Publisher):
                 connection.close()
                 raise
             return connection
+
+    def _refuse_other_files(self) -> None:
+        """Leave a file alone that is no database: SQLite would take a very short one for empty."""
+        if self.path is None or not self.path.is_file():
+            return
+        with self.path.open("rb") as file:
+            head = file.read(len(MAGIC))
+        if head not in (b"", MAGIC):
+            raise not_a_database(self.path)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._when_free(connection, "pragma page_size = 2048")

@@ -28,6 +28,12 @@ def translated(path: Path | None) -> Iterator[None]:
         raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
 
 
+def not_a_database(path: Path) -> StoreError:
+    """Return the error for a file of another kind."""
+    kind, sentence = _ERRORS[sqlite3.SQLITE_NOTADB]
+    return kind(f"The store {str(path)!r} {sentence}.")
+
+
 _ERRORS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (
         StoreFull,

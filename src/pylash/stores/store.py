@@ -85,21 +85,17 @@ async def open_store(
     ``migrate``: None brings SQLite up to date and sets up an empty PostgreSQL database, True also
     an older one, False neither. ``simulated`` makes PostgreSQL's time the clock's, for tests.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, rest = _parsed(url)
     match scheme:
-        case "memory" if not rest:
+        case "memory":
             driver: StoreDriver = _sqlite(None, clock, entropy)
             durability, always = DurabilityTier.INLINE, True
-        case "sqlite" if rest.startswith("/") and rest[1:]:
-            driver = _sqlite(Path(rest[1:]), clock, entropy)
+        case "sqlite":
+            driver = _sqlite(Path(rest), clock, entropy)
             durability, always = DurabilityTier.DURABLE, migrate is not False
-        case "postgresql" | "postgres":
+        case _:
             driver = _postgres(url, clock if simulated else None, entropy)
             durability, always = DurabilityTier.DURABLE, migrate is True
-        case "memory" | "sqlite":
-            raise StoreUrlInvalid(url, "names no file" if scheme == "sqlite" else "takes no path")
-        case _:
-            raise StoreUrlInvalid(url, f"has the unknown scheme {scheme!r}")
     await driver.open()
     try:
         if_new = migrate is not False
@@ -112,6 +108,34 @@ async def open_store(
         await driver.close()
         raise
     return SqlStore(driver, clock, entropy, durability, secret)
+
+
+def _parsed(url: str) -> tuple[str, str]:
+    """Return the scheme of url and what follows it, or refuse what nobody understands."""
+    scheme, separator, rest = str(url).partition("://")
+    reason = None
+    if not separator:
+        reason = "has no scheme"
+    elif scheme == "memory":
+        reason = "takes no path" if rest else None
+    elif scheme == "sqlite":
+        reason = _file_trouble(rest)
+        rest = rest[1:]
+    elif scheme not in ("postgresql", "postgres"):
+        reason = f"has the unknown scheme {scheme!r}"
+    if reason is not None:
+        raise StoreUrlInvalid(str(url), reason)
+    return scheme, rest
+
+
+def _file_trouble(rest: str) -> str | None:
+    if not rest.startswith("/"):
+        return "needs three slashes before the file" if rest else "names no file"
+    if not rest[1:]:
+        return "names no file"
+    if rest == "/:memory:":
+        return "names no file, and 'memory://' is the store in memory"
+    return "takes no options" if "?" in rest else None
 
 
 def _sqlite(path: Path | None, clock: Clock, entropy: Entropy) -> StoreDriver:

@@ -30,7 +30,7 @@ from pylash.durable import (
 from pylash.stores.journal import fenced, standing
 from pylash.stores.runs import wake_run
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
-from pylash.values import decode, encode
+from pylash.values import decode, encode, write
 
 _EFFECT = """
 insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
@@ -217,7 +217,7 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
 
 def _end(name: WaitName, end: Resolution, by: str | None) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
-    yield Statement(_END, (encode(end), by, name.id))
+    yield Statement(_END, (write(end), by, name.id))
     if (yield Statement(_WAKE_WAITERS, (name.id,))).changed:
         yield Notify("runs")
     yield Notify(f"wait:{name.id}")

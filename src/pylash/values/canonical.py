@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +25,13 @@ DIFFERENCE_BYTES: Final = 8 * 1024
 """Up to this size a command is kept whole beside its hash; above it, hashes by path."""
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_WRITER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
+_INSTEAD: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((tuple, set, frozenset), "a list"),
+    ((bytes, bytearray), "text, such as base64"),
+    ((date, time, timedelta, Decimal), "str()"),
+)
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -43,6 +51,18 @@ def encode(value: Any) -> bytes:
     return data
 
 
+def write(value: Any) -> bytes:
+    """Return JSON that keeps the order of keys: for what is read back, not hashed.
+
+    It does not see what JSON changes silently: compare what comes back.
+    """
+    try:
+        return _WRITER.encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        refuse(value)
+        raise ValueNotJson("$", str(error)) from error
+
+
 def decode(data: bytes) -> Any:
     """Return the plain JSON value of data."""
     return _DECODER.decode(data)
@@ -55,7 +75,7 @@ def stable_hash(value: Any) -> bytes:
 
 def round_trip(value: Any) -> Any:
     """Return value as it will be read back, or refuse it with the path of what would change."""
-    back = decode(encode(value))
+    back = decode(write(value))
     if back != value:
         refuse(value)
     return back
@@ -76,7 +96,14 @@ def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
             for step, item in _parts(value, path):
                 refuse(item, f"{path}{step}", depth + 1)
         case _:
-            raise ValueNotJson(path, f"a {type(value).__name__} would not come back as one")
+            raise ValueNotJson(path, _unfit(value))
+
+
+def _unfit(value: Any) -> str:
+    kind = type(value).__name__
+    article = "an" if kind[0] in "aeiou" else "a"
+    instead = next((text for types, text in _INSTEAD if isinstance(value, types)), "plain JSON")
+    return f"{article} {kind} would not come back as one, use {instead}"
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:

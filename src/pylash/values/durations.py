@@ -11,6 +11,8 @@ from pylash.values.errors import DurationInvalid
 Duration = str | float | timedelta
 """A text such as ``"2d"``, seconds, or a timedelta."""
 
+MICROSECONDS = 1_000_000
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -27,8 +29,19 @@ def seconds(duration: Duration) -> float:
         if found is None:
             raise DurationInvalid(duration)
         value = float(found[1]) * _UNITS[found[2]]
-    else:
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
         value = float(duration)
+    else:
+        raise DurationInvalid(duration)
     if not math.isfinite(value) or value < 0:
         raise DurationInvalid(duration)
     return value
+
+
+def micros(duration: Duration) -> int:
+    """Return duration in microseconds.
+
+    >>> micros("2s")
+    2000000
+    """
+    return round(seconds(duration) * MICROSECONDS)

@@ -97,12 +97,46 @@ class MissingExecutionScopeId(Misuse):
         )
 
 
-class InvalidAwaitEventWaitIdentity(Misuse):
-    """A wait identity has a blank part, or an ordinal below 1."""
+class InvalidExecutionScope(Misuse):
+    """Something else was given where a scope is needed."""
 
-    def __init__(self, wait_type: str, field: str) -> None:
-        wanted = "of at least 1" if field == "ordinal" else "that is not blank"
-        super().__init__(f"A wait of type {wait_type!r} needs a {field} {wanted}.")
+    def __init__(self, given: object) -> None:
+        super().__init__(
+            f"A scope is needed and {given!r} is none: use ProcessScope, TurnScope, QueueDrainScope, "
+            "SessionDeleteScope or RuntimeOperationScope."
+        )
+
+
+class InvalidResolution(Misuse):
+    """Something else was given where the end of a wait is needed."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(
+            f"A wait is answered with Ok(value), Err(code, message), Timeout() or Cancelled(), "
+            f"and {given!r} is none of them."
+        )
+
+
+class EffectNested(Misuse):
+    """An effect was asked for inside another one."""
+
+    def __init__(self, inner: str, outer: str) -> None:
+        super().__init__(
+            f"Effect {inner!r} was asked for inside effect {outer!r}, which is recorded as a whole: "
+            "ask for them one after the other."
+        )
+
+
+class InvalidAwaitEventWaitIdentity(Misuse):
+    """A wait identity is none, has a blank part, or an ordinal below 1."""
+
+    def __init__(self, given: object, field: str | None = None) -> None:
+        if field is None:
+            sentence = f"{given!r} is none: use ToolCompletion, ProcessSignal or CustomWait."
+        else:
+            wanted = "of at least 1" if field == "ordinal" else "that is not blank"
+            sentence = f"one of type {given!r} needs a {field} {wanted}."
+        super().__init__(f"A wait needs an identity, and {sentence}")
 
 
 class MissingReplayKey(Misuse):
@@ -125,8 +159,15 @@ class RuntimeEffectWrongOutcome(Misuse):
 class RuntimeEffectLocalExecutorMismatch(Misuse):
     """A local executor was given a command that is not its own."""
 
-    def __init__(self, executor: str, kind: str) -> None:
-        super().__init__(f"The {executor} executor cannot run a {kind} command.")
+    def __init__(self, executor: object, kind: str) -> None:
+        if isinstance(executor, str):
+            sentence = f"The {executor} executor cannot run a {kind} command."
+        else:
+            sentence = (
+                f"A {kind} command needs a local executor and {executor!r} is none: "
+                "wrap a function with step_executor(...)."
+            )
+        super().__init__(sentence)
 
 
 class RuntimeEffectLocalExecutorUnavailable(Misuse):
@@ -167,8 +208,9 @@ class StoreUrlInvalid(Misuse):
     """A store URL that no driver understands."""
 
     def __init__(self, url: str, reason: str) -> None:
+        shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
         super().__init__(
-            f"The store URL {url!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
+            f"The store URL {shown!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
             "or 'postgresql://user@host/database'."
         )
 
@@ -286,7 +328,10 @@ class LeaseHeld(DurabilityError):
     """The scope is being executed by a live worker elsewhere."""
 
     def __init__(self, scope: str, owner: str) -> None:
-        super().__init__(f"{scope} is being executed by worker {owner!r}; wait for it or stop it.")
+        super().__init__(
+            f"The run of {scope} belongs to worker {owner!r}, which is alive: try again when it has "
+            "ended, or stop that process."
+        )
 
 
 class EffectReplayMismatch(DurabilityError):
@@ -294,8 +339,8 @@ class EffectReplayMismatch(DurabilityError):
 
     def __init__(self, key: str, difference: str) -> None:
         super().__init__(
-            f"The effect {key!r} was recorded with other input ({difference}): deploy code that asks "
-            "for the same thing under this key, or give the new step a new name.",
+            f"The effect {key!r} was recorded for something else ({difference}): deploy code that asks "
+            "for the same thing under this key, or give what is new a new key.",
             data={"key": key, "difference": difference},
         )
 
@@ -329,13 +374,13 @@ class RuntimeStore(LashError):
 
 
 class EffectFailed(LashError):
-    """An effect failed with an exception that has no code of its own."""
+    """An effect other than a step failed with an exception that has no code of its own."""
 
 
 class StepFailed(LashError):
-    """A step failed, live or replayed: always this class, with the failure's own code.
+    """A step failed with an exception of its own; live and replayed it is always this class.
 
-    ``type_name`` is the class of the exception the step raised.
+    It has the failure's own code if that has one. ``type_name`` is the class of the exception the step raised.
     """
 
     def __init__(self, code: str, message: str, type_name: str, data: Any = None) -> None:
