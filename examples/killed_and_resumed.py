@@ -13,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pylash import DurableStep, JournalHost, ProcessScope, RuntimeScope, envelope, open_host
-from pylash import step_executor as executor
+from pylash import JournalHost, ProcessScope, durable_step, open_host
 
 ORDER = ProcessScope("order-7")
 
@@ -44,16 +45,12 @@ async def send_mail(to: str) -> dict[str, Any]:
 
 
 async def run_order(host: JournalHost) -> None:
-    """Run the order: every step crosses the boundary under a key of its own."""
+    """Run the order: every step crosses the boundary under a name of its own."""
     boundary = host.scoped(ORDER)
     for step, given in ((charge_card, 500), (pack_box, "teapot"), (send_mail, "ann")):
-        name = step.__name__
-        asked = envelope(
-            DurableStep(name, given), scope=RuntimeScope(), effect_id=name, replay_key=name
-        )
-        outcome: Any = await boundary.execute(asked, executor(step))
-        how = "ran" if outcome.value["by"] == os.getpid() else "replayed"
-        say(f"{how} {name} {outcome.value['by']}")
+        done = await durable_step(boundary, step.__name__, step, given)
+        how = "ran" if done["by"] == os.getpid() else "replayed"
+        say(f"{how} {step.__name__} {done['by']}")
 
 
 async def worker(store: str) -> None:
@@ -78,12 +75,18 @@ def tell(mark: str, colour: str, text: str) -> None:
     print(f"{mark} {text}" if PLAIN else f"\x1b[{COLOURS[colour]}m{mark}\x1b[0m {text}", flush=True)
 
 
-def start(store: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a worker process."""
+@contextmanager
+def started(store: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker process; it ends with the story, however that ends."""
     command = [sys.executable, __file__, store]
-    return subprocess.Popen(
+    worker = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def narrate(line: str) -> None:
@@ -97,24 +100,22 @@ def narrate(line: str) -> None:
 
 def story(store: str) -> None:
     """Kill a worker in the middle of a step, and let another finish the work."""
-    first = start(store, SLOW="1")
-    assert first.stdout is not None
-    tell("▶", "grey", f"worker {first.pid} starts order-7 on {store}")
-    for line in first.stdout:
-        if line.strip() == "packing":
-            break
-        narrate(line)
-    first.kill()
-    first.wait()
+    with started(store, SLOW="1") as first:
+        assert first.stdout is not None
+        tell("▶", "grey", f"worker {first.pid} starts order-7 on {store}")
+        for line in first.stdout:
+            if line.strip() == "packing":
+                break
+            narrate(line)
     died = time.perf_counter()
     tell("  ✗", "red", f"pack_box: kill -9 {first.pid}, before its outcome was recorded")
-    second = start(store)
-    assert second.stdout is not None
-    tell("▶", "grey", f"worker {second.pid} starts on the same store")
-    for line in second.stdout:
-        narrate(line)
-    if second.wait() != 0:
-        raise SystemExit(f"worker {second.pid} failed with status {second.returncode}")
+    with started(store) as second:
+        assert second.stdout is not None
+        tell("▶", "grey", f"worker {second.pid} starts on the same store")
+        for line in second.stdout:
+            narrate(line)
+        if second.wait() != 0:
+            raise SystemExit(f"worker {second.pid} failed with status {second.returncode}")
     took = time.perf_counter() - died
     tell(
         "✔", "green", f"order-7 is complete {took:.1f} s after the kill; the card was charged once"
@@ -125,5 +126,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         asyncio.run(worker(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # plain terminals too
+        with suppress(BrokenPipeError), tempfile.TemporaryDirectory() as folder:
             story(f"sqlite:///{Path(folder) / 'orders.db'}")

@@ -63,9 +63,12 @@ async def test_secrets_can_be_given_and_changed(
         assert (await host.resolve(key, Ok(1))).status == "unknown_or_revoked"
 
 
-async def test_a_weak_secret_is_refused_and_the_store_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", ["", "short", []])
+async def test_a_weak_secret_is_refused_and_the_store_closed(
+    tmp_path: Path, secret: str | list[str]
+) -> None:
     with pytest.raises(LashError) as caught:
-        await key_with("short", f"sqlite:///{tmp_path}/agents.db")
+        await key_with(secret, f"sqlite:///{tmp_path}/agents.db")
     assert caught.value.code == "secret_invalid"
 
 

@@ -27,7 +27,20 @@ async def refusal(url: str, migrate: bool | None = None) -> LashError:
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql://host/db", "agents.db", "", "sqlite://", "sqlite:///", "memory://x"]
+    "url",
+    [
+        "mysql://host/db",
+        "agents.db",
+        "",
+        "sqlite:agents.db",
+        "sqlite://",
+        "sqlite://agents.db",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///agents.db?mode=ro",
+        "memory://x",
+        "postgresql://u:p@localhost:port/db",
+    ],
 )
 async def test_a_url_that_nobody_understands_is_refused_with_the_known_ones(url: str) -> None:
     error = await refusal(url)
@@ -70,12 +83,19 @@ asyncio.run(main())
     assert path.read_bytes() == b""
 
 
-async def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["x", "Dear diary, " * 1_000])
+async def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("Dear diary, " * 1_000)
+    path.write_text(text)
     error = await refusal(f"sqlite:///{path}")
     assert error.code == "store_not_a_database"
-    assert path.read_text() == "Dear diary, " * 1_000
+    assert path.read_text() == text
+
+
+async def test_a_password_is_not_shown() -> None:
+    error = await refusal("postgresql://ann:tiger@localhost:port/db")
+    assert "tiger" not in str(error)
+    assert "ann:***@" in error.message
 
 
 @pytest.mark.parametrize(
@@ -86,11 +106,13 @@ async def test_a_server_that_refuses_is_reported(url: str) -> None:
     error = await refusal(url)
     assert error.code == "store_unavailable"
     assert "check the store URL" in error.message
+    assert error.__cause__ is None
 
 
 async def test_a_database_that_does_not_exist_is_reported(postgres: str) -> None:
     error = await refusal(postgres.replace("/postgres?", "/nowhere?"))
     assert error.code == "store_unavailable"
+    assert error.message.startswith("PostgreSQL refused the connection")
     assert "nowhere" in error.message
 
 

@@ -125,6 +125,7 @@ class InlineController(EffectController):
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Run the effect; nothing is recorded."""
         check_call(envelope, local)
+        envelope.canonical()  # what a durable host could not record is refused here too
         command = envelope.command
         if isinstance(command, AwaitEvent):
             return AwaitEventOutcome(

@@ -133,6 +133,16 @@ async def what_would_not_come_back_is_refused_with_its_path(controller: Controll
         holds(path in error.message, f"the message must name {path}: {error.message}")
 
 
+async def input_that_would_not_come_back_is_refused(controller: Controller) -> None:
+    for name, given, path in (
+        ("set", {"a": {1}}, "$.command.input.a "),
+        ("tuple", (1,), "$.command.input "),
+    ):
+        asked = controller.execute(step(f"unfit-input-{name}", given), returning(1))
+        error = await refused(asked, "value_not_json", f"a {name} as input")
+        holds(path in error.message, f"the message must name {path}: {error.message}")
+
+
 async def an_executor_refuses_what_is_not_its_own(controller: Controller) -> None:
     asked = controller.execute(step("not-mine"), sleep_executor())
     await refused(asked, "runtime_effect_local_executor_mismatch", "a sleep executor asked to step")
@@ -156,6 +166,7 @@ DURABLE_STEPS = Suite[Controller](
         an_exception_of_user_code_becomes_a_failure,
         a_value_is_decoded_the_first_time_too,
         what_would_not_come_back_is_refused_with_its_path,
+        input_that_would_not_come_back_is_refused,
         an_executor_refuses_what_is_not_its_own,
         a_sleep_ends_or_is_cancelled,
     ),

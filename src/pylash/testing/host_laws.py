@@ -172,6 +172,16 @@ async def the_first_answer_wins(host: EffectHost) -> None:
     equal(await ended(host, key), error, "what the waiter got")
 
 
+async def what_is_no_answer_is_refused_and_the_wait_stays_open(host: EffectHost) -> None:
+    key = await host.wait_key(_TURN, CustomWait("refused"))
+    for bare in (True, None, "yes", {"status": "ok"}):
+        work = host.resolve(key, bare)  # type: ignore[arg-type]  # the mistake under test
+        await refused(work, "invalid_resolution", f"{bare!r}")
+    for unfit in (Ok({1}), Ok((1, 2)), Ok(float("nan")), Err("code", "message", {1})):
+        await refused(host.resolve(key, unfit), "value_not_json", f"{unfit!r}")
+    equal((await host.resolve(key, Ok("yes"))).status, "accepted", "the right answer afterwards")
+
+
 async def of_many_answers_at_once_one_is_accepted(host: EffectHost) -> None:
     key = await host.wait_key(_TURN, CustomWait("race"))
     outcomes = await together(*(host.resolve(key, Ok(n)) for n in range(20)))
@@ -290,6 +300,7 @@ AWAIT_EVENTS = Suite[EffectHost](
         a_blank_identity_is_refused_after_a_blank_scope,
         an_answer_that_comes_early_is_kept,
         the_first_answer_wins,
+        what_is_no_answer_is_refused_and_the_wait_stays_open,
         of_many_answers_at_once_one_is_accepted,
         every_waiter_gets_the_same_end,
         cancelling_the_waiter_ends_the_wait,
