@@ -12,7 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pylash.durable import Clock, LeaseTimings, Signer
+from pylash.durable import (
+    SECOND,
+    Attached,
+    Clock,
+    LeaseTimings,
+    ProcessScope,
+    Signer,
+    WorkerId,
+)
 from pylash.runtime import JournalHost, SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store
 
@@ -153,6 +161,12 @@ class PostgresBackend(Backend):
             await connection.execute(sql)
         finally:
             await connection.close()
+
+
+async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached:
+    """Attach the run of a process for a worker that is alive."""
+    await store.workers._join(WorkerId(worker), 3_600 * SECOND)
+    return await store.journal.attach(ProcessScope(process), WorkerId(worker))
 
 
 async def eventually(look: Callable[[], Awaitable[T]]) -> T:

@@ -7,11 +7,17 @@ Rule 2. A failure that nobody awaits is raised when the owner closes, never lost
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
+
+GRACE_SECONDS: Final = 10.0
+"""How long a cancelled task may take to end."""
+
+_log = logging.getLogger("pylash")
 
 
 class TaskOwner:
@@ -37,20 +43,26 @@ class TaskOwner:
     def _served(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a background task failed", exc_info=error)
             self._failures.append(error)
 
     async def finish(self) -> None:
-        """Wait until all work that is served has ended, what it starts meanwhile included."""
-        while self._serving:
-            await asyncio.wait(self._serving)
+        """Wait until all work has ended, what it starts meanwhile included."""
+        while tasks := self._undone():
+            await asyncio.wait(tasks)
         await self.close()
+
+    def _undone(self) -> set[asyncio.Task[Any]]:
+        return {task for task in (*self._awaited, *self._serving) if not task.done()}
 
     async def close(self) -> None:
         """Cancel every task, wait for their ends, and raise the first failure nobody saw."""
-        tasks = {task for task in (*self._awaited, *self._serving) if not task.done()}
+        tasks = self._undone()
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            _, stubborn = await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+            for task in stubborn:
+                _log.warning("abandoned a task that ignores being cancelled: %s", task)
         if self._failures:
             raise self._failures.pop(0)

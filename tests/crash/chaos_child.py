@@ -93,7 +93,8 @@ async def main(url: str, path: str, seed: str, scopes: str) -> None:
             except (LashError, ExceptionGroup) as error:
                 if not _elsewhere(error):
                     raise
-                left.append(number)  # another worker has it; look again later
+                if number not in finished(path):  # another worker has it, and may be killed yet
+                    left.append(number)
                 await asyncio.sleep(0.01)
 
 

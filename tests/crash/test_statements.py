@@ -20,6 +20,7 @@ import pytest
 
 from pylash.durable import (
     SECOND,
+    Answer,
     CustomWait,
     Fence,
     JournalEntry,
@@ -62,12 +63,13 @@ class Scenario(NamedTuple):
     act: Callable[[SqlStore, Memo], Awaitable[object]]
 
 
-async def nothing(_: SqlStore) -> None:
-    return
+async def nothing(store: SqlStore) -> None:
+    await store.workers._join(W2, ALIVE)
 
 
 async def owned(store: SqlStore, ttl: int = ALIVE) -> Fence:
     await store.workers._join(W1, ttl)
+    await store.workers._join(W2, ALIVE)
     return (await store.journal.attach(SCOPES[0], W1)).fence
 
 
@@ -96,6 +98,8 @@ async def waiting_long(store: SqlStore) -> Fence:
 
 
 async def enqueued(store: SqlStore, lane: str | None = None) -> None:
+    await store.workers._join(W1, ALIVE)
+    await store.workers._join(W2, ALIVE)
     for scope in SCOPES[:3]:
         await tick(store)
         await store.runs.enqueue(NewRun(scope=scope, kind="process", target="work", lane=lane))
@@ -103,7 +107,6 @@ async def enqueued(store: SqlStore, lane: str | None = None) -> None:
 
 async def claimed(store: SqlStore) -> Fence:
     await enqueued(store)
-    await store.workers._join(W1, ALIVE)
     (claim,) = await store.runs.claim(W1, "first", limit=1, targets=["work"])
     return claim.fence
 
@@ -147,9 +150,11 @@ SCENARIOS = {
     "open_for": Scenario(
         owned, lambda s, fence: s.waits.open_for(fence, OPEN, WaitOpening(name=NAME))
     ),
-    "resolve": Scenario(waiting_long, lambda s, _: s.waits.resolve(NAME, Ok(1), "ann")),
-    "resolve: late": Scenario(waiting, lambda s, _: s.waits.resolve(NAME, Ok(1))),
-    "resolve: early": Scenario(nothing, lambda s, _: s.waits.resolve(NAME, Ok(1))),
+    "resolve": Scenario(
+        waiting_long, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t", "ann"))
+    ),
+    "resolve: late": Scenario(waiting, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
+    "resolve: early": Scenario(nothing, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "expire": Scenario(waiting, lambda s, _: s.waits.expire(NAME)),
     "revoke": Scenario(waiting_long, lambda s, _: s.waits.revoke("s1", 0)),
     "enqueue": Scenario(nothing, lambda s, _: s.runs.enqueue(new_run(None))),
@@ -163,7 +168,7 @@ SCENARIOS = {
     ),
     "block": Scenario(claimed, lambda s, fence: s.runs.block(fence, "why")),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run)),
-    "_take_over": Scenario(claimed, lambda s, _: s.workers._take_over(W1)),
+    "_take_over": Scenario(claimed, lambda s, _: s.workers._take_over(W1, dead=True, attempts=0)),
     "_join": Scenario(nothing, lambda s, _: s.workers._join(W2, ALIVE)),
     "beat": Scenario(owned, lambda s, _: s.workers.beat(W1, ALIVE)),
 }

@@ -15,6 +15,7 @@ from pylash.durable import (
     AwaitEventOutcome,
     CustomWait,
     DurabilityTier,
+    DurableStep,
     Envelope,
     ExecCode,
     ExecCodeOutcome,
@@ -26,6 +27,7 @@ from pylash.durable import (
     Outcome,
     Process,
     ProcessScope,
+    RunState,
     RuntimeScope,
     Sleep,
     SleepOutcome,
@@ -34,6 +36,7 @@ from pylash.durable import (
     Timeout,
     ToolBatch,
     TurnScope,
+    WorkerId,
     envelope,
 )
 from pylash.runtime import (
@@ -45,10 +48,10 @@ from pylash.runtime import (
     step_executor,
 )
 from pylash.testing import SimClock
-from pylash.testing.controller_laws import forbidden, returning, step, value_of
+from pylash.testing.controller_laws import forbidden, raising, returning, step, value_of
 from pylash.testing.host_laws import waiting
 from pylash.testing.suites import together
-from pylash.values import LashError, PluginError, StoreUnavailable
+from pylash.values import LashError, PluginError, StoreClosed, StoreUnavailable
 from tests.backends import Backend, eventually
 
 SCOPE = ProcessScope("p")
@@ -335,3 +338,165 @@ async def test_a_wait_shows_what_it_is_about(backend: Backend) -> None:
         assert (wait.arguments, wait.key) == ({"cents": 500}, key)
         await host.resolve(wait.key, Ok(True))
         assert await task == AwaitEventOutcome(Ok(True))
+
+
+async def test_a_sleep_that_is_over_cannot_be_cancelled_any_more(backend: Backend) -> None:
+    host, cancel = await backend.host(), asyncio.Event()
+    await host.scoped(SCOPE).execute(asked(Sleep(1), "nap"), sleep_executor())
+    host = await backend.reopened(host)
+    cancel.set()
+    await asyncio.sleep(0.01)
+    outcome = await host.scoped(SCOPE).execute(asked(Sleep(1), "nap"), sleep_executor(cancel))
+    assert outcome == SleepOutcome()
+
+
+async def test_a_wait_that_ended_is_replayed_after_its_session_was_revoked(
+    backend: Backend,
+) -> None:
+    host, turn = await backend.host(), TurnScope("chat-42", "t1")
+    for _ in range(2):
+        key = await host.wait_key(turn, CustomWait("go"))
+        await host.resolve(key, Ok("yes"))
+        outcome = await host.scoped(turn).execute(waiting(key, "go"), await_options())
+        assert outcome == AwaitEventOutcome(Ok("yes"))
+        await host.revoke_waits("chat-42")
+        host = await backend.reopened(host)
+
+
+async def test_closing_a_host_lets_every_caller_go(backend: Backend) -> None:
+    host = await backend.host()
+    await value_of(host.scoped(SCOPE), step("one"), returning(1))
+
+    async def forever(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def call(scoped: Any, name: str) -> str:
+        try:
+            await scoped.execute(step(name), step_executor(forever))
+        except (asyncio.CancelledError, StoreClosed):
+            return "let go"
+        return "?"
+
+    attached, fresh = host.scoped(SCOPE), host.scoped(ProcessScope("q"))
+    await value_of(attached, step("two"), returning(2))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        calls = [group.create_task(call(attached, f"s{n}")) for n in range(3)]
+        calls.append(group.create_task(call(fresh, "late")))
+        await asyncio.sleep(0)
+        await host.close()
+    assert [task.result() for task in calls] == ["let go"] * 4
+
+
+async def test_who_comes_while_an_effect_is_being_cancelled_starts_it_again(
+    backend: Backend,
+) -> None:
+    scoped, inside, go = (await backend.host()).scoped(SCOPE), asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end(_: Any) -> None:
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go.wait()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        first = group.create_task(value_of(scoped, step("s"), step_executor(slow_to_end)))
+        await inside.wait()
+        first.cancel()
+        await asyncio.sleep(0)
+        second = group.create_task(value_of(scoped, step("s"), returning("again")))
+        await asyncio.sleep(0)
+        go.set()
+    assert second.result() == "again"
+
+
+async def test_a_controller_without_its_run_performs_nothing(durable: Backend) -> None:
+    first = await durable.host(timings=LeaseTimings(ttl=2, renew_every=1))
+    lost, ran = first.scoped(SCOPE), list[str]()
+    await value_of(lost, step("one"), returning(1))
+    second = await durable.host()
+    await value_of(second.scoped(SCOPE), step("two"), returning(2))
+
+    async def run(_: Any) -> None:
+        ran.append("three")
+
+    for _ in range(3):
+        assert await code_of(lost.execute(step("three"), step_executor(run))) == "lease_lost"
+    assert len(ran) <= 1
+    assert await value_of(lost, step("one"), forbidden()) == 1
+
+
+async def test_a_run_that_has_ended_can_be_read_and_starts_nothing(backend: Backend) -> None:
+    host = await backend.host()
+    scoped = host.scoped(SCOPE)
+    await value_of(scoped, step("one"), returning(1))
+    run = await host.store.runs.get(SCOPE)
+    assert run is not None
+    await host.store.runs.settle(Fence(run.id, run.fence, SCOPE), RunState.COMPLETED, None)
+    host = await backend.reopened(host)
+    assert await value_of(host.scoped(SCOPE), step("one"), forbidden()) == 1
+    assert await code_of(host.scoped(SCOPE).execute(step("two"), forbidden())) == "run_settled"
+
+
+@pytest.mark.parametrize("key", ["nul\0", "\ud800", "x" * 600])
+async def test_a_key_that_no_database_holds_is_refused_before_anything_runs(
+    backend: Backend, key: str
+) -> None:
+    scoped = (await backend.host()).scoped(SCOPE)
+    bad = envelope(DurableStep("s"), scope=RuntimeScope(), effect_id="s", replay_key=key)
+    assert await code_of(scoped.execute(bad, forbidden())) == "replay_key_invalid"
+
+
+async def test_a_label_that_no_database_holds_is_shown_as_far_as_it_can(backend: Backend) -> None:
+    scoped = (await backend.host()).scoped(SCOPE)
+    odd = envelope(
+        DurableStep("s"), scope=RuntimeScope(), effect_id="s", replay_key="s", label="a\0\ud800é"
+    )
+    assert await value_of(scoped, odd, returning(1)) == 1
+
+
+class Mute(Exception):
+    """Cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LashError("odd data", code="odd", data=(1, {2})),
+        LashError("odd code", code=7),  # type: ignore[arg-type]
+        LashError("\ud800", code="\ud800"),
+        Mute(),
+    ],
+)
+async def test_an_odd_failure_is_recorded_and_replayed_the_same(
+    backend: Backend, error: Exception
+) -> None:
+    host = await backend.host()
+    with pytest.raises(LashError) as live:
+        await host.scoped(SCOPE).execute(step("odd"), raising(error))
+    host = await backend.reopened(host)
+    with pytest.raises(LashError) as again:
+        await host.scoped(SCOPE).execute(step("odd"), forbidden())
+    assert (live.value.code, live.value.message) == (again.value.code, again.value.message)
+    assert live.value.data == again.value.data
+
+
+async def test_a_struct_is_no_plain_value(backend: Backend) -> None:
+    scoped = (await backend.host()).scoped(SCOPE)
+    work = scoped.execute(step("struct"), returning({"sleep": Sleep(1)}))
+    assert await code_of(work) == "value_not_json"
+
+
+async def test_a_run_id_that_is_taken_is_not_used_twice(backend: Backend) -> None:
+    clock = SimClock()
+    store = await backend.store(clock)
+    bits = iter([b"\1\1\1", b"\1\1\1", b"\2\2\2"])
+    store.journal._entropy = lambda _: next(bits)
+    await store.workers.join(WorkerId("w"), SECOND)
+    runs = {
+        (await store.journal.attach(ProcessScope(name), WorkerId("w"))).fence.run for name in "ab"
+    }
+    assert len(runs) == 2

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import ProcessScope, WorkerId
+from pylash.durable import ProcessScope
 from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.values import LashError
-from tests.backends import Backend
+from tests.backends import Backend, attached
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEXT = Migration(("alter table pylash_runs add column priority bigint not null default 7",))
@@ -47,7 +47,7 @@ async def test_an_older_database_is_migrated_without_losing_a_row(
     durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = await durable.store()
-    await old.journal.attach(ProcessScope("p"), WorkerId("w"))
+    await attached(old, "p")
     secret = old.secret
     next_schema(monkeypatch)
     new = await opened(durable.url, migrate=True)
@@ -77,7 +77,7 @@ async def test_old_code_goes_on_beside_a_newer_schema(
         next_schema(patch)
         await (await opened(durable.url, migrate=True)).close()
     old = await opened(durable.url)
-    await old.journal.attach(ProcessScope("p"), WorkerId("w"))
+    await attached(old, "p")
     assert await ask(old, "select value from pylash_meta where name = 'schema'") == [
         (str(SCHEMA + 1),)
     ]

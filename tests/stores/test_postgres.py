@@ -14,7 +14,7 @@ from pylash.stores.postgres import PostgresDriver, dialect
 from pylash.testing import SimClock
 from pylash.testing.suites import together
 from pylash.values import LeaseLost
-from tests.backends import PostgresBackend, eventually
+from tests.backends import PostgresBackend, attached, eventually
 
 
 def entry(key: str) -> JournalEntry:
@@ -39,9 +39,11 @@ async def test_rows_that_come_together_are_written_together_and_judged_alone(
 ) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
-        stale = (await store.journal.attach(ProcessScope("q"), WorkerId("w"))).fence
-        await store.journal.attach(ProcessScope("q"), WorkerId("v"))
+        fence = (await attached(store, "p")).fence
+        stale = (await attached(store, "q")).fence
+        await store.workers._join(WorkerId("w"), 0)
+        await attached(store, "q", "v")
+        await store.workers._join(WorkerId("w"), 3_600 * SECOND)
         await store.journal.record(fence, entry("taken"))
 
         async def record(where: Any, key: str) -> str:
@@ -100,6 +102,13 @@ async def test_a_lost_anchor_is_replaced_and_hears_again(postgres: str) -> None:
         await connection.close()
 
 
+async def test_many_hosts_join_one_store_at_once(postgres: str) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        hosts = await together(*(backend.host(store) for _ in range(6)))
+        assert len({host.membership.worker for host in hosts}) == 6
+
+
 async def test_cancelling_a_caller_leaves_no_transaction_half_way(postgres: str) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
@@ -107,19 +116,19 @@ async def test_cancelling_a_caller_leaves_no_transaction_half_way(postgres: str)
             task = group.create_task(_attach(store))
             await asyncio.sleep(0)
             task.cancel()
-        again = await store.journal.attach(ProcessScope("p"), WorkerId("w"))
+        again = await attached(store, "p")
         assert again.fence.token == 1
 
 
 async def _attach(store: Any) -> None:
-    await store.journal.attach(ProcessScope("p"), WorkerId("w"))
+    await attached(store, "p")
 
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_operations_on_one_row_take_their_turns(postgres: str, count: int) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        fence = (await attached(store, "p")).fence
 
         async def wake() -> None:
             await store.runs.wake(fence.run)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pylash.durable import SECOND, JournalEntry, ProcessScope, WorkerId
+from pylash.durable import (
+    SECOND,
+    Answer,
+    CustomWait,
+    JournalEntry,
+    Ok,
+    ProcessScope,
+    WaitName,
+    WorkerId,
+)
 from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, peers
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.stores.sqlite import SqliteDriver
 from pylash.testing.suites import together
-from tests.backends import SqliteBackend
+from pylash.values import StoreClosed
+from tests.backends import SqliteBackend, attached
 
 
 def driver_of(store: SqlStore) -> SqliteDriver:
@@ -44,7 +55,7 @@ def entry(key: str) -> JournalEntry:
 async def test_concurrent_callers_share_a_commit(tmp_path: Path) -> None:
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
-        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        fence = (await attached(store, "p")).fence
         sizes = commits(driver_of(store))
 
         async def record(n: int) -> None:
@@ -58,7 +69,7 @@ async def test_concurrent_callers_share_a_commit(tmp_path: Path) -> None:
 async def test_one_refused_operation_leaves_its_neighbours_alone(tmp_path: Path) -> None:
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
-        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        fence = (await attached(store, "p")).fence
         await store.journal.record(fence, entry("taken"))
 
         def broken() -> Steps[None]:
@@ -91,8 +102,7 @@ def _names() -> Steps[set[str]]:
 async def test_a_renewal_goes_before_what_waits(tmp_path: Path) -> None:
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
-        await store.workers.join(WorkerId("w"), SECOND)
-        fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
+        fence = (await attached(store, "p")).fence
         done = list[str]()
 
         async def record(n: int) -> None:
@@ -113,7 +123,7 @@ async def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
         other = sqlite3.connect(backend.path, isolation_level=None)
         other.execute("begin immediate")
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(store.journal.attach(ProcessScope("p"), WorkerId("w")))
+            task = group.create_task(attached(store, "p"))
             await asyncio.sleep(0.05)
             assert not task.done()
             other.execute("commit")
@@ -168,7 +178,8 @@ async def test_a_poke_of_another_process_is_heard_and_our_own_is_not(
     if not kernel_tells:
         monkeypatch.setattr(peers, "_inotify", lambda _: None)
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
-    mine, other = (peers.PokeFile(tmp_path / "db", name) for name in (b"1", b"2"))
+    mine = await asyncio.to_thread(peers.PokeFile, tmp_path / "db", b"1")
+    other = await asyncio.to_thread(peers.PokeFile, tmp_path / "db", b"2")
     mine.watch(loop, heard.set)
     mine.poke()
     await asyncio.sleep(0.06)
@@ -189,9 +200,49 @@ async def test_a_missed_poke_is_noticed_by_looking(
         store, other, heard = await backend.store(), await backend.store(), asyncio.Event()
         store.subscribe(lambda _: heard.set())
         await asyncio.sleep(0.1)
-        await other.journal.attach(ProcessScope("p"), WorkerId("w"))
+        await attached(other, "p")
         async with asyncio.timeout(5):
             await heard.wait()
+
+
+async def test_a_hint_that_cannot_be_given_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        monkeypatch.setattr(os, "pwrite", full)
+        for n in range(3):
+            outcome = await store.waits.resolve(
+                WaitName(ProcessScope(f"p{n}"), CustomWait("go")), Ok(1), Answer(f"t{n}")
+            )
+            assert outcome.status == "accepted"
+
+
+async def test_what_comes_while_a_store_closes_is_refused_and_what_came_is_done(
+    tmp_path: Path,
+) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        store = await backend.store()
+        fence = (await attached(store, "p")).fence
+
+        async def record(n: int) -> str:
+            try:
+                return (await store.journal.record(fence, entry(f"step-{n}"))).key
+            except StoreClosed:
+                return "refused"
+
+        async def close() -> str:
+            await store.close()
+            return "closed"
+
+        async with asyncio.timeout(10):
+            results = await together(
+                *(record(n) for n in range(5)), close(), *(record(n) for n in range(5, 9))
+            )
+        assert results == [*(f"step-{n}" for n in range(5)), "closed", *["refused"] * 4]
 
 
 async def test_closing_leaves_no_lock_files_behind(tmp_path: Path) -> None:
@@ -199,4 +250,4 @@ async def test_closing_leaves_no_lock_files_behind(tmp_path: Path) -> None:
         host = await backend.host()
         assert len(list(Path(f"{backend.path}-workers").iterdir())) == 1
         await host.close()
-    assert not Path(f"{backend.path}-workers").exists()
+    assert list(Path(f"{backend.path}-workers").iterdir()) == []

@@ -84,6 +84,15 @@ def test_what_would_not_come_back_is_refused_with_its_path(value: Any, path: str
     assert caught.value.data == {"path": path}
 
 
+@pytest.mark.parametrize("depth", [201, 900])
+def test_a_value_that_could_only_be_read_from_a_shallow_stack_is_refused(depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    with pytest.raises(ValueNotJson, match="levels deep"):
+        round_trip(value)
+
+
 def test_a_value_that_is_too_deep_is_refused_not_crashed_on() -> None:
     value: Any = []
     for _ in range(100_000):

@@ -36,6 +36,7 @@ from pylash.durable.effects import (
 )
 from pylash.durable.keys import key_parts, replay_key
 from pylash.durable.ports import (
+    Answer,
     Boundary,
     Cancellation,
     Clock,
@@ -56,6 +57,7 @@ from pylash.durable.ports import (
 )
 from pylash.durable.runs import (
     SECOND,
+    SETTLED,
     TERMINAL,
     Attached,
     Claim,
@@ -111,9 +113,11 @@ __all__ = (
     "OUTCOMES",
     "RESOLUTIONS",
     "SECOND",
+    "SETTLED",
     "TERMINAL",
     "UNKNOWN_OR_REVOKED",
     "WAIT_NAMES",
+    "Answer",
     "Attached",
     "AwaitEvent",
     "AwaitEventOutcome",

@@ -229,6 +229,17 @@ class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """Who answers a wait: the token makes a repeated answer the same one.
+
+    ``fence`` is for a run that ends a wait of its own: refused once the run belongs to another.
+    """
+
+    token: str
+    by: str | None = None
+    fence: Fence | None = None
+
+
 class WaitStatus(msgspec.Struct, frozen=True):
     """Where a wait stands: its end, if it has one, else how long until its deadline."""
 
@@ -281,7 +292,7 @@ class Waits(Protocol):
         ...
 
     def resolve(
-        self, name: WaitName, resolution: Resolution, by: str | None = None
+        self, name: WaitName, resolution: Resolution, answer: Answer
     ) -> Awaitable[ResolveOutcome]:
         """End a wait unless it has ended, is late or revoked; wake every run that waits for it."""
         ...

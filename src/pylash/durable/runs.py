@@ -51,6 +51,10 @@ TERMINAL: Final = frozenset(
 )
 
 
+SETTLED: Final = -1
+"""The token of a run that has ended: it can be read for ever and written no more."""
+
+
 class Fence(msgspec.Struct, frozen=True):
     """The right to write for a run: refused once another claim has made a newer one."""
 

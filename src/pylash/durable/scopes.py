@@ -96,6 +96,8 @@ def checked_scope(scope: ExecutionScope) -> ExecutionScope:
     if not isinstance(scope, ExecutionScope):
         raise InvalidExecutionScope(scope)
     for field in scope.__struct_fields__:
+        if "\0" in getattr(scope, field):  # no database takes it in a text
+            raise InvalidExecutionScope(scope)
         if not getattr(scope, field).strip():
             raise MissingExecutionScopeId(scope_type(scope), field)
     return scope

@@ -24,6 +24,8 @@ from pylash.values import (
     InvalidAwaitEventWaitIdentity,
     InvalidResolution,
     SecretInvalid,
+    ValueNotJson,
+    decode,
     encode,
     refuse,
     write,
@@ -119,19 +121,26 @@ WAIT_NAMES: msgspec.json.Decoder[WaitName] = msgspec.json.Decoder(WaitName)
 """Reads a stored name."""
 
 
-def unsigned(key: str) -> str:
-    """Return the part of key that names the wait: the same whichever secret signed it."""
-    return key.partition(".")[2].partition(".")[2].rpartition(".")[0]
+def unsigned(key: str) -> Any:
+    """Return what key names: the same whichever secret signed it, and after a revocation."""
+    payload = key.partition(".")[2].partition(".")[2].rpartition(".")[0]
+    try:
+        name = decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return {"scope": name["scope"], "wait": name["wait"]}
+    except (binascii.Error, ValueError, TypeError, KeyError):  # no key of ours: refused elsewhere
+        return payload
 
 
 def checked_resolution(resolution: Resolution) -> Resolution:
-    """Return resolution, or refuse one that is none, or whose value would not come back."""
+    """Return resolution as it will be read back, or refuse one that is none or would change."""
     if not isinstance(resolution, Resolution):
         raise InvalidResolution(resolution)
-    if RESOLUTIONS.decode(write(resolution)) != resolution:
+    back = RESOLUTIONS.decode(write(resolution))
+    if back != resolution:
         for field in resolution.__struct_fields__:
             refuse(getattr(resolution, field))
-    return resolution
+        raise ValueNotJson("$", "it would not come back as it was")
+    return back
 
 
 def checked_identity(wait: WaitIdentity) -> WaitIdentity:

@@ -23,6 +23,7 @@ from pylash.durable import (
     COMPOSITE,
     RESOLUTIONS,
     SECOND,
+    SETTLED,
     Attached,
     AwaitEvent,
     AwaitEventOutcome,
@@ -55,8 +56,10 @@ from pylash.values import (
     LeaseHeld,
     LeaseLost,
     MissingReplayKey,
+    RunSettled,
     RuntimeEffectLocalExecutorUnavailable,
     RuntimeEffectSleepCancelled,
+    StoreClosed,
     digest_for_difference,
     encode,
     first_difference,
@@ -94,8 +97,15 @@ class _Asked(msgspec.Struct):
             None,
             started,
             ended,
-            self.envelope.invocation.label,
+            _printable(self.envelope.invocation.label),
         )
+
+
+def _printable(label: str | None) -> str | None:
+    """Return label without what a database may not store; it is only shown."""
+    if label is None or (label.isascii() and "\0" not in label):
+        return label
+    return label.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 class JournalController(EffectController):
@@ -110,6 +120,7 @@ class JournalController(EffectController):
         self._attaching = asyncio.Lock()
         self._attached: Attached | None = None
         self._attached_at = 0.0
+        self._lost = False
         self._entries: dict[str, JournalEntry] = {}
         self._flights: dict[str, Flight] = {}
 
@@ -137,7 +148,9 @@ class JournalController(EffectController):
                 return await self._replay(entry, asked)
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._take_off(asked, self._route(asked, attached.fence, local))
+            self._check_ownership(attached.fence)
+            flight = Flight(key, asked.digest, canonical, self._flights)
+            flight.start(self._flown(asked, attached.fence, local, flight), self._host.tasks)
         elif flight.digest != asked.digest:
             raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
         return await flight.join()
@@ -174,6 +187,11 @@ class JournalController(EffectController):
                 attached = await journal.attach(self._scope, membership.worker)
             except LeaseHeld:
                 attached = None
+            except LeaseLost:
+                if not self._host.is_open:
+                    raise StoreClosed from None
+                await membership.renew()  # others gave us up: join again
+                attached = None
             if attached is None:
                 await membership.bury_the_dead()  # its owner may have died this very second
                 attached = await journal.attach(self._scope, membership.worker)
@@ -204,10 +222,34 @@ class JournalController(EffectController):
             return AwaitEventOutcome(RESOLUTIONS.decode(data))
         return answer(data, asked.envelope.command.kind)
 
+    def detach(self) -> None:
+        """Let everyone go who still waits for an effect: the host has closed."""
+        for flight in tuple(self._flights.values()):
+            flight.abandon()
+
     # --- the flight ---
 
+    def _check_ownership(self, fence: Fence) -> None:
+        """Refuse to start what could not be recorded."""
+        if not self._host.is_open:
+            raise StoreClosed
+        if fence.token == SETTLED:
+            raise RunSettled(fence.name)
+        if self._lost:
+            raise LeaseLost(fence.name)
+
+    async def _flown(
+        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
+    ) -> Outcome:
+        try:
+            return await self._route(asked, fence, local, flight)
+        except LeaseLost:
+            self._lost = True
+            self._host.forget(self._scope, self)
+            raise
+
     def _route(
-        self, asked: _Asked, fence: Fence, local: LocalExecutor
+        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
     ) -> Coroutine[Any, Any, Outcome]:
         """Choose how the effect is executed."""
         if len(self._entries) >= MAX_ENTRIES and asked.key not in self._entries:
@@ -215,7 +257,7 @@ class JournalController(EffectController):
         match asked.envelope.command:
             case Sleep() as command:
                 local.check(command)
-                return self._sleep(asked, fence, local.cancel, command.duration_ms * 1000)
+                return self._sleep(asked, fence, local.cancel, flight)
             case AwaitEvent() as command:
                 opening = WaitOpening(
                     name=self._host.name_in(command.key),
@@ -229,29 +271,17 @@ class JournalController(EffectController):
             case Process() as command:
                 raise RuntimeEffectLocalExecutorUnavailable(command.kind)
             case _:
-                return self._perform(asked, fence, local)
+                return self._perform(asked, fence, local, flight)
 
-    def _take_off(self, asked: _Asked, work: Coroutine[Any, Any, Outcome]) -> Flight:
-        flight = self._flights[asked.key] = Flight(asked.digest, asked.canonical)
-        flight.start(self._flown(asked.key, work), self._host.tasks)
-        return flight
-
-    async def _flown(self, key: str, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        try:
-            return await work
-        except LeaseLost:
-            self._host.forget(self._scope)
-            raise
-        finally:
-            del self._flights[key]
-
-    async def _perform(self, asked: _Asked, fence: Fence, local: LocalExecutor) -> Outcome:
+    async def _perform(
+        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
+    ) -> Outcome:
         host = self._host
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
         started = host.clock.now()
         performed = await perform(asked.envelope, local)
-        self._flights[asked.key].recording = True
+        flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())
         stands = await host.store.journal.record(fence, entry)
         if stands is not entry:
@@ -267,22 +297,27 @@ class JournalController(EffectController):
         return await self._replay(entry, asked)
 
     async def _sleep(
-        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, duration: int
+        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, flight: Flight
     ) -> Outcome:
-        clock, journal = self._host.clock, self._host.store.journal
+        clock, journal, command = self._host.clock, self._host.store.journal, asked.envelope.command
+        assert isinstance(command, Sleep)
         entry = self._entries.get(asked.key)
         if entry is None:
-            entry, now = await journal.begin_sleep(fence, asked.entry(clock.now()), duration)
+            begun = asked.entry(clock.now())
+            entry, now = await journal.begin_sleep(fence, begun, command.duration_ms * 1000)
             self._entries[asked.key] = entry
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
         else:
             now = self._now()
         assert entry.due is not None
+        if entry.due <= now:  # it is over, whatever came afterwards
+            return SleepOutcome()
         try:
             await sleep_unless(clock, (entry.due - now) / SECOND, cancel)
         except RuntimeEffectSleepCancelled as error:
-            data = failed(error, asked.envelope.command.kind).data
+            flight.recording = True
+            data = failed(error, command.kind).data
             ended = replace(entry, outcome=data, size=len(data), ended=clock.now())
             return await self._stand(await journal.close(fence, ended), asked)
         return SleepOutcome()
@@ -298,7 +333,7 @@ class JournalController(EffectController):
                 raise await self._mismatch(asked)
             return status
 
-        resolution = await self._host.live.wait(opening.name, open_wait(), cancel)
+        resolution = await self._host.live.wait(opening.name, open_wait(), cancel, fence)
         data = encode(resolution)
         opened = self._entries[asked.key]
         self._entries[asked.key] = replace(opened, outcome=data, size=len(data))

@@ -53,16 +53,16 @@ class MemoryWaits:
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self._clock = clock
         self._signer = Signer([entropy(32)])
-        self._generations: Counter[str] = Counter()
-        self._ends: dict[str, asyncio.Future[Resolution]] = {}
+        self._generations: Counter[str | None] = Counter()
+        self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
 
     def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""
-        return self._signer.key(scope, wait, self._generations[session_of(scope) or ""])
+        return self._signer.key(scope, wait, self._generations[session_of(scope)])
 
     def resolve(self, key: str, resolution: Resolution) -> ResolveOutcome:
         """End a wait, once."""
-        checked_resolution(resolution)
+        resolution = checked_resolution(resolution)
         name = self._valid(key)
         if name is None:
             return UNKNOWN_OR_REVOKED
@@ -88,7 +88,7 @@ class MemoryWaits:
         """Make the session's keys unknown, and wake who waits for one."""
         self._generations[session_id] += 1
         for wait, end in tuple(self._ends.items()):
-            if not end.done() and wait.startswith(f"{session_id}\0"):
+            if not end.done() and wait[0] == session_id:
                 end.set_exception(AwaitEventUnknownOrRevoked())
                 end.exception()  # seen, whether or not anybody waits
 
@@ -103,12 +103,12 @@ class MemoryWaits:
 
     def _valid(self, key: str) -> WaitName | None:
         name = self._signer.name(key)
-        if name is None or name.generation < self._generations[session_of(name.scope) or ""]:
+        if name is None or name.generation < self._generations[session_of(name.scope)]:
             return None
         return name
 
     def _end(self, name: WaitName) -> asyncio.Future[Resolution]:
-        wait = f"{session_of(name.scope) or ''}\0{name.id}"
+        wait = (session_of(name.scope), name.id)
         if wait not in self._ends:
             self._ends[wait] = asyncio.get_running_loop().create_future()
         return self._ends[wait]

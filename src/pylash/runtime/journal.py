@@ -26,6 +26,7 @@ from pylash.durable import (
     WaitIdentity,
     WaitName,
     WaitOpening,
+    WaitStatus,
     WaitView,
     checked_identity,
     checked_resolution,
@@ -62,25 +63,28 @@ class JournalHost(EffectHost):
         self.store = store
         self.durability = store.durability
         self.clock = clock
+        self._entropy = entropy
         self.signer = signer or Signer([store.secret])
         self.tasks = TaskOwner()
         self.membership = Membership(store, clock, entropy, timings or LeaseTimings())
-        self._open = False
+        self.is_open = False
         self._controllers: WeakValueDictionary[ExecutionScope, JournalController]
         self._controllers = WeakValueDictionary()
 
     async def open(self) -> None:
         """Become a worker of the store."""
-        self.live = LiveWaits(self.store, self.clock, self.tasks)
+        self.live = LiveWaits(self.store, self.clock, self._entropy, self.tasks)
         await self.membership.join(self.tasks)
-        self._open = True
+        self.is_open = True
 
     async def close(self) -> None:
         """Detach every run: nothing is recorded, and any worker may go on with them."""
-        if self._open:
-            self._open = False
+        if self.is_open:
+            self.is_open = False
             self.live.close()
             await self.tasks.close()
+            for controller in tuple(self._controllers.values()):
+                controller.detach()
             await self.membership.leave()
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
@@ -90,9 +94,10 @@ class JournalHost(EffectHost):
             controller = self._controllers[scope] = JournalController(self, scope)
         return ScopedController(controller, scope)
 
-    def forget(self, scope: ExecutionScope) -> None:
+    def forget(self, scope: ExecutionScope, controller: JournalController) -> None:
         """Hand out a new controller for scope next time: this one's run belongs to another."""
-        self._controllers.pop(scope, None)
+        if self._controllers.get(scope) is controller:
+            del self._controllers[scope]
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait: the same for everyone who shares the secret."""
@@ -108,7 +113,7 @@ class JournalHost(EffectHost):
 
         Cancellation: atomic.
         """
-        checked_resolution(resolution)
+        resolution = checked_resolution(resolution)
         name = self.signer.name(key)
         if name is None:
             return UNKNOWN_OR_REVOKED
@@ -123,7 +128,13 @@ class JournalHost(EffectHost):
         """
         name = self.name_in(key)
         opening = WaitOpening(name=name, timeout=None if timeout is None else micros(timeout))
-        return await self.live.wait(name, self.store.waits.open(opening), cancel)
+        return await self.live.wait(name, self._open_wait(opening), cancel)
+
+    async def _open_wait(self, opening: WaitOpening) -> WaitStatus:
+        status = await self.store.waits.open(opening)
+        if status.revoked:  # an outsider may not even read how it ended
+            raise AwaitEventUnknownOrRevoked
+        return status
 
     async def revoke_waits(self, session_id: str) -> None:
         """Make every key of the session unknown, and wake who waits for one."""

@@ -31,6 +31,7 @@ from pylash.values import (
     PayloadTooLarge,
     Plugin,
     PluginError,
+    ReplayKeyInvalid,
     RuntimeEffectLocalExecutorMismatch,
     RuntimeEffectLocalExecutorUnavailable,
     RuntimeEffectWrongOutcome,
@@ -40,6 +41,7 @@ from pylash.values import (
     ValueNotJson,
     encode,
     refuse,
+    round_trip,
     write,
 )
 
@@ -47,6 +49,7 @@ _inside: ContextVar[str | None] = ContextVar("pylash_inside", default=None)
 """The atomic effect that is being performed here: it is recorded as a whole, its parts are not."""
 
 MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
+MAX_KEY: Final = 512
 
 _NEVER_RECORDED = (
     DurabilityError,
@@ -99,8 +102,17 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
     """Refuse a call that can never work, before anything runs or is recorded."""
     if not hasattr(local, "execute"):
         raise RuntimeEffectLocalExecutorMismatch(local, envelope.command.kind)
+    key = envelope.invocation.replay_key
+    if key is not None and not _storable(key):
+        raise ReplayKeyInvalid(key, MAX_KEY)
     if (outer := _inside.get()) is not None:
         raise EffectNested(envelope.invocation.effect_id, outer)
+
+
+def _storable(key: str) -> bool:
+    if len(key) > MAX_KEY or "\0" in key:
+        return False
+    return key.isascii() or _clean(key) == key
 
 
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
@@ -137,6 +149,7 @@ def returned(outcome: Outcome) -> Performed:
     back = _RECORDS.decode(data)
     if back != record:
         _refuse(outcome)
+        raise ValueNotJson("$", "it would not come back as it was")
     return Performed(data, back)
 
 
@@ -149,7 +162,9 @@ def _refuse(outcome: Outcome) -> None:
 
 def failed(error: Exception, kind: EffectKind) -> Performed:
     """Return the record of a failure."""
-    failure = Failed(_code(error, kind), _message(error), type(error).__name__, _data(error))
+    failure = Failed(
+        _code(error, kind), _message(error), _clean(type(error).__name__), _data(error)
+    )
     return Performed(encode(failure), failure, error)
 
 
@@ -169,7 +184,7 @@ def _code(error: Exception, kind: EffectKind) -> str:
         case StoreError():
             return RuntimeStore.default_code
         case LashError():
-            return error.code
+            return _clean(str(error.code))
         case PluginError():
             return Plugin.default_code
         case _ if kind is EffectKind.DURABLE_STEP:
@@ -179,14 +194,21 @@ def _code(error: Exception, kind: EffectKind) -> str:
 
 
 def _message(error: Exception) -> str:
-    text = error.message if isinstance(error, LashError) else str(error) or type(error).__name__
-    return text.encode("utf-8", "replace").decode()
+    if isinstance(error, LashError):
+        return _clean(str(error.message))
+    try:
+        return _clean(str(error)) or type(error).__name__
+    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+        return type(error).__name__
 
 
 def _data(error: Exception) -> Any:
-    data = error.data if isinstance(error, LashError) else None
+    """Return what goes with the failure, if it will be the same when it is read back."""
     try:
-        encode(data)
+        return round_trip(error.data) if isinstance(error, LashError) else None
     except ValueNotJson:
         return None
-    return data
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

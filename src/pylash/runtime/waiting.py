@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pylash.durable import (
     SECOND,
+    Answer,
     Cancellation,
     Cancelled,
     Clock,
+    Entropy,
+    Fence,
     Resolution,
     ResolveOutcome,
     Store,
@@ -36,9 +39,10 @@ _PREFIX = "wait:"
 class LiveWaits:
     """The waits that somebody in this process waits for."""
 
-    def __init__(self, store: Store, clock: Clock, tasks: TaskOwner) -> None:
+    def __init__(self, store: Store, clock: Clock, entropy: Entropy, tasks: TaskOwner) -> None:
         self._store = store
         self._clock = clock
+        self._entropy = entropy
         self._names: dict[str, WaitName] = {}
         self._waiters: defaultdict[str, set[asyncio.Future[WaitStatus]]] = defaultdict(set)
         self._suspects: set[str] = set()
@@ -51,14 +55,23 @@ class LiveWaits:
         self._unsubscribe()
 
     async def wait(
-        self, name: WaitName, opening: Awaitable[WaitStatus], cancel: Cancellation | None
+        self,
+        name: WaitName,
+        opening: Awaitable[WaitStatus],
+        cancel: Cancellation | None,
+        fence: Fence | None = None,
     ) -> Resolution:
         """Open the wait and return how it ended; a cancel or a deadline is an end of its own."""
         with self._registered(name) as ended:
             status = await opening
             while status.terminal is None and not status.revoked:
-                status = await self._changed(name, status, ended, cancel)
-        if status.revoked or status.terminal is None:
+                if await cancelled_first(self._until(status, ended), cancel):
+                    status = await self._cancelled(name, fence)
+                elif ended.done():
+                    status = ended.result()
+                else:
+                    status = await self._store.waits.expire(name)
+        if status.terminal is None:
             raise AwaitEventUnknownOrRevoked
         return status.terminal
 
@@ -66,24 +79,11 @@ class LiveWaits:
         self, name: WaitName, resolution: Resolution, by: str | None
     ) -> ResolveOutcome:
         """End a wait, and tell who waits for it here at once."""
-        outcome = await self._store.waits.resolve(name, resolution, by)
+        answer = Answer(self._entropy(8).hex(), by)
+        outcome = await self._store.waits.resolve(name, resolution, answer)
         if outcome.status == "accepted":
             self._deliver(name.id, WaitStatus(resolution))
         return outcome
-
-    async def _changed(
-        self,
-        name: WaitName,
-        status: WaitStatus,
-        ended: asyncio.Future[WaitStatus],
-        cancel: Cancellation | None,
-    ) -> WaitStatus:
-        """Return the wait's next status: its end, or what a cancel or its deadline made of it."""
-        if await cancelled_first(self._until(status, ended), cancel):
-            return await self._cancelled(name)
-        if ended.done():
-            return ended.result()
-        return await self._store.waits.expire(name)
 
     async def _until(self, status: WaitStatus, ended: asyncio.Future[WaitStatus]) -> None:
         """Return once the wait ended or its deadline has come."""
@@ -95,8 +95,9 @@ class LiveWaits:
             await asyncio.wait((ended, timer), return_when=asyncio.FIRST_COMPLETED)
             timer.cancel()
 
-    async def _cancelled(self, name: WaitName) -> WaitStatus:
-        outcome = await self._store.waits.resolve(name, Cancelled())
+    async def _cancelled(self, name: WaitName, fence: Fence | None) -> WaitStatus:
+        answer = Answer(self._entropy(8).hex(), fence=fence)
+        outcome = await self._store.waits.resolve(name, Cancelled(), answer)
         if outcome.status == "unknown_or_revoked":
             return WaitStatus(revoked=True)
         return WaitStatus(outcome.terminal or Cancelled())
@@ -131,11 +132,14 @@ class LiveWaits:
                 future.set_result(status)
 
     async def _look_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        everything_at = loop.time() + NET_SECONDS
         while True:
-            try:
-                async with asyncio.timeout(NET_SECONDS):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(everything_at):
                     await self._wake.wait()
-            except TimeoutError:
+            if loop.time() >= everything_at:
+                everything_at = loop.time() + NET_SECONDS
                 self._suspects.update(self._names)
             self._wake.clear()
             suspects, self._suspects = self._suspects, set()

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from pylash.durable import (
+    SETTLED,
     Attached,
     Clock,
     Entropy,
@@ -51,20 +52,23 @@ INLINE_BYTES: Final = 1024 * 1024
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 
-SETTLED: Final = -1
-"""The fence of a run that has ended: it can be read for ever and written no more."""
-
 _FIND_RUN = """
-select r.id, r.fence, r.owner, w.expires, r.settled, {now} from pylash_runs r
+select r.id, r.fence, r.owner, w.expires, r.settled,
+       case when r.lane is not null and r.state = 'queued' and r.at is null then 1 end, {now}
+from pylash_runs r
 left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
+
+# A worker that others gave up owns nothing: its row is locked against them while it takes a run.
+_MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, owner, fence, attempts, created)
-values (?, ?, ?, '', 'running', ?, 1, 1, {now}) on conflict do nothing returning created"""
+select ?, ?, ?, '', 'running', id, 1, 1, {now} from pylash_workers where id = ? {share}
+on conflict do nothing returning created"""
 
 _TAKE_RUN = """
-update pylash_runs set state = 'running', owner = ?, fence = fence + 1, attempts = attempts + 1,
-at = null where id = ?"""
+update pylash_runs set state = 'running', owner = ?, token = null, fence = fence + 1,
+  attempts = attempts + 1, at = null where id = ?"""
 
 _LOAD = f"""
 select e.key, e.kind, e.hash, null,
@@ -96,6 +100,8 @@ _ATTACH_BODY = "insert into pylash_attachments(digest, body) values (?, ?) on co
 
 _FENCE = "select 1 from pylash_runs where id = ? and fence = ? {share}"
 
+_OWN = "select 1 from pylash_runs where id = ? and fence = ? {update}"
+
 _READ = """
 select e.key, e.kind, e.hash, e.command, coalesce(w.terminal, e.outcome, a.body),
        coalesce(length(coalesce(w.terminal, e.outcome, a.body)), 0), e.due, e.wait, e.started, e.ended, e.label
@@ -111,7 +117,8 @@ _CLOSE = """
 update pylash_effects set outcome = ?, ended = ? where run = ? and key = ? and outcome is null"""
 
 _RELEASE = """
-update pylash_runs set state = 'queued', owner = null, at = case when target = '' then null else {now} end
+update pylash_runs set state = 'queued', owner = null, token = null, attempts = attempts - 1,
+  at = case when target = '' then null else {now} end
 where id = ? and fence = ? and state = 'running'"""
 
 _NOW = "select {now}"
@@ -127,7 +134,10 @@ class SqlJournal(Port):
 
     async def attach(self, scope: ExecutionScope, worker: WorkerId) -> Attached:
         """Own the run of scope and return its journal."""
-        return await self._start(scope, worker) or await self._resume(scope, worker)
+        while True:  # a second round only if the run's new id was taken, or the run was deleted
+            attached = await self._start(scope, worker) or await self._resume(scope, worker)
+            if attached is not None:
+                return attached
 
     @operation(bare=True)
     def _start(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
@@ -138,14 +148,18 @@ class SqlJournal(Port):
         return Attached(Fence(run, 1, scope), Instant(added[0][0])) if added else None
 
     @operation()
-    def _resume(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached]:
-        """Own the run of scope, which is there, and load its journal."""
+    def _resume(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
+        """Own the run of scope, if it is there, and load its journal."""
+        if not (yield Statement(_MEMBER, (worker,))).rows:
+            raise LeaseLost(scope_name(scope))
         found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
         if not found:
-            raise Again
-        run, token, owner, expires, settled, now = found[0]
+            return None
+        run, token, owner, expires, settled, queued, now = found[0]
         if owner not in (None, worker) and expires is not None and expires > now:
             raise LeaseHeld(scope_name(scope), owner)
+        if queued:
+            raise LeaseHeld(scope_name(scope), "of the run before it in its lane")
         if settled is not None:
             token = SETTLED
         elif owner != worker:
@@ -238,9 +252,9 @@ def _record(fence: Fence, entry: JournalEntry, row: tuple[Any, ...]) -> Steps[Jo
     return (yield from standing(fence, entry.key))
 
 
-def fenced(fence: Fence) -> Steps[None]:
-    """Lock the run's row against a claim, or refuse a stale fence."""
-    if not (yield Statement(_FENCE, (fence.run, fence.token))).rows:
+def fenced(fence: Fence, *, alone: bool = False) -> Steps[None]:
+    """Lock the run's row against a claim (``alone``: against everyone), or refuse a stale fence."""
+    if not (yield Statement(_OWN if alone else _FENCE, (fence.run, fence.token))).rows:
         raise LeaseLost(fence.name)
 
 

@@ -15,6 +15,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ class FileLocks:
     """Locks as files in a folder beside the database."""
 
     def __init__(self, database: Path) -> None:
-        self._folder = Path(f"{database}-workers")
+        self._database = database
         self._held: dict[WorkerId, int] = {}
 
     async def acquire(self, worker: WorkerId) -> None:
@@ -61,10 +62,15 @@ class FileLocks:
         return await asyncio.to_thread(self._is_free, worker)
 
     async def release(self, worker: WorkerId) -> None:
-        """Give worker's lock up and remove its file, and the folder if it was the last."""
+        """Give worker's lock up and remove its file; the folder stays, others may be entering it."""
         fd = self._held.pop(worker, None)
         if fd is not None:
             await asyncio.to_thread(self._release, worker, fd)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """However others name the file, by symbolic links or relatively, it is the same folder."""
+        return Path(f"{self._database.resolve()}-workers")
 
     def _acquire(self, worker: WorkerId) -> int:
         self._folder.mkdir(exist_ok=True)
@@ -94,19 +100,17 @@ class FileLocks:
     def _release(self, worker: WorkerId, fd: int) -> None:
         (self._folder / worker).unlink(missing_ok=True)
         os.close(fd)
-        with contextlib.suppress(OSError):  # others are still there
-            self._folder.rmdir()
 
 
 class PokeFile:
     """Tells other processes that a commit has something for them, and hears theirs."""
 
     def __init__(self, database: Path, name: bytes) -> None:
-        self._path = f"{database}-poke"
+        self._path = f"{database.resolve()}-poke"
         self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        os.truncate(
-            self._fd, COUNTERS * 8
-        )  # once and for all: growing it later would look like a poke
+        if os.fstat(self._fd).st_size < COUNTERS * 8:
+            # Once and for all: growing it later would look like a poke, or find the disk full.
+            os.pwrite(self._fd, bytes(COUNTERS * 8), 0)
         self._offset = int.from_bytes(name, "big") % COUNTERS * 8
         self._count = int.from_bytes(os.pread(self._fd, 8, self._offset), "big")
         self._seen = self._others()
@@ -115,7 +119,8 @@ class PokeFile:
     def poke(self) -> None:
         """Say that something was committed."""
         self._count = (self._count + 1) % 2**64
-        os.pwrite(self._fd, self._count.to_bytes(8, "big"), self._offset)
+        with contextlib.suppress(OSError):  # it is only a hint; a full disk has other victims
+            os.pwrite(self._fd, self._count.to_bytes(8, "big"), self._offset)
 
     def watch(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
         """Call heard on the loop after others poke."""

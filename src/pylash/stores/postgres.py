@@ -17,9 +17,10 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
+import msgspec
 
 from pylash.durable import Clock, Entropy, WorkerId
-from pylash.stores.sql import Again, Notify, Operation, Publisher, Rows, Steps
+from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Steps
 from pylash.tasks import TaskOwner
 from pylash.values import (
     StoreBusy,
@@ -44,7 +45,12 @@ BACKOFF_SECONDS: Final = 0.1
 REPEAT_SECONDS: Final = 0.001
 LOCKS_SETTLE_SECONDS: Final = 3.0
 """After a reconnect everyone's locks are free for a moment; no one is dead because of that."""
+PING_SECONDS: Final = 5.0
+RETAKE_TRIES: Final = 50
 CHANNEL: Final = "pylash"
+
+_TRY_LOCK = "select pg_try_advisory_lock($1)"
+_UNLOCK = "select pg_advisory_unlock($1)"
 
 _LOST = (
     OSError,
@@ -102,6 +108,14 @@ class _Link:
         return Rows(rows, int(changed) if changed.isdigit() else 0)
 
 
+class _Row(msgspec.Struct, eq=False):
+    """A row on its way, with the operation that writes it alone."""
+
+    operation: Operation[Any]
+    bulk: Bulk
+    future: asyncio.Future[Any]
+
+
 class PostgresDriver(Publisher):
     """Runs operations on one PostgreSQL database."""
 
@@ -112,12 +126,13 @@ class PostgresDriver(Publisher):
         super().__init__()
         self._idle: list[_Link] = []
         self._room = asyncio.Semaphore(CONNECTIONS)
-        self._rows: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
+        self._rows: list[_Row] = []
         self._writers = 0
         self._scheduled = False
         self._open = False
         self._tasks = TaskOwner()
         self._writes = TaskOwner()
+        self._operations = TaskOwner()
         self.locks = AdvisoryLocks(self)
 
     # --- opening and closing ---
@@ -143,11 +158,9 @@ class PostgresDriver(Publisher):
         """Finish what was submitted, then disconnect."""
         if not self._open:
             return
-        await self._writes.finish()
         self._open = False
-        async with contextlib.AsyncExitStack() as room:
-            for _ in range(CONNECTIONS):  # nobody holds a connection any more
-                await room.enter_async_context(self._room)
+        await self._writes.finish()
+        await self._operations.finish()
         await self._tasks.close()
         await self.locks.disconnect()
         for link in self._idle:
@@ -171,9 +184,9 @@ class PostgresDriver(Publisher):
             raise StoreClosed
         if operation.bulk is None:
             # A task of its own: cancelling the caller leaves no transaction half-way.
-            return asyncio.shield(self._tasks.start(self._run(operation)))
+            return asyncio.shield(self._operations.start(self._run(operation)))
         future: asyncio.Future[T] = self._loop.create_future()
-        self._rows.append((operation, future))
+        self._rows.append(_Row(operation, operation.bulk, future))
         if not self._scheduled and self._writers < WRITERS:
             self._scheduled = True
             self._writers += 1
@@ -188,27 +201,30 @@ class PostgresDriver(Publisher):
                 self.publish(topic)
 
     async def _run(self, operation: Operation[T]) -> T:
-        waited = 0.0
+        until: float | None = None
         while True:
             try:
-                async with self._borrowed() as link:
+                async with self._borrowed(urgent=operation.urgent) as link:
                     return await self._drive(link, operation)
             except _REPEAT:
                 await asyncio.sleep(REPEAT_SECONDS)
             except _LOST as error:
                 if isinstance(error, ValueError):  # a parameter asyncpg cannot encode
                     raise _refused(error) from error
-                if waited >= RETRY_SECONDS:
+                until = until or self._loop.time() + RETRY_SECONDS
+                if self._loop.time() >= until:
                     raise _unreachable(error) from error
                 await asyncio.sleep(BACKOFF_SECONDS)
-                waited += BACKOFF_SECONDS
             except asyncpg.PostgresError as error:
                 raise _refused(error) from error
 
     @contextlib.asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[_Link]:
-        """Lend a connection; one that failed under its borrower is thrown away."""
-        async with self._room:
+    async def _borrowed(self, *, urgent: bool = False) -> AsyncIterator[_Link]:
+        """Lend a connection; one that failed under its borrower is thrown away.
+
+        What is urgent does not queue: it gets a connection more.
+        """
+        async with contextlib.nullcontext() if urgent else self._room:
             link = self._idle.pop() if self._idle else await self._connect()
             try:
                 yield link
@@ -258,33 +274,34 @@ class PostgresDriver(Publisher):
         finally:
             self._writers -= 1
 
-    async def _write(self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]) -> None:
-        written = await self._write_together(batch) if len(batch) > 1 else set()
-        for operation, future in batch:
-            assert operation.bulk is not None  # only such operations come here
-            if operation.bulk.key in written:
-                _answer(future, operation.bulk.value)
-            else:
-                await self._write_alone(operation, future)
+    async def _write(self, batch: list[_Row]) -> None:
+        # Of two rows with one key the database would keep either: each of them asks by itself.
+        firsts = {row.bulk.key: row for row in reversed(batch)}
+        together = list(firsts.values()) if len(firsts) > 1 else []
+        written = await self._write_together(together) if together else set()
+        async with asyncio.TaskGroup() as group:
+            for row in batch:
+                if row.bulk.key in written and firsts[row.bulk.key] is row:
+                    _answer(row.future, row.bulk.value)
+                else:
+                    group.create_task(self._write_alone(row))
 
-    async def _write_together(
-        self, batch: list[tuple[Operation[Any], asyncio.Future[Any]]]
-    ) -> set[tuple[Any, ...]]:
+    async def _write_together(self, batch: list[_Row]) -> set[tuple[Any, ...]]:
         """Write the rows of batch in one statement; return the keys that were written."""
-        bulks = [operation.bulk for operation, _ in batch if operation.bulk is not None]
-        columns = tuple(list(column) for column in zip(*(bulk.row for bulk in bulks), strict=True))
+        rows = (row.bulk.row for row in batch)
+        columns = tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
-                return set((await link.execute(bulks[0].many, columns)).rows)
+                return set((await link.execute(batch[0].bulk.many, columns)).rows)
         except (*_LOST, asyncpg.PostgresError):
             return set()  # whatever it was, each row will find out for itself
 
-    async def _write_alone(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+    async def _write_alone(self, row: _Row) -> None:
         try:
-            _answer(future, await self._run(operation))
+            _answer(row.future, await self._run(row.operation))
         except Exception as error:  # noqa: BLE001 - it is the caller's, not ours
-            if not future.done():
-                future.set_exception(error)
+            if not row.future.done():
+                row.future.set_exception(error)
 
 
 class AdvisoryLocks:
@@ -294,24 +311,34 @@ class AdvisoryLocks:
         self._driver = driver
         self._held: set[WorkerId] = set()
         self._lost = asyncio.Event()
+        self._asking = asyncio.Lock()
         self._settled_at = 0.0
 
     async def connect(self) -> None:
         """Listen, and take the locks again that the last anchor held."""
         self._lost.clear()
         connection = await self._driver.connection()
-        connection.add_termination_listener(lambda _: self._lost.set())
-        await connection.add_listener(
-            CHANNEL, lambda _connection, _pid, _channel, payload: self._driver.hear(payload)
-        )
-        for worker in self._held:
-            await connection.fetchval("select pg_try_advisory_lock($1)", _lock_number(worker))
+        try:
+            connection.add_termination_listener(lambda _: self._lost.set())
+            await connection.add_listener(
+                CHANNEL, lambda _connection, _pid, _channel, payload: self._driver.hear(payload)
+            )
+            for worker in tuple(self._held):
+                await _retake(connection, worker)
+        except BaseException:
+            connection.terminate()
+            raise
         self._connection = connection
 
     async def keep(self) -> None:
         """Reconnect whenever the anchor is lost; what was missed meanwhile is looked up."""
         while True:
-            await self._lost.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_SECONDS):
+                    await self._lost.wait()
+            if not self._lost.is_set():
+                await self._ping()
+                continue
             try:
                 await self.connect()
             except (*_LOST, asyncpg.PostgresError):
@@ -320,6 +347,15 @@ class AdvisoryLocks:
                 continue
             self._settled_at = asyncio.get_running_loop().time() + LOCKS_SETTLE_SECONDS
             self._driver.publish("")
+
+    async def _ping(self) -> None:
+        """Notice an anchor that is only half there: it would hear nothing, and hold nothing."""
+        try:
+            async with self._asking:
+                await self._connection.fetchval("select 1", timeout=CONNECT_SECONDS)
+        except (*_LOST, asyncpg.PostgresError):
+            self._connection.terminate()
+            self._lost.set()
 
     async def disconnect(self) -> None:
         """Give up the anchor."""
@@ -330,7 +366,11 @@ class AdvisoryLocks:
         """Take worker's lock for as long as the anchor holds; once taken, it is kept."""
         if worker in self._held:
             return
-        if not await self._ask("select pg_try_advisory_lock($1)", worker):
+        answer = await self._ask(_TRY_LOCK, worker)
+        while answer is None:  # the anchor is being replaced
+            await asyncio.sleep(BACKOFF_SECONDS)
+            answer = await self._ask(_TRY_LOCK, worker)
+        if not answer:
             raise StoreBusy(f"The worker name {worker!r} is in use: choose another.")
         self._held.add(worker)
 
@@ -338,23 +378,33 @@ class AdvisoryLocks:
         """Return whether nobody holds worker's lock."""
         if worker in self._held or asyncio.get_running_loop().time() < self._settled_at:
             return False
-        if not await self._ask("select pg_try_advisory_lock($1)", worker):
-            return False
-        await self._ask("select pg_advisory_unlock($1)", worker)
+        if not await self._ask(_TRY_LOCK, worker):
+            return False  # held, or we cannot tell: nobody is pronounced dead meanwhile
+        await self._ask(_UNLOCK, worker)
         return True
 
     async def release(self, worker: WorkerId) -> None:
         """Give worker's lock up."""
         self._held.discard(worker)
-        await self._ask("select pg_advisory_unlock($1)", worker)
+        await self._ask(_UNLOCK, worker)
 
-    async def _ask(self, sql: str, worker: WorkerId) -> bool:
-        try:
-            return bool(
-                await self._connection.fetchval(sql, _lock_number(worker), timeout=COMMAND_SECONDS)
-            )
-        except _LOST:
-            return False  # the anchor is being replaced; nobody is pronounced dead meanwhile
+    async def _ask(self, sql: str, worker: WorkerId) -> bool | None:
+        """Return the anchor's answer, or None while it is being replaced."""
+        async with self._asking:
+            try:
+                number = _number(worker)
+                return bool(await self._connection.fetchval(sql, number, timeout=COMMAND_SECONDS))
+            except (*_LOST, asyncpg.PostgresError):
+                return None
+
+
+async def _retake(connection: Any, worker: WorkerId) -> None:
+    """Take worker's lock on a new anchor, once the server has noticed that the old one is gone."""
+    for _ in range(RETAKE_TRIES):
+        if await connection.fetchval(_TRY_LOCK, _number(worker)):
+            return
+        await asyncio.sleep(BACKOFF_SECONDS)
+    raise ConnectionError("the last anchor's session is still there")
 
 
 async def _statements(link: _Link, steps: Steps[T], topics: dict[str, None]) -> T:
@@ -375,7 +425,7 @@ def _answer(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-def _lock_number(worker: WorkerId) -> int:
+def _number(worker: WorkerId) -> int:
     digest = hashlib.blake2b(f"pylash:{worker}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 

@@ -48,7 +48,11 @@ on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1,
   holder = coalesce(pylash_lanes.holder, excluded.holder)
 returning holder, last_seq"""
 
-_CLAIMED = f"select {_VIEW} from pylash_runs where token = ? and state = 'running'"  # noqa: S608 - our own constants
+_CLAIMED = f"""
+select {_VIEW} from pylash_runs where token = ? and owner = ? and state = 'running'"""  # noqa: S608 - our own constants
+
+# A worker that others gave up claims nothing until it has joined again.
+_MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
 _CLAIM = f"""
 with ready as (select id from pylash_runs where at <= {{now}} and target in ({{texts}})
@@ -133,7 +137,9 @@ class SqlRuns(Port):
         self, worker: WorkerId, token: str, *, limit: int, targets: Sequence[str]
     ) -> Steps[list[Claim]]:
         """Claim ready runs."""
-        rows = (yield Statement(_CLAIMED, (token,))).rows
+        if not (yield Statement(_MEMBER, (worker,))).rows:
+            return []
+        rows = (yield Statement(_CLAIMED, (token, worker))).rows
         if not rows:
             rows = (yield Statement(_CLAIM, (list(targets), limit, worker, token))).rows
         return [Claim(Fence(view.id, view.fence, view.scope), view) for view in map(_view, rows)]

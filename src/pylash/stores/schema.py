@@ -46,7 +46,7 @@ MIGRATIONS: Final = (
             """create table pylash_waits(
                 id text primary key, name text not null, session text,
                 generation bigint not null default 0, kind text not null, title text not null,
-                tool text, arguments {blob}, terminal {blob}, answered_by text, opened bigint,
+                tool text, arguments {blob}, terminal {blob}, answered_by text, token text, opened bigint,
                 deadline bigint, resolved bigint)""",
             """create index pylash_waits_open on pylash_waits(opened)
                 where terminal is null and opened is not null""",

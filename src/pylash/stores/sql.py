@@ -4,7 +4,7 @@ Rule 1. An operation is a *factory* of a generator, pure until committed: it may
         (a deadlock, a lost connection, a full disk that ended its neighbours' transaction).
 Rule 2. A statement is a constant in the SQL that SQLite and PostgreSQL share. What differs is a
         name in braces, which the dialect fills in: ``{now}``, ``{share}``, ``{update}``.
-Rule 3. Locks are taken in one order: runs, lanes, waits, processes, events, queue, sessions.
+Rule 3. Locks are taken in one order: workers, runs, lanes, waits, processes, events, queue, sessions.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, S
 from pylash.stores.sqlite_errors import not_a_database, translated
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
-from pylash.values import StoreClosed, StorePathUnwritable, encode
+from pylash.values import StoreClosed, StoreError, StorePathUnwritable, encode
 
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ AGAIN_TRIES: Final = 10
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
 PAGES_OF_A_COMMIT: Final = 4
+PAGES_OF_A_HEAVY_ONE: Final = 500
 QUICK_SECONDS: Final = 0.0005
 """A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
@@ -132,8 +133,8 @@ class SqliteDriver(Publisher):
         """Finish what was submitted, then close."""
         if not self._open:
             return
-        await self.run(Operation("barrier", _nothing))  # everything submitted before it is done
         self._open = False
+        await self._submit(Operation("barrier", _nothing))  # everything submitted before it is done
         await self._tasks.close()
         self._loop.remove_reader(self._done_in)
         os.close(self._ring_out)
@@ -216,6 +217,9 @@ class SqliteDriver(Publisher):
             raise StoreClosed
         if operation.read_only and self.path is not None:
             return self._loop.run_in_executor(self._reader, self._read, operation)
+        return self._submit(operation)
+
+    def _submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         job = _Job(operation, self._loop.create_future())
         if operation.urgent:
             self._pending.appendleft(job)
@@ -252,8 +256,8 @@ class SqliteDriver(Publisher):
             if bulk is not None:
                 return self._inserted_here(batch[0], bulk)
             self._connection.execute("begin immediate")
-        except sqlite3.Error:
-            return False  # the writer will wait, or find out what is wrong
+        except Exception:  # noqa: BLE001 - the writer will wait, or find out what is wrong
+            return False
         self._commit(batch, begun=True)
         self._tell_others(batch)
         return True
@@ -344,6 +348,12 @@ class SqliteDriver(Publisher):
             with translated(self.path):
                 if not begun:
                     self._when_free(self._connection, "begin immediate")
+        except StoreError as error:  # it is locked, or gone: that is nobody's fault in particular
+            for job in jobs:
+                job.error = error
+            return len(jobs)
+        try:
+            with translated(self.path):
                 taken = self._run_together(jobs)
                 self._connection.execute("commit")
         except BaseException as error:  # noqa: BLE001 - every job gets a verdict of its own
@@ -356,11 +366,12 @@ class SqliteDriver(Publisher):
                 return self._commit(jobs)
             jobs[0].error = error
             return 1
-        self._count_commit(started, taken)
+        heavy = sum(job.operation.heavy for job in jobs[:taken])
+        self._count_commit(started, taken + heavy * PAGES_OF_A_HEAVY_ONE)
         return taken
 
-    def _count_commit(self, started: float, operations: int) -> None:
-        self._pages += PAGES_OF_A_COMMIT + operations
+    def _count_commit(self, started: float, pages: int) -> None:
+        self._pages += PAGES_OF_A_COMMIT + pages
         self._mean_seconds += 0.1 * (self._clock.monotonic() - started - self._mean_seconds)
 
     def _run_together(self, jobs: list[_Job]) -> int:

@@ -15,6 +15,7 @@ from pylash.durable import (
     RESOLUTIONS,
     UNKNOWN_OR_REVOKED,
     WAIT_NAMES,
+    Answer,
     Fence,
     Instant,
     JournalEntry,
@@ -36,12 +37,18 @@ _EFFECT = """
 insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
 values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
 
-# An early answer has left a row that was never opened; the earliest deadline counts.
+# An early answer has left a row that was never opened; the earliest deadline counts. Who only waits
+# for it has nothing to show, and must not blank what the run has shown.
 _OPEN = """
 insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, opened, deadline)
 values (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
-on conflict (id) do update set kind = excluded.kind, title = excluded.title, tool = excluded.tool,
-  arguments = excluded.arguments, opened = coalesce(pylash_waits.opened, excluded.opened),
+on conflict (id) do update set
+  kind = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.kind else excluded.kind end,
+  tool = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.tool else excluded.tool end,
+  arguments = case when excluded.title = '' and pylash_waits.title <> ''
+                   then pylash_waits.arguments else excluded.arguments end,
+  title = case when excluded.title = '' then pylash_waits.title else excluded.title end,
+  opened = coalesce(pylash_waits.opened, excluded.opened),
   deadline = coalesce({least}(pylash_waits.deadline, excluded.deadline), pylash_waits.deadline, excluded.deadline)
 where pylash_waits.terminal is null"""
 
@@ -49,7 +56,7 @@ _LOOK = """
 select w.id, w.terminal, w.deadline - {now}, w.generation < coalesce(s.generation, 0)
 from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id in ({texts})"""
 
-_WAITERS = "select run from pylash_effects where wait = ? and outcome is null order by run"
+_WAITERS = "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
 
 # In the order of their ids, as everywhere.
 _LOCK_WAITERS = """
@@ -60,7 +67,7 @@ select id from pylash_runs where id in
 _LOCK_OR_ADD = """
 insert into pylash_waits(id, name, session, generation, kind, title) values (?, ?, ?, ?, '', '')
 on conflict (id) do update set id = excluded.id
-returning terminal, deadline <= {now},
+returning terminal, token, deadline <= {now},
   generation < coalesce((select s.generation from pylash_sessions s where s.id = session), 0)"""
 
 _LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? {update}"
@@ -72,7 +79,8 @@ update pylash_runs set wake_seq = wake_seq + 1,
 where settled is null and id in
   (select run from pylash_effects where wait = ? and outcome is null)"""
 
-_END = "update pylash_waits set terminal = ?, answered_by = ?, resolved = {now} where id = ?"
+_END = """
+update pylash_waits set terminal = ?, answered_by = ?, token = ?, resolved = {now} where id = ?"""
 
 _LISTED = """
 select w.name, w.kind, w.title, w.tool, w.arguments, w.opened, w.deadline
@@ -119,12 +127,16 @@ class SqlWaits(Port):
 
     @operation()
     def resolve(
-        self, name: WaitName, resolution: Resolution, by: str | None = None
+        self, name: WaitName, resolution: Resolution, answer: Answer
     ) -> Steps[ResolveOutcome]:
         """End a wait, once."""
+        if answer.fence is not None:
+            yield from fenced(answer.fence, alone=True)
         runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
         row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
-        terminal, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
+        terminal, token, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
+        if terminal is not None and token == answer.token:
+            return ACCEPTED  # done by us already; the answer was lost
         if revoked:
             return UNKNOWN_OR_REVOKED
         if terminal is not None:
@@ -132,9 +144,9 @@ class SqlWaits(Port):
         if (yield Statement(_WAITERS, (name.id,))).rows != runs:
             raise Again
         if late:
-            yield from _end(name, Timeout(), None)
+            yield from _end(name, Timeout(), Answer(""))
             return ResolveOutcome("already_resolved", Timeout())
-        yield from _end(name, resolution, by)
+        yield from _end(name, resolution, answer)
         return ACCEPTED
 
     @operation()
@@ -145,7 +157,7 @@ class SqlWaits(Port):
         if (yield Statement(_WAITERS, (name.id,))).rows != runs:
             raise Again
         if rows and rows[0][0] is None and rows[0][1]:
-            yield from _end(name, Timeout(), None)
+            yield from _end(name, Timeout(), Answer(""))
         return (yield from _status(name))
 
     @operation(read_only=True)
@@ -215,9 +227,9 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
     return WaitStatus(end, bool(revoked), remaining)
 
 
-def _end(name: WaitName, end: Resolution, by: str | None) -> Steps[None]:
+def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
-    yield Statement(_END, (write(end), by, name.id))
+    yield Statement(_END, (write(end), answer.by, answer.token, name.id))
     if (yield Statement(_WAKE_WAITERS, (name.id,))).changed:
         yield Notify("runs")
     yield Notify(f"wait:{name.id}")

@@ -20,9 +20,15 @@ _BEAT = "update pylash_workers set expires = {now} + ? where id = ?"
 
 _OTHERS = "select id, expires <= {now} from pylash_workers where id <> ?"
 
+_LOCK_WORKER = "select expires <= {now} from pylash_workers where id = ? {update}"
+
+# In the order of their ids, as everywhere.
+_LOCK_RUNS = """
+select id from pylash_runs where owner = ? and state = 'running' order by id {update}"""
+
 _TAKE_OVER = """
 update pylash_runs set state = 'queued', owner = null, token = null, fence = fence + 1,
-  at = case when target = '' then null else {now} end
+  attempts = attempts - ?, at = case when target = '' then null else {now} end
 where owner = ? and state = 'running'"""
 
 _FORGET = "delete from pylash_workers where id = ?"
@@ -66,16 +72,16 @@ class SqlWorkers(Port):
         await self._join(worker, ttl)
 
     async def leave(self, worker: WorkerId) -> None:
-        """Give up runs, lease and lock."""
-        await self._take_over(worker)
+        """Give up runs, lease and lock; what was given up in order counts as no attempt."""
+        await self._take_over(worker, dead=True, attempts=1)
         await self._locks.release(worker)
 
     async def bury_the_dead(self, me: WorkerId) -> list[WorkerId]:
         """Make the runs of dead and expired workers ready again."""
         buried = []
         for worker, expired in await self._others(me):
-            if expired or await self._locks.is_free(worker):
-                await self._take_over(worker)
+            dead = not expired and await self._locks.is_free(worker)
+            if (expired or dead) and await self._take_over(worker, dead=dead, attempts=0):
                 buried.append(worker)
         return buried
 
@@ -94,7 +100,13 @@ class SqlWorkers(Port):
         return [(WorkerId(worker), bool(expired)) for worker, expired in rows]
 
     @operation()
-    def _take_over(self, worker: WorkerId) -> Steps[None]:
-        if (yield Statement(_TAKE_OVER, (worker,))).changed:
+    def _take_over(self, worker: WorkerId, *, dead: bool, attempts: int) -> Steps[bool]:
+        """Make worker's runs ready again, if it is dead or its lease is really over."""
+        row = (yield Statement(_LOCK_WORKER, (worker,))).rows
+        if not row or not (dead or row[0][0]):
+            return False
+        yield Statement(_LOCK_RUNS, (worker,))
+        if (yield Statement(_TAKE_OVER, (attempts, worker))).changed:
             yield Notify("runs")
         yield Statement(_FORGET, (worker,))
+        return True

@@ -9,6 +9,8 @@ import asyncio
 
 from pylash.durable import (
     SECOND,
+    Answer,
+    Cancelled,
     Fence,
     RunState,
     TurnScope,
@@ -35,6 +37,18 @@ async def the_first_record_of_a_key_stands(store: SubjectStore) -> None:
     first = await store.journal.record(fence, recorded(outcome=b"first"))
     second = await store.journal.record(fence, recorded(outcome=b"second"))
     equal((first.outcome, second.outcome), (b"first", b"first"), "what both writers got")
+
+
+async def of_two_records_at_once_under_one_key_one_stands(store: SubjectStore) -> None:
+    fence = await owned(store)
+
+    async def record(n: int) -> bytes | None:
+        return (await store.journal.record(fence, recorded("step", b"%d" % n))).outcome
+
+    answers = await together(*(record(n) for n in range(10)))
+    stands = await store.journal.entry(fence.run, "step")
+    holds(stands is not None, "one of them must stand")
+    equal(set(answers), {stands and stands.outcome}, "what everyone was told")
 
 
 async def a_journal_belongs_to_the_whole_scope(store: SubjectStore) -> None:
@@ -109,6 +123,7 @@ async def a_stale_owner_writes_nothing(store: SubjectStore) -> None:
         "park": store.runs.park(stale, 0),
         "settle": store.runs.settle(stale, RunState.COMPLETED, None),
         "block": store.runs.block(stale, "stale"),
+        "resolve": store.waits.resolve(wait_name(), Cancelled(), Answer("stale", fence=stale)),
     }.items():
         await refused(work, "lease_lost", what)
     entries = (await store.journal.attach(fresh.scope, await owner_of(store, fresh))).entries
@@ -148,6 +163,7 @@ JOURNAL_STORE = Suite[SubjectStore](
     "journal_store",
     (
         the_first_record_of_a_key_stands,
+        of_two_records_at_once_under_one_key_one_stands,
         a_journal_belongs_to_the_whole_scope,
         what_was_recorded_is_loaded,
         an_acknowledged_record_is_there_for_others,

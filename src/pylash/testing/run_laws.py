@@ -21,6 +21,7 @@ from pylash.testing.subjects import (
     claim_ready,
     claimed,
     enqueued,
+    fresh_answer,
     joined,
     new_scope,
     recorded,
@@ -54,6 +55,26 @@ async def a_claim_repeated_after_a_lost_answer_is_the_same(store: SubjectStore) 
     first = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
     second = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
     equal([claim.fence for claim in second], [claim.fence for claim in first], "the claims")
+
+
+async def a_claim_repeated_after_a_takeover_is_empty(store: SubjectStore) -> None:
+    scope, late = await enqueued(store), await joined(store, OVER)
+    (claim,) = await store.runs.claim(late, "the-token", limit=10, targets=["work"])
+    fence = (await store.journal.attach(scope, await joined(store))).fence
+    holds(fence.token != claim.fence.token, "the takeover makes a new fence")
+    again = await store.runs.claim(late, "the-token", limit=10, targets=["work"])
+    equal(again, [], "the old owner's claim, repeated")
+
+
+async def a_worker_that_was_given_up_owns_nothing_until_it_joins_again(store: SubjectStore) -> None:
+    gone, me = await joined(store, OVER), await joined(store)
+    scope = await enqueued(store)
+    await store.workers.bury_the_dead(me)
+    equal(await claim_ready(store, gone), [], "what it claims")
+    await refused(store.journal.attach(new_scope(), gone), "lease_lost", "what it attaches")
+    await store.workers.join(gone, LEASE)
+    (claim,) = await claim_ready(store, gone)
+    equal(claim.run.scope, scope, "what it claims once it has joined again")
 
 
 async def only_known_targets_are_claimed(store: SubjectStore) -> None:
@@ -156,6 +177,8 @@ RUN_STORE = Suite[SubjectStore](
         a_run_is_enqueued_once,
         a_run_is_claimed_once,
         a_claim_repeated_after_a_lost_answer_is_the_same,
+        a_claim_repeated_after_a_takeover_is_empty,
+        a_worker_that_was_given_up_owns_nothing_until_it_joins_again,
         only_known_targets_are_claimed,
         a_run_that_was_woken_does_not_park,
         a_parked_run_is_ready_when_its_time_has_come,
@@ -204,7 +227,7 @@ async def a_listener_hears_of_changes(store: SubjectStore) -> None:
     heard = list[str]()
     stop = store.subscribe(heard.append)
     name = wait_name()
-    await store.waits.resolve(name, Ok(1))
+    await store.waits.resolve(name, Ok(1), fresh_answer())
     await asyncio.sleep(0)
     holds(f"wait:{name.id}" in heard, "the end of a wait, in this process")
     stop()
@@ -216,7 +239,7 @@ async def a_listener_elsewhere_hears_of_changes(store: SubjectStore) -> None:
         return
     heard = asyncio.Event()
     other.subscribe(_setting(heard))
-    await store.waits.resolve(wait_name(), Ok(1))
+    await store.waits.resolve(wait_name(), Ok(1), fresh_answer())
     async with asyncio.timeout(10):
         await heard.wait()
 

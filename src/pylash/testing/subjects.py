@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pylash.durable import (
     SECOND,
+    Answer,
     AwaitEvent,
     Claim,
     CustomWait,
@@ -72,6 +73,11 @@ def waiting_effect(name: WaitName) -> tuple[JournalEntry, WaitOpening]:
     asked = envelope(AwaitEvent("key"), scope=RuntimeScope(), effect_id="wait", replay_key="wait")
     entry = JournalEntry("wait", asked.command.kind, b"hash", b"{}", started=1)
     return entry, WaitOpening(name=name, title="A wait")
+
+
+def fresh_answer() -> Answer:
+    """Return an answer that nobody gave before."""
+    return Answer(f"answer-{next(ids)}")
 
 
 async def enqueued(store: Store, lane: str | None = None, target: str = "work") -> ProcessScope:

@@ -46,9 +46,14 @@ def encode(value: Any) -> bytes:
         refuse(value)
         raise ValueNotJson("$", str(error)) from error
     # The encoder writes NaN and infinity as null, so a null may be a number that got lost.
-    if b"null" in data:
+    if b"null" in data or _may_be_deep(data):
         refuse(value)
     return data
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """Return whether data could be nested too deeply: only then is it worth a walk."""
+    return data.count(b"[") + data.count(b"{") > MAX_DEPTH
 
 
 def write(value: Any) -> bytes:
@@ -57,10 +62,13 @@ def write(value: Any) -> bytes:
     It does not see what JSON changes silently: compare what comes back.
     """
     try:
-        return _WRITER.encode(value)
+        data = _WRITER.encode(value)
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         refuse(value)
         raise ValueNotJson("$", str(error)) from error
+    if _may_be_deep(data):
+        refuse(value)
+    return data
 
 
 def decode(data: bytes) -> Any:
@@ -78,6 +86,7 @@ def round_trip(value: Any) -> Any:
     back = decode(write(value))
     if back != value:
         refuse(value)
+        raise ValueNotJson("$", "it would not come back as it was")
     return back
 
 

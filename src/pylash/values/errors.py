@@ -139,6 +139,16 @@ class InvalidAwaitEventWaitIdentity(Misuse):
         super().__init__(f"A wait needs an identity, and {sentence}")
 
 
+class ReplayKeyInvalid(Misuse):
+    """A replay key that no database could hold."""
+
+    def __init__(self, key: str, limit: int) -> None:
+        super().__init__(
+            f"The replay key {key[:40]!r} cannot be stored: use at most {limit} characters, without "
+            "NUL characters or lone surrogates."
+        )
+
+
 class MissingReplayKey(Misuse):
     """An envelope without a replay key reached a durable host."""
 
@@ -270,9 +280,7 @@ class StoreClosed(StoreError):
     """The store was used before it was opened or after it was closed."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "The store is closed: open it first, and use it inside its async with block."
-        )
+        super().__init__("The store or its host is closed: use it inside its async with block.")
 
 
 class StoreSchemaTooNew(StoreError):
@@ -334,6 +342,13 @@ class LeaseHeld(DurabilityError):
         )
 
 
+class RunSettled(DurabilityError):
+    """The run has ended: what is recorded can be read, and nothing new is started."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"The run of {scope} has ended, so nothing new can be started in it.")
+
+
 class EffectReplayMismatch(DurabilityError):
     """The journal remembers another effect under this key."""
 
@@ -382,6 +397,8 @@ class StepFailed(LashError):
 
     It has the failure's own code if that has one. ``type_name`` is the class of the exception the step raised.
     """
+
+    type_name = "StepFailed"
 
     def __init__(self, code: str, message: str, type_name: str, data: Any = None) -> None:
         super().__init__(message, code=code, data=data)
