@@ -89,7 +89,9 @@ def step_executor(run: Callable[[Any], Any]) -> Executor:
     async def perform(envelope: Envelope) -> Outcome:
         assert isinstance(envelope.command, DurableStep)  # the executor takes no other
         given = envelope.command.input
-        value = run(given) if iscoroutinefunction(run) else await asyncio.to_thread(run, given)
+        if iscoroutinefunction(run):
+            return DurableStepOutcome(await run(given))
+        value = await asyncio.to_thread(run, given)
         return DurableStepOutcome(await value if isawaitable(value) else value)
 
     return Executor("step", _STEP, perform)

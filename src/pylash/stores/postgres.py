@@ -275,6 +275,9 @@ class PostgresDriver(Publisher):
             self._writers -= 1
 
     async def _write(self, batch: list[_Row]) -> None:
+        if len(batch) == 1:
+            await self._write_alone(batch[0])
+            return
         # Of two rows with one key the database would keep either: each of them asks by itself.
         firsts = {row.bulk.key: row for row in reversed(batch)}
         together = list(firsts.values()) if len(firsts) > 1 else []
