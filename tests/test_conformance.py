@@ -82,6 +82,11 @@ async def test_the_serial_host_keeps(law: Law[EffectHost], serial: SerialHost) -
     await law(serial)
 
 
+@named(STEP_LAWS)
+async def test_the_serial_controller_keeps(law: Law[Any], serial: SerialHost) -> None:
+    await law(serial.scoped(TurnScope("s", "t")))
+
+
 async def test_the_serial_host_replays_one_effect_after_the_other(serial: SerialHost) -> None:
     scope = TurnScope("s", "t")
     controller = serial.scoped(scope)
