@@ -500,3 +500,32 @@ async def test_a_run_id_that_is_taken_is_not_used_twice(backend: Backend) -> Non
         (await store.journal.attach(ProcessScope(name), WorkerId("w"))).fence.run for name in "ab"
     }
     assert len(runs) == 2
+
+
+async def test_a_step_that_ignores_being_cancelled_does_not_hold_up_closing(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.tasks.GRACE_SECONDS", 0.05)
+    host, inside, end = await backend.host(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_: Any) -> None:
+        inside.set()
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def call() -> str:
+        try:
+            await host.scoped(SCOPE).execute(step("stubborn"), step_executor(stubborn))
+        except (asyncio.CancelledError, StoreClosed):
+            return "let go"
+        return "?"
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        caller = group.create_task(call())
+        await inside.wait()
+        await host.close()
+        end.set()
+    assert caller.result() == "let go"

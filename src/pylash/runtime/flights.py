@@ -55,7 +55,8 @@ class Flight:
     def abandon(self) -> None:
         """Let the callers go: the task was cancelled, perhaps before its first step."""
         self._leave()
-        self._work.close()
+        if self._task.done():  # a step that ignores being cancelled is left to itself
+            self._work.close()
         for caller in self._callers:
             caller.cancel()
 
