@@ -506,7 +506,8 @@ async def test_a_step_that_ignores_being_cancelled_does_not_hold_up_closing(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pylash.tasks.GRACE_SECONDS", 0.05)
-    host, inside, end = await backend.host(), asyncio.Event(), asyncio.Event()
+    host = await backend.host()
+    inside, end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn(_: Any) -> None:
         inside.set()
@@ -515,6 +516,7 @@ async def test_a_step_that_ignores_being_cancelled_does_not_hold_up_closing(
                 await end.wait()
             except asyncio.CancelledError:
                 continue
+        ended.set()
 
     async def call() -> str:
         try:
@@ -528,4 +530,5 @@ async def test_a_step_that_ignores_being_cancelled_does_not_hold_up_closing(
         await inside.wait()
         await host.close()
         end.set()
+        await ended.wait()  # by itself: nobody tore it down
     assert caller.result() == "let go"
