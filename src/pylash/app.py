@@ -1,16 +1,334 @@
-"""The composition root: wires a store, a clock and a host together, and decides nothing."""
+"""The composition root: wires a store, a clock, a host and a worker together, and decides nothing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from pylash.durable import Clock, LeaseTimings, Signer
-from pylash.runtime import JournalHost, SystemClock, system_entropy
+from pylash.durable import (
+    Clock,
+    EffectHost,
+    ExternalInput,
+    LeaseTimings,
+    ProcessView,
+    Registration,
+    ResolveOutcome,
+    RunState,
+    Signer,
+    Store,
+)
+from pylash.runtime import (
+    Environment,
+    JournalHost,
+    Observers,
+    OpenWait,
+    Prepared,
+    ProcessContext,
+    ProcessDefinition,
+    ProcessHandle,
+    PythonPrograms,
+    Services,
+    SystemClock,
+    Triggers,
+    TriggerType,
+    Worker,
+    WorkerConfig,
+    fork_registration,
+    open_waits,
+    prepared,
+    require_durable_stores,
+    resolve_wait,
+    system_entropy,
+    tools_by_name,
+)
 from pylash.stores import open_store
+from pylash.values import (
+    AppNotOpen,
+    Duration,
+    NotBlocked,
+    ProcessUnknown,
+    micros,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 DEFAULT_STORE = "sqlite:///pylash.db"
+
+
+class Lash:
+    """An app: a store, what runs on it, and a worker.
+
+    >>> app = Lash("sqlite:///agents.db")
+    >>> @app.process
+    ... async def greet(ctx: ProcessContext[None], name: str) -> str:
+    ...     return f"Hello {name}"
+    >>> async with app:
+    ...     handle = await app.start(greet, name="Ann")
+    ...     print(await handle.result())
+    """
+
+    def __init__(  # noqa: PLR0913 - the one place where everything is chosen
+        self,
+        store: str | None = None,
+        *,
+        model: Any = None,
+        instructions: str = "",
+        tools: Sequence[Callable[..., Any]] = (),
+        deps: Any = None,
+        host: EffectHost | None = None,
+        worker: WorkerConfig | None = WorkerConfig(),  # noqa: B008 - it is frozen
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        clock: Clock | None = None,
+        migrate: bool | None = None,
+    ) -> None:
+        self.model = model
+        self.instructions = instructions
+        self._url = store
+        self._deps = deps
+        self._given_host = host
+        self._config = worker
+        self._secret = secret
+        self._clock = clock
+        self._migrate = migrate
+        self._definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self._tools = tools_by_name(tools)
+        self._types: dict[str, TriggerType] = {}
+        self._stack: AsyncExitStack | None = None
+        self.triggers = Triggers(self)
+
+    # --- opening and closing ---
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the store and start the worker."""
+        if self._stack is not None:
+            return
+        async with AsyncExitStack() as stack:
+            config = self._config or WorkerConfig()
+            lease = micros(config.lease)
+            renew = lease // 3 if config.renew is None else micros(config.renew)
+            self._journal = await stack.enter_async_context(
+                open_host(
+                    self._url,
+                    secret=self._secret,
+                    clock=self._clock,
+                    timings=LeaseTimings(ttl=lease, renew_every=renew),
+                    migrate=self._migrate,
+                )
+            )
+            self.effect_host: EffectHost = self._given_host or self._journal
+            require_durable_stores(self.effect_host, self._journal.store.durability)
+            await self._wire(stack, config)
+            self._stack = stack.pop_all()
+
+    async def _wire(self, stack: AsyncExitStack, config: WorkerConfig) -> None:
+        """Put together what runs on the open store."""
+        host, clock = self._journal, self._journal.clock
+        self._services = Services(host.store, host, self.effect_host, clock, system_entropy)
+        self._services.definitions = self._definitions
+        self._services.tools = self._tools
+        model = self.model if isinstance(self.model, str) else None
+        environment = Environment(model, self.instructions)
+        self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
+        await host.store.envs.put(environment.ref, environment.body)
+        self._services.deps = await self._made_deps(stack)
+        self._worker = Worker(host, self.effect_host, PythonPrograms(self._services), config)
+        self._observers = Observers(host.store, self._worker.runs_here, host.tasks)
+        self._worker.told = self._observers.tell
+        stack.callback(self._observers.close)
+        if self._config is not None:
+            await self._worker.open()
+            stack.push_async_callback(self._worker.close)
+        if (watch := getattr(self._clock, "watch", None)) is not None:
+            stack.callback(watch(self._worker.quiet))
+
+    async def _made_deps(self, stack: AsyncExitStack) -> Any:
+        """Return the dependencies: a value, or what a factory makes for as long as we are open."""
+        made = self._deps() if callable(self._deps) else self._deps
+        if isawaitable(made):
+            made = await made
+        if hasattr(made, "__aenter__"):
+            made = await stack.enter_async_context(made)
+        return made
+
+    async def close(self) -> None:
+        """Drain: claim nothing more, wait the grace, park or release the rest."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    # --- declaring ---
+
+    @overload
+    def process(
+        self, function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]], /
+    ) -> ProcessDefinition[P, R]: ...
+    @overload
+    def process(
+        self,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        key: Callable[..., str] | str | None = None,
+    ) -> Callable[
+        [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
+    ]: ...
+    def process(  # type: ignore[misc]  # the options are those of the definition
+        self, function: Any = None, /, **options: Any
+    ) -> Any:
+        """Make an async function a process of this app.
+
+        ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
+        a function of the arguments or a text such as ``"{user}"``).
+
+        >>> @app.process(concurrency=1, key="{user}")
+        ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...
+        """
+        if function is None:
+            return lambda decorated: self.process(ProcessDefinition(decorated, **options))
+        definition = (
+            function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
+        )
+        self._definitions[definition.name] = definition
+        return definition
+
+    def trigger(self, name: str, *, payload: Any = Any) -> None:
+        """Declare a type of event, and what its payload is.
+
+        >>> app.trigger("github.push", payload=Push)
+        """
+        self._types[name] = TriggerType(name, payload)
+
+    # --- processes ---
+
+    async def start(
+        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> ProcessHandle[R]:
+        """Start a process; the same id with the same input again is the same process.
+
+        Cancellation: atomic.
+
+        >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
+        """
+        services = self._use("start")
+        chosen = prepared(target)
+        command = chosen.command(args, kwargs, services.new_id, self._template)
+        await self._worker.start(command)
+        return self._handle(command.registration.id, chosen.definition)
+
+    def process_handle(
+        self, process_id: str, process: ProcessDefinition[Any, R] | None = None
+    ) -> ProcessHandle[R]:
+        """Return the handle of a process; ``process`` says what its result is."""
+        self._use("process_handle")
+        return self._handle(process_id, process)
+
+    async def processes(
+        self, *, status: RunState | str | None = None, limit: int = 100
+    ) -> list[ProcessView]:
+        """Return processes, the newest first."""
+        self._use("processes")
+        wanted = None if status is None else RunState(status).value
+        return await self.store.processes.listed(wanted, limit)
+
+    async def retry(self, process_id: str) -> None:
+        """Let a blocked process go on."""
+        services = self._use("retry")
+        record = await self.store.processes.get(process_id)
+        if record is None:
+            raise ProcessUnknown(process_id)
+        if not await self.store.runs.retry(record.run, services.new_id()):
+            raise NotBlocked(process_id, record.run_state)
+
+    async def fork_process(
+        self,
+        process_id: str,
+        *,
+        from_effect: str | None = None,
+        id: str | None = None,  # noqa: A002 - as in options
+    ) -> ProcessHandle[Any]:
+        """Start a process with what another recorded before an effect (None: everything it did)."""
+        services = self._use("fork_process")
+        registration, until = await fork_registration(
+            self.store, process_id, from_effect, id or f"{process_id}-fork-{services.new_id()}"
+        )
+        await self.store.processes.fork(process_id, registration, until)
+        return self._handle(registration.id)
+
+    # --- waits ---
+
+    async def waits(self, session_id: str | None = None) -> list[OpenWait]:
+        """Return the open waits, oldest first: approvals, deferred tools, signals, custom ones."""
+        self._use("waits")
+        return await open_waits(self._journal, session_id)
+
+    async def resolve(
+        self, key: str, value: Any = None, *, error: str | None = None, by: str | None = None
+    ) -> ResolveOutcome:
+        """Answer a wait, with a value or an error. The first answer wins.
+
+        Cancellation: atomic.
+
+        >>> await app.resolve(wait.key, True)
+        """
+        self._use("resolve")
+        return await resolve_wait(self._journal, self.effect_host, key, value, error, by)
+
+    # --- inside ---
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        self._opened()
+        return self._journal.store
+
+    @property
+    def services(self) -> Services:
+        """What the parts of the app share."""
+        self._opened()
+        return self._services
+
+    @property
+    def template(self) -> Registration:
+        """What every process of this app is registered with."""
+        return self._template
+
+    @property
+    def trigger_types(self) -> dict[str, TriggerType]:
+        """The declared types of events."""
+        return self._types
+
+    def _opened(self) -> None:
+        if self._stack is None:
+            raise AppNotOpen
+
+    def _use(self, name: str) -> Services:
+        self._opened()
+        self._services.outside(name)
+        return self._services
+
+    def _handle(
+        self, process_id: str, definition: ProcessDefinition[Any, Any] | None = None
+    ) -> ProcessHandle[Any]:
+        result = None if definition is None else definition.signature.result
+        return ProcessHandle(process_id, self._services, self._observers, result)
 
 
 @asynccontextmanager

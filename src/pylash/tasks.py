@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -28,9 +29,11 @@ class TaskOwner:
         self._serving: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(
+        self, work: Coroutine[Any, Any, T], context: Context | None = None
+    ) -> asyncio.Task[T]:
         """Start work whose outcome somebody awaits, and who keeps the task until then."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._awaited.add(task)
         return task
 

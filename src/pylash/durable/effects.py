@@ -116,10 +116,15 @@ class SyncExecutionEnvironment(_Command, frozen=True, gc=False, tag="sync_execut
     update_machine_config: bool = False
 
 
-class Sleep(_Command, frozen=True, gc=False, tag="sleep"):
-    """Wait for a time."""
+class Sleep(_Command, frozen=True, gc=False, tag="sleep", omit_defaults=True):
+    """Wait for a time. The delay before another try may be changed by a new deployment."""
 
     duration_ms: int
+    retry: bool = False
+
+    def hashed(self) -> Any:
+        """Leave out how long the delay before another try is."""
+        return {"retry": True} if self.retry else self
 
 
 class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):

@@ -11,12 +11,10 @@ Rule 3. A sleep is recorded as its end and a wait as its wait, before anyone wai
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from pylash.durable import (
@@ -27,28 +25,33 @@ from pylash.durable import (
     Attached,
     AwaitEvent,
     AwaitEventOutcome,
+    AwaitProcess,
     Cancellation,
     EffectController,
+    EffectKind,
     Envelope,
     ExecutionScope,
     Fence,
-    Instant,
     JournalEntry,
     LocalExecutor,
     Outcome,
     Process,
+    ProcessCommand,
     Resolution,
     ResolveOutcome,
     Sleep,
     SleepOutcome,
     WaitIdentity,
     WaitOpening,
+    WaitSignal,
     WaitStatus,
+    process_command,
     scope_name,
 )
-from pylash.runtime.executors import sleep_unless
+from pylash.runtime.executors import rung_in_time, sleep_unless
 from pylash.runtime.flights import Flight
-from pylash.runtime.records import answer, check_call, failed, perform
+from pylash.runtime.journal_state import Asked, JournalState, asked_of
+from pylash.runtime.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
 from pylash.values import (
     Duration,
     EffectReplayMismatch,
@@ -56,11 +59,11 @@ from pylash.values import (
     LeaseHeld,
     LeaseLost,
     MissingReplayKey,
+    Misuse,
     RunSettled,
     RuntimeEffectLocalExecutorUnavailable,
     RuntimeEffectSleepCancelled,
     StoreClosed,
-    digest_for_difference,
     encode,
     first_difference,
 )
@@ -74,55 +77,18 @@ MAX_ENTRIES: Final = 50_000
 _log = logging.getLogger("pylash")
 
 
-class _Asked(msgspec.Struct):
-    """An effect that was asked for: its envelope, its key, and what its hash covers."""
-
-    envelope: Envelope
-    key: str
-    canonical: bytes
-    digest: bytes
-
-    def entry(
-        self, started: int, outcome: bytes | None = None, ended: int | None = None
-    ) -> JournalEntry:
-        """Return the entry of this effect, open unless it has an outcome."""
-        return JournalEntry(
-            self.key,
-            self.envelope.command.kind,
-            self.digest,
-            digest_for_difference(self.canonical),
-            outcome,
-            0 if outcome is None else len(outcome),
-            None,
-            None,
-            started,
-            ended,
-            _printable(self.envelope.invocation.label),
-        )
-
-
-def _printable(label: str | None) -> str | None:
-    """Return label without what a database may not store; it is only shown."""
-    if label is None or (label.isascii() and "\0" not in label):
-        return label
-    return label.replace("\0", "").encode("utf-8", "replace").decode()
-
-
-class JournalController(EffectController):
+class JournalController(JournalState, EffectController):
     """The boundary of one scope, over its journal."""
 
     supports_durable_effects = True
 
     def __init__(self, host: JournalHost, scope: ExecutionScope) -> None:
+        super().__init__(host.store.journal, host.clock)
         self.durability = host.durability
         self._host = host
         self._scope = scope
         self._attaching = asyncio.Lock()
-        self._attached: Attached | None = None
-        self._attached_at = 0.0
         self._lost = False
-        self._entries: dict[str, JournalEntry] = {}
-        self._flights: dict[str, Flight] = {}
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
@@ -137,11 +103,12 @@ class JournalController(EffectController):
         kind = envelope.command.kind
         if kind in COMPOSITE:
             return (await perform(envelope, local)).answer(kind)
-        canonical = envelope.canonical()
-        asked = _Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
+        asked = asked_of(envelope, key)
+        canonical = asked.canonical
         attached = self._attached or await self._attach()
         entry = self._entries.get(key)
         if entry is not None:
+            self.unread.discard(key)
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
             if entry.size:
@@ -149,7 +116,7 @@ class JournalController(EffectController):
         flight = self._flights.get(key)
         if flight is None:
             self._check_ownership(attached.fence)
-            flight = Flight(key, asked.digest, canonical, self._flights)
+            flight = Flight(asked.entry(self._host.clock.now()), canonical, self.board)
             flight.start(self._flown(asked, attached.fence, local, flight), self._host.tasks)
         elif flight.digest != asked.digest:
             raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
@@ -198,18 +165,21 @@ class JournalController(EffectController):
             self._attached_at = self._host.clock.monotonic()
             self._entries = dict(attached.entries)
             self._attached = attached
-        if len(self._entries) >= WARN_ENTRIES:
-            _log.warning("%s has recorded %d effects", scope_name(self._scope), len(self._entries))
+        self._warn_if_long()
         return attached
 
-    async def _mismatch(self, asked: _Asked) -> EffectReplayMismatch:
+    def _warn_if_long(self) -> None:
+        if len(self._entries) >= WARN_ENTRIES:
+            _log.warning("%s has recorded %d effects", scope_name(self._scope), len(self._entries))
+
+    async def _mismatch(self, asked: Asked) -> EffectReplayMismatch:
         """Say what was recorded under the key instead."""
         assert self._attached is not None
         whole = await self._host.store.journal.entry(self._attached.fence.run, asked.key)
         kept = None if whole is None else whole.command
         return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
 
-    async def _replay(self, entry: JournalEntry, asked: _Asked) -> Outcome:
+    async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
         data = entry.outcome
         if data is None:
@@ -218,9 +188,10 @@ class JournalController(EffectController):
             assert whole is not None
             assert whole.outcome is not None
             data = whole.outcome
-        if entry.wait is not None:
+        kind = asked.envelope.command.kind
+        if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
             return AwaitEventOutcome(RESOLUTIONS.decode(data))
-        return answer(data, asked.envelope.command.kind)
+        return answer(data, kind)
 
     def detach(self) -> None:
         """Let everyone go who still waits for an effect: the host has closed."""
@@ -239,7 +210,7 @@ class JournalController(EffectController):
             raise LeaseLost(fence.name)
 
     async def _flown(
-        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
+        self, asked: Asked, fence: Fence, local: LocalExecutor, flight: Flight
     ) -> Outcome:
         try:
             return await self._route(asked, fence, local, flight)
@@ -249,7 +220,7 @@ class JournalController(EffectController):
             raise
 
     def _route(
-        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
+        self, asked: Asked, fence: Fence, local: LocalExecutor, flight: Flight
     ) -> Coroutine[Any, Any, Outcome]:
         """Choose how the effect is executed."""
         if len(self._entries) >= MAX_ENTRIES and asked.key not in self._entries:
@@ -267,14 +238,16 @@ class JournalController(EffectController):
                     arguments=None if command.arguments is None else encode(command.arguments),
                     timeout=local.timeout,
                 )
-                return self._await(asked, fence, local.cancel, opening)
-            case Process() as command:
-                raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+                return self._await(asked, fence, local.cancel, opening, flight)
+            case Process(command=command):
+                if getattr(local, "processes", None) is None:
+                    raise RuntimeEffectLocalExecutorUnavailable(EffectKind.PROCESS)
+                return self._process(asked, fence, process_command(command), local, flight)
             case _:
                 return self._perform(asked, fence, local, flight)
 
     async def _perform(
-        self, asked: _Asked, fence: Fence, local: LocalExecutor, flight: Flight
+        self, asked: Asked, fence: Fence, local: LocalExecutor, flight: Flight
     ) -> Outcome:
         host = self._host
         if host.membership.lease_is_over and not await host.membership.renew():
@@ -283,13 +256,15 @@ class JournalController(EffectController):
         performed = await perform(asked.envelope, local)
         flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())
+        if self._riders:
+            await self._record_riders(fence)
         stands = await host.store.journal.record(fence, entry)
         if stands is not entry:
             return await self._stand(stands, asked)
         self._entries[asked.key] = entry
         return performed.answer(asked.envelope.command.kind)
 
-    async def _stand(self, entry: JournalEntry, asked: _Asked) -> Outcome:
+    async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Take the entry that holds our key, whoever wrote it, and answer with it."""
         self._entries[asked.key] = entry
         if entry.hash != asked.digest:
@@ -297,22 +272,24 @@ class JournalController(EffectController):
         return await self._replay(entry, asked)
 
     async def _sleep(
-        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, flight: Flight
+        self, asked: Asked, fence: Fence, cancel: Cancellation | None, flight: Flight
     ) -> Outcome:
         clock, journal, command = self._host.clock, self._host.store.journal, asked.envelope.command
         assert isinstance(command, Sleep)
         entry = self._entries.get(asked.key)
         if entry is None:
+            await self._record_riders(fence)
             begun = asked.entry(clock.now())
             entry, now = await journal.begin_sleep(fence, begun, command.duration_ms * 1000)
             self._entries[asked.key] = entry
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
         else:
-            now = self._now()
+            now = self.now()
         assert entry.due is not None
         if entry.due <= now:  # it is over, whatever came afterwards
             return SleepOutcome()
+        flight.rest(entry.due)
         try:
             await sleep_unless(clock, (entry.due - now) / SECOND, cancel)
         except RuntimeEffectSleepCancelled as error:
@@ -323,14 +300,23 @@ class JournalController(EffectController):
         return SleepOutcome()
 
     async def _await(
-        self, asked: _Asked, fence: Fence, cancel: Cancellation | None, opening: WaitOpening
+        self,
+        asked: Asked,
+        fence: Fence,
+        cancel: Cancellation | None,
+        opening: WaitOpening,
+        flight: Flight,
     ) -> Outcome:
         async def open_wait() -> WaitStatus:
+            await self._record_riders(fence)
             entry = asked.entry(self._host.clock.now())
             stands, status = await self._host.store.waits.open_for(fence, entry, opening)
             self._entries[asked.key] = replace(stands, outcome=None, size=0)
             if stands.hash != asked.digest:
                 raise await self._mismatch(asked)
+            if status.terminal is None and not status.revoked:
+                rest = status.remaining
+                flight.rest(None if rest is None else self.now() + rest)
             return status
 
         resolution = await self._host.live.wait(opening.name, open_wait(), cancel, fence)
@@ -339,8 +325,89 @@ class JournalController(EffectController):
         self._entries[asked.key] = replace(opened, outcome=data, size=len(data))
         return AwaitEventOutcome(RESOLUTIONS.decode(data))
 
-    def _now(self) -> Instant:
-        """Return the store's time, as far as we can tell without asking it."""
-        assert self._attached is not None
-        passed = self._host.clock.monotonic() - self._attached_at
-        return Instant(self._attached.now + int(passed * SECOND))
+    # --- processes ---
+
+    async def _process(
+        self,
+        asked: Asked,
+        fence: Fence,
+        command: ProcessCommand,
+        local: LocalExecutor,
+        flight: Flight,
+    ) -> Outcome:
+        """Do what the registry is asked and record it at once, or wait for it."""
+        await self._record_riders(fence)
+        processes, clock = self._host.store.processes, self._host.clock
+        opening = asked.entry(clock.now())
+        try:
+            if isinstance(command, WaitSignal):
+                return await self._wait_signal(asked, fence, command, local.timeout, flight)
+            if isinstance(command, AwaitProcess):
+                return await self._wait_process(asked, fence, command, flight)
+            flight.recording = True
+            closing = replace(opening, ended=clock.now())
+            entry = await processes.perform_for(fence, closing, command, wrapped)
+        except Misuse as error:  # the registry refused, and nothing was written
+            flight.recording = True
+            data = failed(error, asked.envelope.command.kind).data
+            refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
+            entry = await self._host.store.journal.record(fence, refusal)
+        return await self._stand(entry, asked)
+
+    async def _wait_signal(
+        self,
+        asked: Asked,
+        fence: Fence,
+        command: WaitSignal,
+        timeout: int | None,
+        flight: Flight,
+    ) -> Outcome:
+        opening = asked.entry(self._host.clock.now())
+        take = self._host.store.processes.take_signal
+        while True:
+            bell = self._bell()
+            entry, now = await take(fence, opening, command.name, timeout, wrapped)
+            if entry.size:
+                self._bells.discard(bell)
+                return await self._stand(entry, asked)
+            self._entries[asked.key] = entry
+            if entry.hash != asked.digest:
+                raise await self._mismatch(asked)
+            await self._rest(
+                flight, bell, entry.due, None if entry.due is None else entry.due - now
+            )
+
+    async def _wait_process(
+        self, asked: Asked, fence: Fence, command: AwaitProcess, flight: Flight
+    ) -> Outcome:
+        opening = asked.entry(self._host.clock.now())
+        while True:
+            bell = self._bell()
+            entry = await self._host.store.processes.watch(fence, opening, command, wrapped)
+            if entry.size:
+                self._bells.discard(bell)
+                return await self._stand(entry, asked)
+            self._entries[asked.key] = entry
+            if entry.hash != asked.digest:
+                raise await self._mismatch(asked)
+            await self._rest(flight, bell, None, None)
+
+    def _bell(self) -> asyncio.Future[None]:
+        """Return what rings when the run is woken: taken before the look, so that nothing is missed."""
+        bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._bells.add(bell)
+        return bell
+
+    async def _rest(
+        self, flight: Flight, bell: asyncio.Future[None], due: int | None, remaining: int | None
+    ) -> None:
+        """Wait for the bell, or until due."""
+        flight.rest(due)
+        try:
+            if remaining is None:
+                await bell
+            else:
+                await rung_in_time(bell, self._host.clock, remaining / SECOND)
+        finally:
+            self._bells.discard(bell)
+        flight.wake()

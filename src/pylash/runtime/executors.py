@@ -22,6 +22,7 @@ from pylash.durable import (
     EffectKind,
     Envelope,
     Outcome,
+    ProcessCommand,
     Sleep,
     SleepOutcome,
 )
@@ -36,6 +37,9 @@ from pylash.values import (
 
 Perform = Callable[[Envelope], Awaitable[Outcome]]
 """Runs one envelope's command."""
+
+RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
+"""Does what the process registry is asked; the number is a wait's timeout."""
 
 _CLOCK = SystemClock()
 
@@ -64,6 +68,7 @@ class Executor(msgspec.Struct):
     cancel: Cancellation | None = None
     timeout: int | None = None
     clock: Clock = _CLOCK
+    processes: RegistryWork | None = None
 
     def check(self, command: Command) -> None:
         """Refuse a command that is not this executor's."""
@@ -108,9 +113,15 @@ def await_options(cancel: Cancellation | None = None, timeout: Duration | None =
     return Executor("await options", frozenset(), _unavailable, cancel, late)
 
 
-def process_executor() -> Executor:
-    """Return the executor of process commands; it runs nothing itself."""
-    return Executor("process", frozenset(), _unavailable)
+def process_executor(
+    processes: RegistryWork | None = None, timeout: Duration | None = None
+) -> Executor:
+    """Return the executor of process commands: it runs nothing itself, the controller asks the registry.
+
+    ``processes`` does it for controllers that have no registry of their own.
+    """
+    late = None if timeout is None else micros(timeout)
+    return Executor("process", frozenset(), _unavailable, timeout=late, processes=processes)
 
 
 def turn_executor(
@@ -154,6 +165,15 @@ async def sleep_unless(clock: Clock, seconds: float, cancel: Cancellation | None
     """Sleep, or raise ``runtime_effect_sleep_cancelled`` if cancel comes first."""
     if await cancelled_first(clock.sleep(max(0.0, seconds)), cancel):
         raise RuntimeEffectSleepCancelled
+
+
+async def rung_in_time(bell: asyncio.Future[None], clock: Clock, seconds: float) -> bool:
+    """Wait for the bell, at most so long; return whether it rang."""
+    async with asyncio.TaskGroup() as group:
+        timer = group.create_task(clock.sleep(max(0.0, seconds)))
+        await asyncio.wait((bell, timer), return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
+    return bell.done()
 
 
 async def cancelled_first(work: Awaitable[object], cancel: Cancellation | None) -> bool:

@@ -4,6 +4,8 @@ Rule 1. A flight belongs to the run, not to its first caller: it goes on while a
 Rule 2. When the last caller has left, work that is still being performed is cancelled, and ends
         before that caller goes on. A record that is being written is written.
 Rule 3. A flight that is being cancelled takes no passengers: it has left the board first.
+Rule 4. A flight rests while it only waits for time or for others. While its run decides whether to
+        cancel it, nobody lands.
 """
 
 from __future__ import annotations
@@ -11,31 +13,66 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pylash.durable import Outcome
+from pylash.durable import JournalEntry, Outcome
 from pylash.tasks import TaskOwner
 
 _log = logging.getLogger("pylash")
 
 
-class Flight:
-    """One effect being executed; ``board`` holds the flights of its run, by key."""
+class Board:
+    """The flights of a run, by key; ``changed`` is called when one begins or ends to rest."""
 
-    def __init__(self, key: str, digest: bytes, canonical: bytes, board: dict[str, Flight]) -> None:
-        self.digest = digest
+    def __init__(self) -> None:
+        self.flights: dict[str, Flight] = {}
+        self.flying = 0
+        self.changed: Callable[[], None] | None = None
+
+    def count(self, flying: int) -> None:
+        """Count flights that began or ended to do something."""
+        self.flying += flying
+        if self.changed is not None:
+            self.changed()
+
+
+class Flight:
+    """One effect being executed; ``opening`` is its entry as it is when nothing came of it yet."""
+
+    def __init__(self, opening: JournalEntry, canonical: bytes, board: Board) -> None:
+        self.opening = opening
         self.canonical = canonical
         self.recording = False
-        self._key = key
+        self.resting = False
+        self.due: int | None = None
+        self.verdict: asyncio.Future[None] | None = None
         self._board = board
         self._callers: list[asyncio.Future[Outcome]] = []
-        board[key] = self
+        board.flights[opening.key] = self
+        board.count(1)
+
+    @property
+    def digest(self) -> bytes:
+        """The hash of what was asked."""
+        return self.opening.hash
 
     def start(self, work: Coroutine[Any, Any, Outcome], tasks: TaskOwner) -> None:
         """Take off."""
         self._work = work
         self._task = tasks.start(self._fly(work))
+
+    def rest(self, due: int | None = None) -> None:
+        """Say that there is nothing to do until due, or until others did something."""
+        if not self.resting:
+            self.resting, self.due = True, due
+            self._board.count(-1)
+
+    def wake(self) -> None:
+        """Say that there is something to do again."""
+        if self.resting:
+            self.resting, self.due = False, None
+            self._board.count(1)
 
     async def join(self) -> Outcome:
         """Return the outcome when it is there."""
@@ -44,6 +81,8 @@ class Flight:
         try:
             return await caller
         except asyncio.CancelledError:
+            if not caller.cancelled():  # the effect itself was cancelled, not who waits for it
+                raise
             self._callers.remove(caller)
             if not self._callers and not self.recording and not self._task.done():
                 self._leave()
@@ -51,6 +90,15 @@ class Flight:
                 await asyncio.wait((self._task,))
                 self._work.close()  # if it was cancelled before its first step
             raise
+
+    def break_off(self, error: BaseException) -> None:
+        """Raise error where the effect is awaited; what was under way is cancelled."""
+        self._leave()
+        for caller in self._callers:
+            if not caller.done():
+                caller.set_exception(error)
+        if not self.recording:
+            self._task.cancel()
 
     def abandon(self) -> None:
         """Let the callers go: the task was cancelled, perhaps before its first step."""
@@ -61,27 +109,34 @@ class Flight:
             caller.cancel()
 
     def _leave(self) -> None:
-        if self._board.get(self._key) is self:
-            del self._board[self._key]
+        flights = self._board.flights
+        if flights.get(self.opening.key) is self:
+            del flights[self.opening.key]
+            self._board.count(0 if self.resting else -1)
 
     async def _fly(self, work: Coroutine[Any, Any, Outcome]) -> None:
         """Do the work and tell the callers; not in a callback, which would cost the loop a turn."""
         try:
             outcome = await work
+            if self.verdict is not None:
+                await self.verdict
         except asyncio.CancelledError:
             self._leave()
             for caller in self._callers:
                 caller.cancel()
             raise
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
-            self._leave()
-            if not self._callers:
-                _log.warning("an effect failed after its callers had left: %s", error)
-            for caller in self._callers:
-                if not caller.done():
-                    caller.set_exception(error)
+            self._fail(error)
         else:
             self._leave()
             for number, caller in enumerate(self._callers):
                 if not caller.done():  # nobody shares a value that others may change
                     caller.set_result(copy.deepcopy(outcome) if number else outcome)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave()
+        if not self._callers:
+            _log.warning("an effect failed after its callers had left: %s", error)
+        for caller in self._callers:
+            if not caller.done():
+                caller.set_exception(error)

@@ -26,6 +26,7 @@ from pylash.durable import (
     LocalExecutor,
     Outcome,
     Process,
+    ProcessOutcome,
     Resolution,
     ResolveOutcome,
     ScopedController,
@@ -34,15 +35,19 @@ from pylash.durable import (
     WaitIdentity,
     WaitName,
     checked_resolution,
+    process_command,
     session_of,
 )
 from pylash.runtime.executors import cancelled_first
 from pylash.runtime.records import check_call, perform
 from pylash.runtime.system import SystemClock, system_entropy
+from pylash.tasks import TaskOwner
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
+    LashError,
     RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectProcessTaskJoin,
     micros,
 )
 
@@ -101,6 +106,13 @@ class MemoryWaits:
             await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
             timer.cancel()
 
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names, or refuse a key that is not ours."""
+        name = self._valid(key)
+        if name is None:
+            raise AwaitEventUnknownOrRevoked
+        return name
+
     def _valid(self, key: str) -> WaitName | None:
         name = self._signer.name(key)
         if name is None or name.generation < self._generations[session_of(name.scope)]:
@@ -121,6 +133,7 @@ class InlineController(EffectController):
 
     def __init__(self, waits: MemoryWaits) -> None:
         self._waits = waits
+        self._tasks = TaskOwner()
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Run the effect; nothing is recorded."""
@@ -132,8 +145,21 @@ class InlineController(EffectController):
                 await self._waits.wait(command.key, local.cancel, local.timeout)
             )
         if isinstance(command, Process):
-            raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+            return await self._registry_work(command, local)
         return (await perform(envelope, local)).answer(command.kind)
+
+    async def _registry_work(self, command: Process, local: LocalExecutor) -> Outcome:
+        """Ask the registry in a task of its own, which outlives its caller."""
+        work = getattr(local, "processes", None)
+        if work is None:
+            raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+        asking = work(process_command(command.command), local.timeout)
+        try:
+            return ProcessOutcome(await asyncio.shield(self._tasks.start(asking)))
+        except (LashError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise RuntimeEffectProcessTaskJoin(str(error) or type(error).__name__) from error
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""
@@ -170,6 +196,14 @@ class InlineHost(InlineController, EffectHost):
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy = system_entropy) -> None:
         super().__init__(MemoryWaits(clock or SystemClock(), entropy))
+
+    def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait at once."""
+        return self._waits.key(scope, wait)
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names, or refuse a key that is not ours."""
+        return self._waits.name_in(key)
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for scope: the host itself, which keeps nothing by scope."""

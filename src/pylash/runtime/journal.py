@@ -12,6 +12,7 @@ import msgspec
 
 from pylash.durable import (
     UNKNOWN_OR_REVOKED,
+    Attached,
     Cancellation,
     Clock,
     EffectHost,
@@ -93,6 +94,17 @@ class JournalHost(EffectHost):
         if controller is None:
             controller = self._controllers[scope] = JournalController(self, scope)
         return ScopedController(controller, scope)
+
+    def adopt(self, attached: Attached) -> JournalController:
+        """Return the controller of a run that this worker has claimed."""
+        scope = attached.fence.scope
+        controller = self._controllers[scope] = JournalController(self, scope)
+        controller.adopt(attached)
+        return controller
+
+    def new_token(self) -> str:
+        """Return a token that makes an operation happen once."""
+        return self._entropy(8).hex()
 
     def forget(self, scope: ExecutionScope, controller: JournalController) -> None:
         """Hand out a new controller for scope next time: this one's run belongs to another."""

@@ -27,6 +27,7 @@ class Membership:
         self._clock = clock
         self._timings = timings
         self._until = 0.0
+        self.targets: list[str] = []
 
     @property
     def lease_is_over(self) -> bool:
@@ -36,7 +37,7 @@ class Membership:
     async def join(self, tasks: TaskOwner) -> None:
         """Become a member, and stay one until tasks ends."""
         asked = self._clock.monotonic()
-        await self._store.workers.join(self.worker, self._timings.ttl)
+        await self._store.workers.join(self.worker, self._timings.ttl, self.targets)
         self._until = asked + self._timings.ttl / SECOND
         await self.bury_the_dead()
         tasks.serve(self._renew_forever())
@@ -51,9 +52,14 @@ class Membership:
         asked = self._clock.monotonic()
         kept = await self._store.workers.beat(self.worker, self._timings.ttl)
         if not kept:
-            await self._store.workers.join(self.worker, self._timings.ttl)
+            await self._store.workers.join(self.worker, self._timings.ttl, self.targets)
         self._until = asked + self._timings.ttl / SECOND
         return kept
+
+    async def announce(self, targets: list[str]) -> None:
+        """Tell the others what this worker can run."""
+        self.targets = targets
+        await self._store.workers.join(self.worker, self._timings.ttl, targets)
 
     async def bury_the_dead(self) -> None:
         """Make the runs of dead workers ready for others."""

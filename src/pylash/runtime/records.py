@@ -20,6 +20,7 @@ from pylash.durable import (
     Envelope,
     LocalExecutor,
     Outcome,
+    ProcessOutcome,
     expect,
 )
 from pylash.values import (
@@ -53,6 +54,10 @@ By task and not in a context variable, which would cost a tenth of an effect.
 
 MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
 MAX_KEY: Final = 512
+WITHDRAWN: Final = b'{"type":"cancelled"'
+"""How the record of a cancelled effect begins; the ends of waits begin otherwise."""
+FINAL: Final = "pylash_final"
+"""The attribute of an exception that is not to be tried again."""
 
 _NEVER_RECORDED = (
     DurabilityError,
@@ -70,16 +75,23 @@ class Returned(msgspec.Struct, frozen=True, gc=False, tag="returned"):
     outcome: Outcome
 
 
-class Failed(msgspec.Struct, frozen=True, gc=False, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, gc=False, tag="failed", omit_defaults=True):
     """The effect failed."""
 
     code: str
     message: str
     type_name: str
     data: Any = None
+    final: bool = False
 
 
-Record = Returned | Failed
+class Withdrawn(msgspec.Struct, frozen=True, gc=False, tag="cancelled"):
+    """The run was cancelled while the effect was pending: replay cancels it there again."""
+
+    code: str = "cancelled"
+
+
+Record = Returned | Failed | Withdrawn
 
 _RECORDS: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
@@ -161,9 +173,23 @@ def _refuse(outcome: Outcome) -> None:
 def failed(error: Exception, kind: EffectKind) -> Performed:
     """Return the record of a failure."""
     failure = Failed(
-        _code(error, kind), _message(error), _clean(type(error).__name__), _data(error)
+        _code(error, kind),
+        _message(error),
+        _clean(type(error).__name__),
+        _data(error),
+        bool(getattr(error, FINAL, False)),
     )
     return Performed(encode(failure), failure, error)
+
+
+def withdrawn(code: str) -> bytes:
+    """Return the record of an effect that was cancelled while it was pending."""
+    return write(Withdrawn(code))
+
+
+def wrapped(result: Any) -> bytes:
+    """Return the record of a process command's result."""
+    return returned(ProcessOutcome(result)).data
 
 
 def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
@@ -172,8 +198,12 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
         record = _RECORDS.decode(record)
     if isinstance(record, Returned):
         return record.outcome
+    if isinstance(record, Withdrawn):
+        raise asyncio.CancelledError
     if kind is EffectKind.DURABLE_STEP:
-        raise StepFailed(record.code, record.message, record.type_name, record.data)
+        error = StepFailed(record.code, record.message, record.type_name, record.data)
+        error.final = record.final
+        raise error
     raise LashError.restore(record.code, record.message, record.data)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -101,6 +101,12 @@ class LiveWaits:
         if outcome.status == "unknown_or_revoked":
             return WaitStatus(revoked=True)
         return WaitStatus(outcome.terminal or Cancelled())
+
+    async def look_at(self, waits: Sequence[str]) -> None:
+        """Look at once at waits that somebody waits for here."""
+        names = [self._names[wait] for wait in waits if wait in self._names]
+        if names:
+            await self._look(names)
 
     # --- hints ---
 

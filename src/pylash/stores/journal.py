@@ -9,13 +9,14 @@ Rule 3. A sleep is its deadline and a wait is its wait: their ends are not writt
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from pylash.durable import (
     SETTLED,
     Attached,
+    Cancelled,
     Clock,
     Entropy,
     ExecutionScope,
@@ -32,6 +33,7 @@ from pylash.stores.sql import (
     Again,
     Bulk,
     Driver,
+    Notify,
     Operation,
     Port,
     Rows,
@@ -39,7 +41,7 @@ from pylash.stores.sql import (
     Steps,
     operation,
 )
-from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge
+from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge, write
 
 LOADED_BYTES: Final = 4 * 1024
 """Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
@@ -70,31 +72,39 @@ _TAKE_RUN = """
 update pylash_runs set state = 'running', owner = ?, token = null, fence = fence + 1,
   attempts = attempts + 1, at = null where id = ?"""
 
-_LOAD = f"""
-select e.key, e.kind, e.hash, null,
-       case when length(coalesce(w.terminal, e.outcome)) <= {LOADED_BYTES}
-            then coalesce(w.terminal, e.outcome) end,
-       case when e.attachment is not null then {INLINE_BYTES}
-            else coalesce(length(coalesce(w.terminal, e.outcome)), 0) end,
-       e.due, e.wait, e.started, e.ended, e.label
-from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run = ?"""  # noqa: S608 - our own constants
+# What the run itself recorded of a wait (that it was cancelled) counts more than how the wait ended.
+_LOADED = f"""
+e.key, e.kind, e.hash, null,
+case when length(coalesce(e.outcome, w.terminal)) <= {LOADED_BYTES}
+     then coalesce(e.outcome, w.terminal) end,
+case when e.attachment is not null then {INLINE_BYTES}
+     else coalesce(length(coalesce(e.outcome, w.terminal)), 0) end,
+e.due, e.wait, e.started, e.ended, e.label"""
 
-_COLUMNS = "run, key, kind, hash, command, outcome, attachment, due, started, ended, label"
+_LOAD = f"""
+select {_LOADED}
+from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run = ?"""
+
+_LOAD_MANY = f"""
+select e.run, {_LOADED}
+from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run in ({{bigints}})"""
+
+EFFECT_COLUMNS = "run, key, kind, hash, command, outcome, attachment, due, started, ended, label"
 
 _RECORD = f"""
-insert into pylash_effects({_COLUMNS})
+insert into pylash_effects({EFFECT_COLUMNS})
 select id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from pylash_runs where id = ? and fence = ? {{share}}
-on conflict do nothing"""  # noqa: S608 - our own constants
+on conflict do nothing"""
 
 # Rows of other runs are locked in the order of their ids, as everywhere.
 _RECORD_MANY = f"""
-insert into pylash_effects({_COLUMNS})
+insert into pylash_effects({EFFECT_COLUMNS})
 select x.run, x.key, x.kind, x.hash, x.command, x.outcome, x.attachment, x.due, x.started, x.ended, x.label
 from unnest(?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::bytea[], ?::text[], ?::bigint[], ?::bigint[],
             ?::bigint[], ?::text[], ?::bigint[], ?::bigint[])
      as x(key, kind, hash, command, outcome, attachment, due, started, ended, label, run, fence)
 join pylash_runs r on r.id = x.run and r.fence = x.fence order by r.id for share of r
-on conflict do nothing returning run, key"""  # noqa: S608 - our own constants
+on conflict do nothing returning run, key"""
 
 _ATTACH_BODY = "insert into pylash_attachments(digest, body) values (?, ?) on conflict do nothing"
 
@@ -103,8 +113,8 @@ _FENCE = "select 1 from pylash_runs where id = ? and fence = ? {share}"
 _OWN = "select 1 from pylash_runs where id = ? and fence = ? {update}"
 
 _READ = """
-select e.key, e.kind, e.hash, e.command, coalesce(w.terminal, e.outcome, a.body),
-       coalesce(length(coalesce(w.terminal, e.outcome, a.body)), 0), e.due, e.wait, e.started, e.ended, e.label
+select e.key, e.kind, e.hash, e.command, coalesce(e.outcome, w.terminal, a.body),
+       coalesce(length(coalesce(e.outcome, w.terminal, a.body)), 0), e.due, e.wait, e.started, e.ended, e.label
 from pylash_effects e left join pylash_waits w on w.id = e.wait
 left join pylash_attachments a on a.digest = e.attachment where e.run = ? and e.key = ?"""
 
@@ -122,6 +132,17 @@ update pylash_runs set state = 'queued', owner = null, token = null, attempts = 
 where id = ? and fence = ? and state = 'running'"""
 
 _NOW = "select {now}"
+
+_LOCK_WAIT = "select terminal from pylash_waits where id = ? {update}"
+
+_CANCEL_WAIT = "update pylash_waits set terminal = ?, resolved = {now} where id = ?"
+
+_TIMELINE = """
+select e.key, e.kind, e.hash, null, substr(coalesce(e.outcome, w.terminal), 1, 4096),
+       coalesce(length(coalesce(e.outcome, w.terminal, a.body)), 0), e.due, e.wait, e.started,
+       coalesce(e.ended, w.resolved), e.label
+from pylash_effects e left join pylash_waits w on w.id = e.wait
+left join pylash_attachments a on a.digest = e.attachment where e.run = ? order by e.started, e.key"""
 
 
 class SqlJournal(Port):
@@ -213,6 +234,42 @@ class SqlJournal(Port):
         yield Statement(_CLOSE, (entry.outcome, entry.ended, fence.run, entry.key))
         return (yield from standing(fence, entry.key))
 
+    @operation()
+    def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> Steps[None]:
+        """Record entries together; those whose key is taken stay as they are."""
+        yield from fenced(fence)
+        for entry in entries:
+            yield Statement(_RECORD, _row(fence, entry))
+
+    @operation()
+    def deliver(
+        self, fence: Fence, decisions: Sequence[JournalEntry], cancelled: Sequence[JournalEntry]
+    ) -> Steps[set[str]]:
+        """Record decisions, and open effects as cancelled; return the keys that are cancelled now.
+
+        An effect that has an outcome keeps it, and is not cancelled.
+        """
+        yield from fenced(fence, alone=True)
+        delivered = set()
+        for entry in decisions:
+            yield Statement(_RECORD, _row(fence, entry))
+        for entry in sorted(cancelled, key=lambda entry: entry.wait or ""):
+            if entry.wait is not None and (yield from _has_ended(entry.wait)):
+                continue
+            written = (yield Statement(_RECORD, _row(fence, entry))).changed
+            if not written:
+                closing = (entry.outcome, entry.ended, fence.run, entry.key)
+                written = (yield Statement(_CLOSE, closing)).changed
+            stands = yield from standing(fence, entry.key)
+            if stands.outcome == entry.outcome:
+                delivered.add(entry.key)
+        return delivered
+
+    @operation(read_only=True)
+    def timeline(self, run: int) -> Steps[list[JournalEntry]]:
+        """Return every effect of a run in the order of their beginnings, with small outcomes."""
+        return [JournalEntry(*row) for row in (yield Statement(_TIMELINE, (run,))).rows]
+
     @operation(read_only=True)
     def entry(self, run: int, key: str) -> Steps[JournalEntry | None]:
         """Return a whole entry."""
@@ -261,7 +318,32 @@ def fenced(fence: Fence, *, alone: bool = False) -> Steps[None]:
 def standing(fence: Fence, key: str) -> Steps[JournalEntry]:
     """Return the entry that holds key, or refuse a stale fence."""
     yield from fenced(fence)
-    rows = (yield Statement(_READ, (fence.run, key))).rows
-    if not rows:
+    known = yield from recorded(fence, key)
+    if known is None:
         raise Again
-    return JournalEntry(*rows[0])
+    return known
+
+
+def recorded(fence: Fence, key: str) -> Steps[JournalEntry | None]:
+    """Return the entry that holds key, if there is one."""
+    rows = (yield Statement(_READ, (fence.run, key))).rows
+    return JournalEntry(*rows[0]) if rows else None
+
+
+def journals_of(runs: Sequence[int]) -> Steps[dict[int, dict[str, JournalEntry]]]:
+    """Return the journals of runs."""
+    journals: dict[int, dict[str, JournalEntry]] = {run: {} for run in runs}
+    for run, *row in (yield Statement(_LOAD_MANY, (list(runs),))).rows:
+        journals[run][row[0]] = JournalEntry(*row)
+    return journals
+
+
+def _has_ended(wait: str) -> Steps[bool]:
+    """End a wait as cancelled unless it has ended; the waits of signals and children have no row."""
+    rows = (yield Statement(_LOCK_WAIT, (wait,))).rows
+    if not rows:
+        return False
+    if rows[0][0] is None:
+        yield Statement(_CANCEL_WAIT, (write(Cancelled()), wait))
+        yield Notify(f"wait:{wait}")
+    return rows[0][0] is not None

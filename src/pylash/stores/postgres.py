@@ -76,6 +76,7 @@ _WORDS = {
     "{skip}": "for update skip locked",
     "{least}": "least",
     "{texts}": "select unnest(?::text[])",
+    "{bigints}": "select unnest(?::bigint[])",
     "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
@@ -238,10 +239,7 @@ class PostgresDriver(Publisher):
 
     async def _drive(self, link: _Link, operation: Operation[T]) -> T:
         """Run operation's statements on link, in a transaction unless it needs none."""
-        if self._clock is not None:
-            await link.execute(
-                "select set_config('pylash.now', ?, false)", (str(self._clock.now()),)
-            )
+        await self._set_time(link)
         topics: dict[str, None] = {}
         if operation.bare or operation.read_only:
             result = await _statements(link, operation.steps(), topics)
@@ -262,6 +260,12 @@ class PostgresDriver(Publisher):
             self.publish(topic)
         return result
 
+    async def _set_time(self, link: _Link) -> None:
+        """Make a simulated clock the database's."""
+        if self._clock is not None:
+            now = str(self._clock.now())
+            await link.execute("select set_config('pylash.now', ?, false)", (now,))
+
     # --- rows that go together ---
 
     async def _write_rows(self) -> None:
@@ -269,23 +273,33 @@ class PostgresDriver(Publisher):
         self._scheduled = False
         try:
             while self._rows:
-                batch, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
-                await self._write(batch)
+                await self._write(self._next_rows())
         finally:
             self._writers -= 1
 
+    def _next_rows(self) -> list[_Row]:
+        """Take the rows that one statement can write together with the oldest."""
+        many = self._rows[0].bulk.many
+        batch = [row for row in self._rows if row.bulk.many is many][:BATCH_ROWS]
+        taken = set(map(id, batch))
+        self._rows = [row for row in self._rows if id(row) not in taken]
+        return batch
+
     async def _write(self, batch: list[_Row]) -> None:
-        if len(batch) == 1:
+        if len(batch) == 1 and batch[0].bulk.one is not None:
             await self._write_alone(batch[0])
             return
         # Of two rows with one key the database would keep either: each of them asks by itself.
         firsts = {row.bulk.key: row for row in reversed(batch)}
-        together = list(firsts.values()) if len(firsts) > 1 else []
-        written = await self._write_together(together) if together else set()
+        together = list(firsts.values())
+        only = together[0].bulk.one is not None and len(together) == 1
+        written = set() if only else await self._write_together(together)
         async with asyncio.TaskGroup() as group:
             for row in batch:
                 if row.bulk.key in written and firsts[row.bulk.key] is row:
                     _answer(row.future, row.bulk.value)
+                    if row.bulk.topic is not None:
+                        self.publish(row.bulk.topic)
                 else:
                     group.create_task(self._write_alone(row))
 
@@ -295,6 +309,7 @@ class PostgresDriver(Publisher):
         columns = tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
+                await self._set_time(link)
                 return set((await link.execute(batch[0].bulk.many, columns)).rows)
         except (*_LOST, asyncpg.PostgresError):
             return set()  # whatever it was, each row will find out for itself

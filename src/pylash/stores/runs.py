@@ -11,7 +11,7 @@ Rule 3. Parking is a compare-and-set on ``wake_seq``. "Park unless something is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pylash.durable import (
     Claim,
@@ -33,7 +33,7 @@ from pylash.values import LeaseLost
 
 _VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
 
-_GET = f"select {_VIEW} from pylash_runs where scope = ?"  # noqa: S608 - our own constants
+_GET = f"select {_VIEW} from pylash_runs where scope = ?"
 
 _NOW = "select {now}"
 
@@ -49,18 +49,50 @@ on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1,
 returning holder, last_seq"""
 
 _CLAIMED = f"""
-select {_VIEW} from pylash_runs where token = ? and owner = ? and state = 'running'"""  # noqa: S608 - our own constants
+select {_VIEW} from pylash_runs where token = ? and owner = ? and state = 'running'"""
 
 # A worker that others gave up claims nothing until it has joined again.
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
-_CLAIM = f"""
-with ready as (select id from pylash_runs where at <= {{now}} and target in ({{texts}})
-               and state in ('queued', 'waiting') order by at limit ? {{skip}})
+_READY_RUNS = """
+with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
+               and state in ('queued', 'waiting') and attempts < ? order by at limit ? {skip})"""
+
+_SUSPECT_RUNS = _READY_RUNS.replace("attempts <", "attempts >=")
+
+_TAKE = f"""
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1,
-  attempts = attempts + 1, at = null
+  attempts = attempts + 1, at = null,
+  seen = (select count(*) from pylash_effects e where e.run = pylash_runs.id)
 where id in (select id from ready)
-returning {_VIEW}"""  # noqa: S608 - our own constants
+returning {_VIEW}, slot, slot_limit"""
+
+_CLAIM = _READY_RUNS + _TAKE
+
+_CLAIM_SUSPECT = _SUSPECT_RUNS + _TAKE
+
+# The update locks the row of the key, and counts.
+_LOCK_SLOT = """
+insert into pylash_lanes(lane, last_seq) values (?, 1)
+on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1 returning last_seq"""
+
+_HOLDS_SLOT = "select 1 from pylash_slots where holder = ?"
+
+_SLOTS_TAKEN = "select count(*) from pylash_slots where slot = ?"
+
+_TAKE_SLOT = "insert into pylash_slots(slot, holder) values (?, ?)"
+
+_HOLD = """
+update pylash_runs set state = 'queued', owner = null, token = null, at = null,
+  attempts = attempts - 1, slot_seq = ? where id = ?"""
+
+_FREE_SLOT = "delete from pylash_slots where holder = ? returning slot"
+
+_NEXT_HELD = """
+select id from pylash_runs where slot = ? and slot_seq is not null and state = 'queued'
+order by slot_seq limit 1"""
+
+_PROMOTE = "update pylash_runs set at = {now}, slot_seq = null where id = ?"
 
 _PARK = """
 update pylash_runs set state = 'waiting', at = ?, owner = null, token = null, attempts = 0
@@ -70,7 +102,7 @@ _WAKE = """
 update pylash_runs set wake_seq = wake_seq + 1,
   at = case when state = 'waiting' then {now} else at end,
   state = case when state = 'waiting' then 'queued' else state end
-where id = ? and settled is null"""
+where id = ? and settled is null returning state"""
 
 _LOCK = "select lane, state, wake_seq from pylash_runs where id = ? and fence = ? {update}"
 
@@ -99,10 +131,21 @@ update pylash_runs set state = 'blocked', reason = ?, owner = null, at = null
 where id = ? and fence = ?"""
 
 _RETRY = """
-update pylash_runs set state = 'queued', reason = null, at = {now}, attempts = 0
+update pylash_runs set state = 'queued', reason = null, at = {now}, attempts = 0, token = ?
 where id = ? and state = 'blocked'"""
 
-_NEXT_DUE = "select min(at) - {now} from pylash_runs where at is not null"
+_RETRIED = "select 1 from pylash_runs where id = ? and token = ?"
+
+_NEXT_DUE = """
+select at - {now} from pylash_runs where at is not null and target in ({texts})
+  and state in ('queued', 'waiting') and attempts < ? order by at limit 1"""
+
+_NEXT_SUSPECT = _NEXT_DUE.replace("attempts <", "attempts >=")
+
+_WAKE_SEQS = "select id, wake_seq, fence from pylash_runs where id in ({bigints})"
+
+ALONE_AFTER: Final = 3
+"""Claims without progress after which a run is executed alone on a worker."""
 
 
 class SqlRuns(Port):
@@ -134,14 +177,22 @@ class SqlRuns(Port):
 
     @operation()
     def claim(
-        self, worker: WorkerId, token: str, *, limit: int, targets: Sequence[str]
+        self,
+        worker: WorkerId,
+        token: str,
+        *,
+        limit: int,
+        targets: Sequence[str],
+        suspect: bool = False,
     ) -> Steps[list[Claim]]:
-        """Claim ready runs."""
+        """Claim ready runs, or one that may be to blame for crashes."""
         if not (yield Statement(_MEMBER, (worker,))).rows:
             return []
         rows = (yield Statement(_CLAIMED, (token, worker))).rows
         if not rows:
-            rows = (yield Statement(_CLAIM, (list(targets), limit, worker, token))).rows
+            sql = _CLAIM_SUSPECT if suspect else _CLAIM
+            asked = (list(targets), ALONE_AFTER, limit, worker, token)
+            rows = yield from _with_slots((yield Statement(sql, asked)).rows)
         return [Claim(Fence(view.id, view.fence, view.scope), view) for view in map(_view, rows)]
 
     @operation()
@@ -156,6 +207,7 @@ class SqlRuns(Port):
         if seen != wake_seq:
             return False
         yield Statement(_PARK, (until, fence.run, fence.token, wake_seq))
+        yield from release_slot(fence.run)
         if until is not None:
             yield Notify("runs")
         return True
@@ -186,14 +238,16 @@ class SqlRuns(Port):
         """Stop the run with a reason."""
         if not (yield Statement(_BLOCK, (reason, fence.run, fence.token))).changed:
             raise LeaseLost(fence.name)
+        yield from release_slot(fence.run)
+        yield Notify(f"process:{fence.scope.id}")
 
     @operation()
-    def retry(self, run: int) -> Steps[bool]:
+    def retry(self, run: int, token: str) -> Steps[bool]:
         """Make a blocked run ready again."""
-        changed = (yield Statement(_RETRY, (run,))).changed
-        if changed:
+        if (yield Statement(_RETRY, (token, run))).changed:
             yield Notify("runs")
-        return bool(changed)
+            return True
+        return bool((yield Statement(_RETRIED, (run, token))).rows)
 
     @operation(read_only=True)
     def get(self, scope: ExecutionScope) -> Steps[RunView | None]:
@@ -202,16 +256,60 @@ class SqlRuns(Port):
         return _view(rows[0]) if rows else None
 
     @operation(read_only=True)
-    def next_due(self) -> Steps[int | None]:
-        """Return how long until the scheduler must look."""
-        due: int | None = (yield Statement(_NEXT_DUE)).rows[0][0]
-        return due
+    def next_due(self, targets: Sequence[str]) -> Steps[tuple[int | None, bool]]:
+        """Return how long until the scheduler must look, and whether a suspect is ready."""
+        due = (yield Statement(_NEXT_DUE, (list(targets), ALONE_AFTER))).rows
+        suspect = (yield Statement(_NEXT_SUSPECT, (list(targets), ALONE_AFTER))).rows
+        later = [row[0][0] for row in (due, suspect) if row and (row is due or row[0][0] > 0)]
+        return min(later, default=None), bool(suspect) and suspect[0][0] <= 0
+
+    @operation(read_only=True)
+    def wake_seqs(self, runs: Sequence[int]) -> Steps[dict[int, tuple[int, int]]]:
+        """Return how often runs were woken, and the token of the fence they have now."""
+        rows = (yield Statement(_WAKE_SEQS, (list(runs),))).rows
+        return {row[0]: (row[1], row[2]) for row in rows}
 
 
 def wake_run(run: int) -> Steps[None]:
     """Raise the run's ``wake_seq`` and make it ready if it is parked."""
-    yield Statement(_WAKE, (run,))
-    yield Notify("runs")
+    for (state,) in (yield Statement(_WAKE, (run,))).rows:
+        yield Notify(woken(run, state))
+
+
+def woken(run: int, state: str) -> str:
+    """Return the topic of a run that was woken: its own while it is live, else everyone's."""
+    return f"wake:{run}" if state == RunState.RUNNING else "runs"
+
+
+def release_slot(run: int) -> Steps[None]:
+    """Give up the slot of a run that stops executing, to the next run that is held for it."""
+    for (slot,) in (yield Statement(_FREE_SLOT, (run,))).rows:
+        yield Statement(_LOCK_SLOT, (f"slot:{slot}",))
+        for (following,) in (yield Statement(_NEXT_HELD, (slot,))).rows:
+            yield Statement(_TAKE_SLOT, (slot, following))
+            yield Statement(_PROMOTE, (following,))
+            yield Notify("runs")
+
+
+def _with_slots(rows: list[tuple[Any, ...]]) -> Steps[list[tuple[Any, ...]]]:
+    """Return the claimed rows whose concurrency key has a slot for them; hold the others back."""
+    claimed = []
+    for row in sorted(rows, key=lambda row: row[-2] or ""):
+        run, slot, limit = row[0], row[-2], row[-1]
+        if slot is None or (yield from _has_slot(run, slot, limit)):
+            claimed.append(row[:-2])
+    return claimed
+
+
+def _has_slot(run: int, slot: str, limit: int) -> Steps[bool]:
+    order = (yield Statement(_LOCK_SLOT, (f"slot:{slot}",))).rows[0][0]
+    if (yield Statement(_HOLDS_SLOT, (run,))).rows:
+        return True
+    if (yield Statement(_SLOTS_TAKEN, (slot,))).rows[0][0] < limit:
+        yield Statement(_TAKE_SLOT, (slot, run))
+        return True
+    yield Statement(_HOLD, (order, run))
+    return False
 
 
 def _locked(fence: Fence) -> Steps[tuple[Any, ...] | None]:

@@ -56,6 +56,59 @@ MIGRATIONS: Final = (
             "create table pylash_attachments(digest text primary key, body {blob} not null)",
         )
     ),
+    Migration(
+        (
+            # seen is how many effects were recorded at the claim: more of them mean progress.
+            "alter table pylash_runs add column seen bigint not null default 0",
+            "alter table pylash_runs add column slot text",
+            "alter table pylash_runs add column slot_limit bigint",
+            "alter table pylash_runs add column slot_seq bigint",
+            """create index pylash_runs_held on pylash_runs(slot, slot_seq)
+                where slot is not null and slot_seq is not null""",
+            "create table pylash_slots(slot text not null, holder bigint primary key)",
+            "create index pylash_slots_slot on pylash_slots(slot)",
+            "alter table pylash_workers add column targets text not null default '[]'",
+            # number is the first run's; watched says that its end is news to somebody.
+            """create table pylash_processes(
+                id text primary key, number bigint not null, run bigint not null,
+                registration {blob} not null, digest {blob} not null, env text, parent text,
+                sequence bigint not null default 1, status text not null default 'open',
+                output {blob}, cancel bigint not null default 0, epoch bigint not null default 0,
+                watched bigint not null default 0, created bigint not null, settled bigint)""",
+            "create index pylash_processes_number on pylash_processes(number)",
+            """create index pylash_processes_attached on pylash_processes(parent)
+                where parent is not null and status = 'open'""",
+            # taken is 0 for a signal that waits to be received, 1 for one that was.
+            """create table pylash_process_events(
+                process bigint not null, sequence bigint not null, type text not null,
+                payload {blob}, key text, at bigint not null, taken bigint,
+                primary key(process, sequence))""",
+            """create unique index pylash_process_events_key on pylash_process_events(process, key)
+                where key is not null""",
+            """create index pylash_process_events_signal
+                on pylash_process_events(process, type, sequence) where taken = 0""",
+            """create table pylash_process_grants(
+                process text not null, session text not null, frame text not null default '',
+                label text not null default '', primary key(session, frame, process))""",
+            "create index pylash_process_grants_process on pylash_process_grants(process)",
+            "create table pylash_envs(ref text primary key, body {blob} not null)",
+            """create table pylash_queue(
+                session text not null, process text not null, sequence bigint not null,
+                body {blob} not null, at bigint not null, primary key(session, process, sequence))""",
+            """create table pylash_triggers(
+                key text primary key, type text not null, source text not null, target text not null,
+                body {blob} not null, session text, enabled bigint not null default 1,
+                created bigint not null)""",
+            """create index pylash_triggers_match on pylash_triggers(type, source)
+                where enabled = 1""",
+            """create table pylash_occurrences(
+                id text primary key, type text not null, source text not null, digest {blob} not null,
+                payload {blob}, at bigint not null)""",
+            """create table pylash_deliveries(
+                occurrence text not null, subscription text not null, process text not null,
+                primary key(occurrence, subscription))""",
+        )
+    ),
 )
 
 SCHEMA: Final = len(MIGRATIONS)

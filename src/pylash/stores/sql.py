@@ -51,18 +51,20 @@ class Bulk(msgspec.Struct):
     """A one-row write that drivers may run together with others of the same ``many``.
 
     ``many`` takes one array per column and returns the key of each row it wrote; the operation's
-    value is then ``value``. A row that did not come back is run again alone, as its operation.
+    value is then ``value``, and ``topic`` is published in this process. A row that did not come back
+    is run again alone, as its operation. ``one`` is the same for one row, if one statement can do it.
     """
 
-    one: str
+    one: str | None
     many: str
     row: tuple[Any, ...]
     key: tuple[Any, ...]
     value: Any
+    topic: str | None = None
 
     def same_as(self, other: Bulk | None) -> bool:
         """Return whether other may be written by the same statement."""
-        return other is not None and other.many is self.many
+        return other is not None and self.one is not None and other.many is self.many
 
 
 class Operation(msgspec.Struct, Generic[T]):

@@ -62,6 +62,7 @@ _WORDS = {
     "{skip}": "",
     "{least}": "min",
     "{texts}": "select value from json_each(?)",
+    "{bigints}": "select value from json_each(?)",
     "{lock_migrations}": "select 1",
     "{id}": "integer primary key",
     "{blob}": "blob",
@@ -253,8 +254,8 @@ class SqliteDriver(Publisher):
             return False
         bulk = operation.bulk
         try:
-            if bulk is not None:
-                return self._inserted_here(batch[0], bulk)
+            if bulk is not None and bulk.one is not None:
+                return self._inserted_here(batch[0], bulk, bulk.one)
             self._connection.execute("begin immediate")
         except Exception:  # noqa: BLE001 - the writer will wait, or find out what is wrong
             return False
@@ -262,10 +263,10 @@ class SqliteDriver(Publisher):
         self._tell_others(batch)
         return True
 
-    def _inserted_here(self, job: _Job, bulk: Bulk) -> bool:
+    def _inserted_here(self, job: _Job, bulk: Bulk, sql: str) -> bool:
         """Write one row in a transaction of its own; if it is refused, the writer finds out why."""
         started = self._clock.monotonic()
-        if self._connection.execute(dialect(bulk.one), bulk.row).rowcount != 1:
+        if self._connection.execute(dialect(sql), bulk.row).rowcount != 1:
             return False
         job.result = bulk.value
         self._count_commit(started, 1)
@@ -387,7 +388,7 @@ class SqliteDriver(Publisher):
         """Run the jobs from start that are rows of one statement, or else one job."""
         bulk = jobs[start].operation.bulk
         stop = start + 1
-        if bulk is not None:
+        if bulk is not None and bulk.one is not None:
             while stop < len(jobs) and bulk.same_as(jobs[stop].operation.bulk):
                 stop += 1
             if stop - start > 1 and self._run_rows(bulk.one, jobs[start:stop]):

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from pylash.durable import Clock, DurabilityTier, Entropy
+from pylash.stores.envs import SqlEnvs
 from pylash.stores.journal import SqlJournal
+from pylash.stores.processes import SqlProcesses
 from pylash.stores.runs import SqlRuns
 from pylash.stores.schema import META, MIGRATIONS, SCHEMA
 from pylash.stores.sql import Operation, Statement, Steps
+from pylash.stores.triggers import SqlTriggers
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import LockingDriver, SqlWorkers
 from pylash.values import ExtraMissing, StoreSchemaOutdated, StoreSchemaTooNew, StoreUrlInvalid
@@ -62,6 +65,9 @@ class SqlStore:
         self.waits = SqlWaits(driver)
         self.runs = SqlRuns(driver, clock, entropy)
         self.workers = SqlWorkers(driver)
+        self.processes = SqlProcesses(driver, clock, entropy)
+        self.triggers = SqlTriggers(driver, clock, entropy)
+        self.envs = SqlEnvs(driver)
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call listener with a topic after changes; return how to stop."""

@@ -29,7 +29,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.stores.journal import fenced, standing
-from pylash.stores.runs import wake_run
+from pylash.stores.runs import wake_run, woken
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
 from pylash.values import decode, encode, write
 
@@ -77,7 +77,7 @@ update pylash_runs set wake_seq = wake_seq + 1,
   at = case when state = 'waiting' then {now} else at end,
   state = case when state = 'waiting' then 'queued' else state end
 where settled is null and id in
-  (select run from pylash_effects where wait = ? and outcome is null)"""
+  (select run from pylash_effects where wait = ? and outcome is null) returning id, state"""
 
 _END = """
 update pylash_waits set terminal = ?, answered_by = ?, token = ?, resolved = {now} where id = ?"""
@@ -230,6 +230,6 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
 def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
     yield Statement(_END, (write(end), answer.by, answer.token, name.id))
-    if (yield Statement(_WAKE_WAITERS, (name.id,))).changed:
-        yield Notify("runs")
+    for run, state in (yield Statement(_WAKE_WAITERS, (name.id,))).rows:
+        yield Notify(woken(run, state))
     yield Notify(f"wait:{name.id}")

@@ -7,14 +7,19 @@ Rule 2. Taking over makes a new fence, so that the old owner writes no more, eve
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from pylash.durable import WorkerId
 from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
+from pylash.values import encode
+
+BLOCKED_AFTER: Final = 10
+"""Claims without progress after which a run is blocked."""
 
 _JOIN = """
-insert into pylash_workers(id, joined, expires) values (?, {now}, {now} + ?)
-on conflict (id) do update set expires = excluded.expires"""
+insert into pylash_workers(id, joined, expires, targets) values (?, {now}, {now} + ?, ?)
+on conflict (id) do update set expires = excluded.expires, targets = excluded.targets"""
 
 _BEAT = "update pylash_workers set expires = {now} + ? where id = ?"
 
@@ -26,10 +31,22 @@ _LOCK_WORKER = "select expires <= {now} from pylash_workers where id = ? {update
 _LOCK_RUNS = """
 select id from pylash_runs where owner = ? and state = 'running' order by id {update}"""
 
-_TAKE_OVER = """
+# What was given up in order counts as no attempt.
+_GIVE_UP = """
 update pylash_runs set state = 'queued', owner = null, token = null, fence = fence + 1,
-  attempts = attempts - ?, at = case when target = '' then null else {now} end
+  attempts = attempts - 1, at = case when target = '' then null else {now} end
 where owner = ? and state = 'running'"""
+
+# A run that has recorded something since its claim is not to blame.
+_TAKE_OVER = f"""
+update pylash_runs set owner = null, token = null, fence = fence + 1,
+  state = case when attempts >= {BLOCKED_AFTER} and {{stuck}} then 'blocked' else 'queued' end,
+  reason = case when attempts >= {BLOCKED_AFTER} and {{stuck}} then 'crash_loop' end,
+  attempts = case when {{stuck}} then attempts else 0 end,
+  at = case when target = '' or (attempts >= {BLOCKED_AFTER} and {{stuck}}) then null else {{now}} end
+where owner = ? and state = 'running'""".replace(
+    "{stuck}", "(select count(*) from pylash_effects e where e.run = pylash_runs.id) <= seen"
+)
 
 _FORGET = "delete from pylash_workers where id = ?"
 
@@ -66,14 +83,14 @@ class SqlWorkers(Port):
         super().__init__(driver)
         self._locks = driver.locks
 
-    async def join(self, worker: WorkerId, ttl: int) -> None:
+    async def join(self, worker: WorkerId, ttl: int, targets: Sequence[str] = ()) -> None:
         """Take the lock, then the lease."""
         await self._locks.acquire(worker)
-        await self._join(worker, ttl)
+        await self._join(worker, ttl, targets)
 
     async def leave(self, worker: WorkerId) -> None:
         """Give up runs, lease and lock; what was given up in order counts as no attempt."""
-        await self._take_over(worker, dead=True, attempts=1)
+        await self._take_over(worker, dead=True, sql=_GIVE_UP)
         await self._locks.release(worker)
 
     async def bury_the_dead(self, me: WorkerId) -> list[WorkerId]:
@@ -81,7 +98,7 @@ class SqlWorkers(Port):
         buried = []
         for worker, expired in await self._others(me):
             dead = not expired and await self._locks.is_free(worker)
-            if (expired or dead) and await self._take_over(worker, dead=dead, attempts=0):
+            if (expired or dead) and await self._take_over(worker, dead=dead, sql=_TAKE_OVER):
                 buried.append(worker)
         return buried
 
@@ -91,8 +108,8 @@ class SqlWorkers(Port):
         return bool((yield Statement(_BEAT, (ttl, worker))).changed)
 
     @operation()
-    def _join(self, worker: WorkerId, ttl: int) -> Steps[None]:
-        yield Statement(_JOIN, (worker, ttl))
+    def _join(self, worker: WorkerId, ttl: int, targets: Sequence[str] = ()) -> Steps[None]:
+        yield Statement(_JOIN, (worker, ttl, encode(list(targets)).decode()))
 
     @operation(read_only=True)
     def _others(self, me: WorkerId) -> Steps[list[tuple[WorkerId, bool]]]:
@@ -100,13 +117,13 @@ class SqlWorkers(Port):
         return [(WorkerId(worker), bool(expired)) for worker, expired in rows]
 
     @operation()
-    def _take_over(self, worker: WorkerId, *, dead: bool, attempts: int) -> Steps[bool]:
+    def _take_over(self, worker: WorkerId, *, dead: bool, sql: str) -> Steps[bool]:
         """Make worker's runs ready again, if it is dead or its lease is really over."""
         row = (yield Statement(_LOCK_WORKER, (worker,))).rows
         if not row or not (dead or row[0][0]):
             return False
         yield Statement(_LOCK_RUNS, (worker,))
-        if (yield Statement(_TAKE_OVER, (attempts, worker))).changed:
+        if (yield Statement(sql, (worker,))).changed:
             yield Notify("runs")
         yield Statement(_FORGET, (worker,))
         return True

@@ -98,7 +98,7 @@ async def a_parked_run_is_ready_when_its_time_has_come(store: SubjectStore) -> N
     claim, worker = await claimed(store), await joined(store)
     now = (await store.journal.attach(new_scope(), worker)).now
     await store.runs.park(claim.fence, claim.run.wake_seq, now)
-    due = await store.runs.next_due()
+    due, _ = await store.runs.next_due(["work"])
     holds(due is not None and due <= 0, "the scheduler must look now")
     (again,) = await claim_ready(store, worker)
     equal(again.run.scope, claim.run.scope, "the run that is due")
@@ -126,7 +126,7 @@ async def a_waiting_or_blocked_run_keeps_its_lane(store: SubjectStore) -> None:
     (claim,) = await claim_ready(store, worker)
     await store.runs.block(claim.fence, "crash_loop")
     equal(await claim_ready(store, worker), [], "while the first is blocked")
-    equal(await store.runs.retry(claim.fence.run), True, "a blocked run is retried")
+    equal(await store.runs.retry(claim.fence.run, "token"), True, "a blocked run is retried")
     (claim,) = await claim_ready(store, worker)
     equal(claim.run.scope, first, "the first, retried")
     await store.runs.settle(claim.fence, RunState.COMPLETED, None)

@@ -399,6 +399,7 @@ class StepFailed(LashError):
     """
 
     type_name = "StepFailed"
+    final = False
 
     def __init__(self, code: str, message: str, type_name: str, data: Any = None) -> None:
         super().__init__(message, code=code, data=data)

@@ -1,0 +1,380 @@
+"""Processes: durable work that anyone can name, and the log that is their state.
+
+Rule 1. A process is its registration and its log. What else a row holds is a fold of the log.
+Rule 2. The log only grows, under sequences without gaps; a key makes an append happen once.
+Rule 3. A registration carries references, never bodies: any worker can rebuild the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import msgspec
+
+from pylash.durable.runs import Fence, Instant, JournalEntry, RunState
+from pylash.values import (
+    MissingProcessExecutionId,
+    ProcessEventInvalid,
+    ProcessOriginatorInvalid,
+    SignalNameInvalid,
+    encode,
+    schema_trouble,
+)
+
+# --- what a process is given ---
+
+
+class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_call"):
+    """One call of a tool."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
+class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
+    """A program of an engine: ``python`` has the functions registered with ``@app.process``."""
+
+    engine: str
+    program: str
+    arguments: dict[str, Any] = {}
+
+
+class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external"):
+    """Work that happens elsewhere; the process only stands for it."""
+
+    metadata: Any = None
+
+
+ProcessInput = ToolCallInput | EngineInput | ExternalInput
+"""What a process runs."""
+
+
+class SessionRef(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="session"):
+    """A session, or one agent's frame in it."""
+
+    session_id: str
+    frame: str | None = None
+
+
+class HostRef(msgspec.Struct, frozen=True, tag_field="type", tag="host"):
+    """The program around us, when no session is behind a process."""
+
+
+Originator = HostRef | SessionRef
+"""On whose behalf a process runs; its children inherit it."""
+
+
+class Semantics(StrEnum):
+    """What an event of a type means to others."""
+
+    PLAIN = "plain"
+    WAKE = "wake"
+    TERMINAL = "terminal"
+
+
+class EventType(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A type of event that a process declares: its payload's JSON Schema, and what it means."""
+
+    name: str
+    schema: Any = None
+    semantics: Semantics = Semantics.PLAIN
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A concurrency key: at most ``limit`` of its runs execute at once."""
+
+    key: str
+    limit: int
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process to start. ``event_types`` of None takes any event, as a plain one.
+
+    ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
+    """
+
+    id: str
+    input: ProcessInput
+    event_types: tuple[EventType, ...] | None = None
+    originator: Originator = HostRef()
+    wake_target: SessionRef | None = None
+    env: str | None = None
+    parent: str | None = None
+    attached: bool = False
+    timeout: int | None = None
+    slot: Slot | None = None
+    seed: str | None = None
+
+    @property
+    def target(self) -> str:
+        """What a worker must know to run it."""
+        match self.input:
+            case EngineInput(engine=engine, program=program):
+                return f"{engine}:{program}"
+            case ToolCallInput(tool=tool):
+                return f"tool:{tool}"
+            case _:
+                return "external"
+
+    @property
+    def digest(self) -> bytes:
+        """What makes another registration of the id the same one: its input."""
+        return hashlib.sha256(encode(self.input)).digest()
+
+
+REGISTRATIONS: msgspec.json.Decoder[Registration] = msgspec.json.Decoder(Registration)
+"""Reads a stored registration."""
+
+
+def checked_registration(registration: Registration) -> Registration:
+    """Return registration, or refuse one that could never be found or run again."""
+    if not registration.id.strip() or "\0" in registration.id:
+        raise MissingProcessExecutionId
+    match registration.originator:
+        case SessionRef(session_id=session) if not session.strip():
+            raise ProcessOriginatorInvalid(registration.id)
+    return registration
+
+
+# --- how it ended ---
+
+
+class Success(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
+    """The process returned."""
+
+    value: Any = None
+
+
+class Failure(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
+    """The process failed; the class, the code, the message and the raw value are kept."""
+
+    failure_class: str
+    code: str
+    message: str
+    raw: Any = None
+
+
+class Aborted(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"):
+    """The process was cancelled."""
+
+    reason: str | None = None
+
+
+Output = Success | Failure | Aborted
+"""How a process ended."""
+
+OUTPUTS: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
+"""Reads a stored end."""
+
+STATES: Final[Mapping[type, RunState]] = {
+    Success: RunState.COMPLETED,
+    Failure: RunState.FAILED,
+    Aborted: RunState.CANCELLED,
+}
+"""The state of a run that ended so."""
+
+
+# --- the log ---
+
+STARTED: Final = "process.started"
+CONTINUED: Final = "process.continued"
+CANCEL_REQUESTED: Final = "process.cancel_requested"
+WAKE: Final = "process.wake"
+COMPLETED: Final = "process.completed"
+FAILED: Final = "process.failed"
+CANCELLED: Final = "process.cancelled"
+SIGNAL: Final = "signal."
+
+_OURS: Final = ("process.", SIGNAL)
+
+
+class ProcessEvent(msgspec.Struct, frozen=True):
+    """One entry of a process's log."""
+
+    sequence: int
+    type: str
+    payload: Any
+    key: str | None
+    at: Instant
+
+
+class ProcessState(msgspec.Struct, frozen=True):
+    """What a log says: the fold of its events."""
+
+    sequence: int = 0
+    status: Literal["open", "completed", "failed", "cancelled"] = "open"
+    output: Output | None = None
+    cancel: bool = False
+    epoch: int = 0
+
+
+def ending(output: Output) -> tuple[str, Any]:
+    """Return the event that ends a process with output."""
+    match output:
+        case Success(value=value):
+            return COMPLETED, {"value": value}
+        case Failure():
+            return FAILED, {
+                "class": output.failure_class,
+                "code": output.code,
+                "message": output.message,
+                "raw": output.raw,
+            }
+        case Aborted(reason=reason):
+            return CANCELLED, {"reason": reason}
+
+
+def fold(events: Iterable[ProcessEvent], types: Iterable[EventType] | None = ()) -> ProcessState:
+    """Return the state that events add up to."""
+    terminal = {kind.name for kind in types or () if kind.semantics is Semantics.TERMINAL}
+    state = ProcessState()
+    for event in events:
+        state = _folded(state, event, terminal)
+    return state
+
+
+def _folded(state: ProcessState, event: ProcessEvent, terminal: set[str]) -> ProcessState:
+    state = msgspec.structs.replace(state, sequence=event.sequence)
+    output: Output | None = None
+    payload = event.payload
+    match event.type:
+        case str() as kind if kind in terminal:
+            output = Success(payload)
+        case "process.completed":
+            output = Success(payload["value"])
+        case "process.failed":
+            output = Failure(payload["class"], payload["code"], payload["message"], payload["raw"])
+        case "process.cancelled":
+            output = Aborted(payload["reason"])
+        case "process.cancel_requested":
+            return msgspec.structs.replace(state, cancel=True)
+        case "process.continued":
+            return msgspec.structs.replace(state, epoch=state.epoch + 1)
+        case _:
+            return state
+    if output is None or state.output is not None:
+        return state
+    return msgspec.structs.replace(state, status=STATES[type(output)].value, output=output)
+
+
+def semantics_of(registration: Registration, kind: str, payload: Any) -> Semantics:
+    """Return what an event means to others, or refuse one that the process never declared."""
+    if kind == WAKE:
+        return Semantics.WAKE
+    if not kind.strip() or kind.startswith(_OURS):
+        raise ProcessEventInvalid(registration.id, kind, "this name is not free")
+    if registration.event_types is None:
+        return Semantics.PLAIN
+    for declared in registration.event_types:
+        if declared.name == kind:
+            if (trouble := schema_trouble(payload, declared.schema)) is not None:
+                raise ProcessEventInvalid(registration.id, kind, trouble)
+            return declared.semantics
+    known = ", ".join(declared.name for declared in registration.event_types) or "none"
+    raise ProcessEventInvalid(registration.id, kind, f"it was not declared (declared: {known})")
+
+
+def signal_type(name: str) -> str:
+    """Return the type of a signal's event, or refuse a name that cannot be one."""
+    if not isinstance(name, str) or not name.strip() or re.search(r"[\x00-\x1f]", name):
+        raise SignalNameInvalid(name)
+    return SIGNAL + name
+
+
+def signal_key(process_id: str, name: str, signal_id: str) -> str:
+    """Return the key under which a signal is appended once."""
+    return f"process:{process_id}:{signal_type(name)}:{signal_id}"
+
+
+# --- what the registry shows ---
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    """A process's row: its registration, what its log adds up to, and where its run stands."""
+
+    registration: Registration
+    number: int
+    run: int
+    state: ProcessState
+    run_state: RunState
+    reason: str | None
+    created: Instant
+    settled: Instant | None
+
+    @property
+    def id(self) -> str:
+        """The process's id."""
+        return self.registration.id
+
+
+class LeasedStart(msgspec.Struct, frozen=True):
+    """A process that was started and is ours to run, with the fence to write for it."""
+
+    number: int
+    fence: Fence
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What a worker needs to go on with a run: its process and everything recorded for it."""
+
+    record: ProcessRecord
+    entries: dict[str, JournalEntry]
+    now: Instant
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    """A process as people see it in a list."""
+
+    id: str
+    target: str
+    status: RunState
+    reason: str | None
+    created: Instant
+    settled: Instant | None
+
+
+def just_started(registration: Registration, number: int, now: Instant) -> ProcessRecord:
+    """Return the row of a process that was started this moment, by whom runs it."""
+    state = ProcessState(sequence=1)
+    return ProcessRecord(registration, number, number, state, RunState.RUNNING, None, now, None)
+
+
+class SignalWait(msgspec.Struct, frozen=True):
+    """A process that waits for a signal."""
+
+    process_id: str
+    key: str
+    wait: str
+    name: str
+    opened: Instant
+    deadline: Instant | None
+    epoch: int
+
+
+class HandleGrant(msgspec.Struct, frozen=True):
+    """The right of a session to use a process's handle."""
+
+    holder: SessionRef
+    process_id: str
+    label: str = ""
+
+
+class SessionReport(msgspec.Struct, frozen=True):
+    """What was removed with a session."""
+
+    handles: int = 0
+    wakes: int = 0
+    subscriptions: int = 0
+
+
+class QueuedWake(msgspec.Struct, frozen=True):
+    """A wake on its way to a session."""
+
+    process_id: str
+    sequence: int
+    text: Any
+    at: Instant

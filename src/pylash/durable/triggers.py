@@ -1,0 +1,96 @@
+"""Triggers: events of the outside world that start processes.
+
+Rule 1. An occurrence is recorded with everything it starts, in one transaction.
+Rule 2. The process that a delivery starts has a name made of both: there can be only one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from pylash.durable.processes import EngineInput, Registration
+from pylash.durable.runs import Instant
+from pylash.values import encode
+
+
+class EventBinding(msgspec.Struct, frozen=True, tag_field="from", tag="event"):
+    """An argument that is the event's payload."""
+
+
+class ValueBinding(msgspec.Struct, frozen=True, tag_field="from", tag="value"):
+    """An argument that was given with the subscription."""
+
+    value: Any = None
+
+
+Binding = EventBinding | ValueBinding
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What starts when an event of a type comes from a source. ``template`` has no id yet."""
+
+    key: str
+    type: str
+    source: str
+    template: Registration
+    inputs: dict[str, Binding] = {}
+    session_id: str | None = None
+
+    def registration(self, occurrence: Occurrence) -> Registration:
+        """Return the process that an occurrence starts."""
+        given = self.template.input
+        assert isinstance(given, EngineInput)  # nothing else can be subscribed
+        arguments = dict(given.arguments)
+        for name, binding in self.inputs.items():
+            match binding:
+                case ValueBinding(value=value):
+                    arguments[name] = value
+                case _:
+                    arguments[name] = occurrence.payload
+        return msgspec.structs.replace(
+            self.template,
+            id=f"trigger:{self.key}:{occurrence.id}",
+            input=msgspec.structs.replace(given, arguments=arguments),
+        )
+
+
+SUBSCRIPTIONS: msgspec.json.Decoder[Subscription] = msgspec.json.Decoder(Subscription)
+"""Reads a stored subscription."""
+
+
+class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """Something happened. ``idempotency_key`` makes a repeated report the same occurrence."""
+
+    type: str
+    source: str
+    payload: Any = None
+    idempotency_key: str
+
+    @property
+    def id(self) -> str:
+        """The occurrence's id: the same for the same report."""
+        name = encode([self.type, self.source, self.idempotency_key])
+        return hashlib.sha256(name).hexdigest()[:32]
+
+    @property
+    def digest(self) -> bytes:
+        """What makes another report of the id the same one: its payload."""
+        return hashlib.sha256(encode(self.payload)).digest()
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One process that one occurrence started for one subscription."""
+
+    occurrence: str
+    subscription: str
+    process_id: str
+
+
+class SubscriptionView(msgspec.Struct, frozen=True):
+    """A subscription as people see it."""
+
+    subscription: Subscription
+    created: Instant

@@ -1,0 +1,223 @@
+"""Branches: the tasks of one run, each with names of its own.
+
+Rule 1. A key is taken when a method is called, in the order of the text.
+Rule 2. A namespace belongs to one task: two branches never number each other's names.
+Rule 3. Only who was first may depend on timing, and that is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pylash.durable import replay_key
+from pylash.values import EffectOutsideBranch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pylash.runtime.runs import ProcessRun
+
+T = TypeVar("T")
+
+CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=None)
+"""The branch whose context a task has. Tasks that a branch starts by itself have it too."""
+
+
+class Branch:
+    """One task of a run."""
+
+    def __init__(self, run: ProcessRun, path: tuple[str | tuple[str, int], ...] = ()) -> None:
+        self.run = run
+        self.path = path
+        self.name = replay_key(*path)
+        self.task: asyncio.Task[Any] | None = None
+        self.pending: set[str] = set()
+        self.children: set[Branch] = set()
+        self.cancelling = False
+        self._counts: Counter[str] = Counter()
+
+    def take(self, name: str) -> tuple[str, int]:
+        """Return the next part of a key for name."""
+        self._counts[name] += 1
+        return name, self._counts[name]
+
+    def key(self, *parts: str | tuple[str, int]) -> str:
+        """Return the replay key of parts in this branch."""
+        return replay_key(*self.path, *parts)
+
+    def leaves(self) -> list[Branch]:
+        """Return the branches below this one that have none below them."""
+        if not self.children:
+            return [self]
+        return [leaf for child in self.children for leaf in child.leaves()]
+
+    def below(self) -> list[Branch]:
+        """Return every branch below this one."""
+        return [found for child in self.children for found in (child, *child.below())]
+
+
+def current_branch(run: ProcessRun) -> Branch | None:
+    """Return the branch of run that this task is."""
+    branch = CURRENT.get()
+    if branch is None or branch.run is not run or branch.task is not asyncio.current_task():
+        return None
+    return branch
+
+
+def own_branch(run: ProcessRun, name: str) -> Branch:
+    """Return the branch of run that this task is, or refuse a task the run did not start."""
+    branch = current_branch(run)
+    if branch is None:
+        raise EffectOutsideBranch(f"ctx.{name}")
+    return branch
+
+
+def branch_context(branch: Branch) -> Context:
+    """Return a context in which branch is the current one."""
+    context = copy_context()
+    context.run(CURRENT.set, branch)
+    return context
+
+
+class BranchTask(Generic[T]):
+    """A branch that was started in a task group: await it for its result."""
+
+    def __init__(self, group: Group, branch: Branch, task: asyncio.Task[T]) -> None:
+        self._group = group
+        self._branch = branch
+        self._task = task
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the result."""
+        return self._joined().__await__()
+
+    def done(self) -> bool:
+        """Return whether the branch has ended."""
+        return self._task.done()
+
+    def result(self) -> T:
+        """Return the result of a branch that has ended."""
+        return self._task.result()
+
+    async def _joined(self) -> T:
+        await self._group.joined([self._task])
+        return self._task.result()
+
+
+class Group:
+    """Branches that were started together and end together."""
+
+    def __init__(self, run: ProcessRun, parent: Branch, part: tuple[str, int]) -> None:
+        self._run = run
+        self._parent = parent
+        self._part = part
+        self._key = parent.key(part)
+        self.branches: list[Branch] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._decision = run.controller_decision(self._key)
+        self._flagged = set(self._decision["cancelled"]) if self._decision else set()
+
+    def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        """Start work in a branch of its own."""
+        name, count = self._part
+        numbered = f"{name}#{count}" if count > 1 else name
+        branch = Branch(self._run, (*self._parent.path, f"{numbered}.{len(self.tasks)}"))
+        task = self._run.start_branch(branch, self._parent, _awaited(work))
+        branch.cancelling = branch.cancelling or branch.name in self._flagged
+        self.branches.append(branch)
+        self.tasks.append(task)
+        return task
+
+    async def all(self) -> list[Any]:
+        """Wait for every branch; the first failure cancels the others and is raised."""
+        failed = await self._settled()
+        self._raise_if_cancelled(failed)
+        if failed is not None:
+            error = self.tasks[failed].exception()
+            assert error is not None
+            raise error
+        return [task.result() for task in self.tasks]
+
+    async def settled(self) -> list[BaseException]:
+        """Wait for every branch; return how they failed, the first failure cancelling the others."""
+        failed = await self._settled()
+        self._raise_if_cancelled(failed)
+        ended = (task.exception() for task in self.tasks if not task.cancelled())
+        return [error for error in ended if error is not None]
+
+    async def first(self) -> Any:
+        """Wait for the first branch to end; cancel the others and return its result."""
+        winner = None if self._decision is None else int(self._decision["first"])
+        if winner is None:
+            done, _ = await self.joined(self.tasks, asyncio.FIRST_COMPLETED)
+            winner = next(n for n, task in enumerate(self.tasks) if task in done)
+            if not self.tasks[winner].cancelled():
+                await self._decide(winner)
+        await self.joined(self.tasks)
+        if self.tasks[winner].cancelled():
+            raise asyncio.CancelledError
+        return self.tasks[winner].result()
+
+    async def cancel(self) -> None:
+        """Cancel every branch that has not ended, and wait for them."""
+        if self._decision is None:
+            await self._decide(-1)
+        await self.joined(self.tasks)
+
+    async def joined(
+        self, tasks: Sequence[asyncio.Task[Any]], until: str = asyncio.ALL_COMPLETED
+    ) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
+        """Wait for tasks as one of the run's waits."""
+        self._run.rest(self._parent)
+        try:
+            done, pending = await asyncio.wait(tasks, return_when=until)
+        finally:
+            self._run.work(self._parent)
+        await self._run.gate()
+        return done, pending
+
+    async def _settled(self) -> int | None:
+        """Wait for every branch; return which failed first."""
+        failed = None if self._decision is None else int(self._decision["first"])
+        pending: set[asyncio.Task[Any]] = set(self.tasks)
+        while pending:
+            done, pending = await self.joined(list(pending), asyncio.FIRST_COMPLETED)
+            if failed is None:
+                failed = self._failure(done)
+                if failed is not None:
+                    await self._decide(failed)
+        return failed
+
+    def _failure(self, done: set[asyncio.Task[Any]]) -> int | None:
+        for number, task in enumerate(self.tasks):
+            if task in done and not task.cancelled() and task.exception() is not None:
+                return number
+        return None
+
+    async def _decide(self, first: int) -> None:
+        """Record who was first, and cancel the rest at what they wait for."""
+        others = [
+            branch
+            for branch, task in zip(self.branches, self.tasks, strict=True)
+            if not task.done()
+        ]
+        self._decision = await self._run.cancel_branches(others, self._key, {"first": first})
+
+    def _raise_if_cancelled(self, failed: int | None) -> None:
+        if failed is None and any(task.cancelled() for task in self.tasks):
+            raise asyncio.CancelledError
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def spawned(work: Coroutine[Any, Any, T], branch: Branch) -> asyncio.Task[T]:
+    """Start the task of a branch."""
+    task = branch.run.tasks.start(work, branch_context(branch))
+    branch.task = task
+    return task

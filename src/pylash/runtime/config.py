@@ -1,0 +1,41 @@
+"""What a worker is told: how to work, and what it can run."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from pylash.durable import Registration
+from pylash.runtime.runs import ProcessRun
+from pylash.values import Duration
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works.
+
+    >>> WorkerConfig(concurrency=10, park_after="5s")  # doctest: +ELLIPSIS
+    WorkerConfig(concurrency=10, ...)
+    """
+
+    concurrency: int = 100
+    lease: Duration = "15s"
+    renew: Duration | None = None
+    park_after: Duration = "1s"
+    grace: Duration = "10s"
+
+
+class Programs(Protocol):
+    """What this worker can run."""
+
+    def targets(self) -> list[str]:
+        """Return the targets that are known here."""
+        ...
+
+    async def check(self, registration: Registration) -> None:
+        """Refuse a process that can never run here: what it was captured with is missing."""
+        ...
+
+    async def run(self, run: ProcessRun) -> Any:
+        """Run the process's program; return its result as plain JSON."""
+        ...

@@ -1,0 +1,32 @@
+"""How processes fail: the class, the code, the message and the raw value are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pylash.durable import Failure
+from pylash.values import (
+    LashError,
+    ProcessFailed,
+    ProcessRecoveryFailed,
+    StepFailed,
+    ValueNotJson,
+    round_trip,
+)
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return how a process failed."""
+    if isinstance(error, ProcessRecoveryFailed):
+        return Failure("recovery", error.code, error.message)
+    name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
+    if isinstance(error, LashError):
+        return Failure(name, error.code, error.message, _raw(error.data))
+    return Failure(name, ProcessFailed.default_code, str(error) or name, _raw(error.args))
+
+
+def _raw(value: Any) -> Any:
+    try:
+        return round_trip(list(value) if isinstance(value, tuple) else value)
+    except ValueNotJson:
+        return None

@@ -1,0 +1,121 @@
+"""Waiting in this process for what happens to processes elsewhere.
+
+Rule 1. Whoever waits is registered before it looks, so that nothing happens unseen in between.
+Rule 2. A hint only says "look". The database decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from pylash.durable import Output, Store
+from pylash.tasks import TaskOwner
+from pylash.values import ProcessUnknown, StoreError
+
+NET_SECONDS: Final = 5.0
+"""How often everything that is waited for is looked at, hint or no hint."""
+
+
+class Observers:
+    """Who waits for the end, or the next event, of which process."""
+
+    def __init__(self, store: Store, runs_here: Callable[[str], bool], tasks: TaskOwner) -> None:
+        self._store = store
+        self._runs_here = runs_here
+        self._ends: defaultdict[str, set[asyncio.Future[Output | None]]] = defaultdict(set)
+        self._events: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._suspects: set[str] = set()
+        self._wake = asyncio.Event()
+        self._unsubscribe = store.subscribe(self._hear)
+        tasks.serve(self._look_forever())
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._unsubscribe()
+
+    async def end(self, process_id: str) -> Output:
+        """Return how a process ended, once it has."""
+        while True:
+            with self._registered(self._ends, process_id) as ended:
+                if not self._runs_here(process_id):
+                    # It may end in another process: from now on its end is news.
+                    record = await self._store.processes.mark_watched(process_id)
+                    if record.state.output is not None:
+                        return record.state.output
+                output = await ended
+            if output is not None:
+                return output
+
+    async def news(self, process_id: str, after: int) -> None:
+        """Return once a process's log may be longer, or it has ended."""
+        with self._registered(self._events, process_id) as heard:
+            record = await self._store.processes.get(process_id)
+            if record is None:
+                raise ProcessUnknown(process_id)
+            if record.state.sequence > after or record.state.status != "open":
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NET_SECONDS):
+                    await heard
+
+    def tell(self, process_id: str, output: Output | None) -> None:
+        """Tell who waits here how a process ended, or that it goes on elsewhere."""
+        for waiting in self._ends.get(process_id, ()):
+            if not waiting.done():
+                waiting.set_result(output)
+
+    @contextmanager
+    def _registered(
+        self,
+        board: defaultdict[str, set[asyncio.Future[Output | None]]]
+        | defaultdict[str, set[asyncio.Future[None]]],
+        process_id: str,
+    ) -> Iterator[asyncio.Future[Output | None]]:
+        future = asyncio.get_running_loop().create_future()
+        waiting = board[process_id]
+        waiting.add(future)
+        try:
+            yield future
+        finally:
+            waiting.discard(future)
+            if not waiting and board.get(process_id) is waiting:
+                del board[process_id]
+
+    def _hear(self, topic: str) -> None:
+        kind, _, process = topic.partition(":")
+        if not topic:
+            self._suspects.update(self._ends)
+            for heard in tuple(self._events):
+                self._ring(heard)
+        elif kind in ("process", "events"):
+            self._ring(process)
+            if kind == "process" and process in self._ends and not self._runs_here(process):
+                self._suspects.add(process)
+        if self._suspects:
+            self._wake.set()
+
+    def _ring(self, process_id: str) -> None:
+        for heard in self._events.get(process_id, ()):
+            if not heard.done():
+                heard.set_result(None)
+
+    async def _look_forever(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NET_SECONDS):
+                    await self._wake.wait()
+            if not self._wake.is_set():
+                self._suspects.update(self._ends)
+            self._wake.clear()
+            suspects, self._suspects = self._suspects, set()
+            elsewhere = [one for one in suspects if one in self._ends]
+            with suppress(StoreError):  # away for the moment; the net will look again
+                for process, output in (await self._outputs(elsewhere)).items():
+                    self.tell(process, output)
+
+    async def _outputs(self, processes: list[str]) -> dict[str, Output]:
+        return await self._store.processes.outputs(processes) if processes else {}

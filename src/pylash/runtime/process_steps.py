@@ -1,0 +1,206 @@
+"""Steps of processes: attempts, delays between them, and what they take and return."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from pylash.durable import (
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    Sleep,
+    expect,
+)
+from pylash.runtime.branches import CURRENT, Branch, own_branch
+from pylash.runtime.executors import Executor, sleep_executor
+from pylash.runtime.records import FINAL
+from pylash.runtime.runs import ProcessRun
+from pylash.runtime.signatures import Shape, result_of
+from pylash.values import (
+    Duration,
+    LashError,
+    StepFailed,
+    StepTimeout,
+    seconds,
+)
+
+D = TypeVar("D")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and when to try again.
+
+    >>> Retry(3, delay="1s")  # doctest: +ELLIPSIS
+    Retry(max=3, ...)
+    """
+
+    max: int = 3
+    delay: Duration = "1s"
+    factor: float = 2
+    jitter: bool = True
+    on: tuple[type[Exception], ...] = (Exception,)
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return the seconds to wait after so many failures."""
+        pause = seconds(self.delay) * self.factor ** (failures - 1)
+        return pause * (0.5 + chance / 2) if self.jitter else pause
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """How a step is named, repeated and limited."""
+
+    key: str | None = None
+    retry: Retry | None = None
+    timeout: Duration | None = None
+
+
+class StepContext(Generic[D]):
+    """A context with options for the steps it takes."""
+
+    def __init__(self, run: ProcessRun, options: StepOptions) -> None:
+        self._run = run
+        self._options = options
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    def step(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Return what ``function(*args, **kwargs)`` returned the first time, or call and record it.
+
+        A plain function runs in a thread. Raises StepFailed if it fails, or failed.
+
+        >>> profile = await ctx.step(load_profile, "ann")
+        """
+        name = self._options.key or str(getattr(function, "__name__", type(function).__name__))
+        branch = own_branch(self._run, "step")
+        step = _Step(self._run, branch, branch.take(name), self._options, function)
+        return step.tried(args, kwargs)
+
+
+class _Step(msgspec.Struct):
+    """One step: its attempts and the delays between them."""
+
+    run: ProcessRun
+    branch: Branch
+    part: tuple[str, int]
+    options: StepOptions
+    function: Callable[..., Any]
+
+    async def tried(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the result of the first attempt that succeeds."""
+        retry = self.options.retry
+        attempt = 1
+        while True:
+            try:
+                return await self._attempt(attempt, args, kwargs)
+            except StepFailed as error:
+                if retry is None or error.final or attempt >= retry.max:
+                    raise
+            await self._pause(retry, attempt)
+            attempt += 1
+
+    async def _attempt(self, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, shape = self.part[0], result_of(self.function)
+        key = self.branch.key(*self._parts("attempt", attempt))
+        given = [Shape(Any).dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
+        named = {name: Shape(Any).dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}
+        command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
+
+        async def perform(_: Envelope) -> Outcome:
+            CURRENT.set(None)  # inside a step the app may be used
+            value = await self._called(args, kwargs)
+            return DurableStepOutcome(shape.dump(value))
+
+        local = Executor("step", _STEP, perform)
+        outcome = await self.run.effect(self.branch, key, name, command, local)
+        return shape.load(expect(outcome, DurableStepOutcome).value)
+
+    async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        timeout, retry = self.options.timeout, self.options.retry
+        limit = None if timeout is None else seconds(timeout)
+        try:
+            try:
+                async with asyncio.timeout(limit) as scope:
+                    return await called(self.function, args, kwargs)
+            except TimeoutError:
+                if not scope.expired() or limit is None:
+                    raise
+                raise StepTimeout(self.part[0], limit) from None
+        except Exception as error:
+            if retry is not None and not isinstance(error, retry.on):
+                setattr(error, FINAL, True)
+            raise
+
+    async def _pause(self, retry: Retry, failures: int) -> None:
+        key = self.branch.key(*self._parts("delay", failures))
+        pause = retry.pause(failures, chance(self.run.seed, key))
+        command = Sleep(round(pause * 1000), retry=True)
+        await self.run.effect(self.branch, key, f"{self.part[0]} again", command, sleep_executor())
+
+    def _parts(self, what: str, number: int) -> tuple[str | tuple[str, int], ...]:
+        if what == "attempt" and number == 1:
+            return (self.part,)
+        return self.part, f"{what}.{number}"
+
+
+async def called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function: an async one here, a plain one in a thread."""
+    if iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    if isinstance(function, type) or not iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - an object may be called
+        value = await asyncio.to_thread(function, *args, **kwargs)
+        return await value if isawaitable(value) else value
+    return await function(*args, **kwargs)
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as it is hashed: what has a JSON form of its own is taken as that."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    if isinstance(value, str | int | float | bool | dict | list | type(None)):
+        return value
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, LashError):
+        return value
+
+
+def digest(*parts: str) -> bytes:
+    """Return bytes that depend on nothing but parts."""
+    return hashlib.sha256("\x1f".join(parts).encode()).digest()
+
+
+def chance(*parts: str) -> float:
+    """Return a number from 0 to 1 that depends on nothing but parts."""
+    return int.from_bytes(digest(*parts)[:7], "big") / (1 << 56)
+
+
+def uuid_text(data: bytes) -> str:
+    """Return 16 bytes as the text of a version 4 UUID."""
+    marked = bytearray(data)
+    marked[6] = marked[6] & 0x0F | 0x40
+    marked[8] = marked[8] & 0x3F | 0x80
+    text = bytes(marked).hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -1,0 +1,380 @@
+"""Programs: the functions that processes run, and what is captured with a start.
+
+Rule 1. A process is its name and its signature: any app may start it, any worker that knows the name
+        may run it.
+Rule 2. What a worker needs it rebuilds from the captured environment, never from who started it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from pylash.durable import (
+    AwaitProcess,
+    Clock,
+    CustomWait,
+    EffectHost,
+    EffectKind,
+    EngineInput,
+    Entropy,
+    ExternalInput,
+    JournalEntry,
+    ProcessCommand,
+    ProcessOutcome,
+    ProcessSignal,
+    Registration,
+    SessionRef,
+    Slot,
+    StartProcess,
+    Store,
+    ToolCallInput,
+    WaitIdentity,
+    WaitSignal,
+    expect,
+)
+from pylash.runtime.branches import CURRENT
+from pylash.runtime.context import ProcessContext
+from pylash.runtime.executors import RegistryWork
+from pylash.runtime.handles import ChildHandle
+from pylash.runtime.inline import InlineHost
+from pylash.runtime.journal import JournalHost
+from pylash.runtime.records import answer, wrapped
+from pylash.runtime.runs import ProcessRun
+from pylash.runtime.signatures import Shape, Signature, signature_of
+from pylash.values import (
+    AppInsideProcess,
+    AwaitEventUnknownOrRevoked,
+    Duration,
+    NotAProcess,
+    ProcessRecoveryFailed,
+    ToolUnknown,
+    encode,
+    micros,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+POLL_SECONDS: Final = 0.05
+"""How often a host without a journal asks for a signal or a child: nobody wakes it."""
+
+
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is captured with a start: options by name, never objects."""
+
+    model: str | None = None
+    instructions: str = ""
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        """The environment as it is stored."""
+        return encode(self)
+
+    @property
+    def ref(self) -> str:
+        """The name under which it is stored: the hash of its content."""
+        return hashlib.sha256(self.body).hexdigest()
+
+
+class ProcessDefinition(Generic[P, R]):
+    """An async function that runs as a process.
+
+    >>> @app.process
+    ... async def greet(ctx: ProcessContext[None], name: str) -> str:
+    ...     return f"Hello {name}"
+    """
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]],
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        key: Callable[..., str] | str | None = None,
+    ) -> None:
+        if not callable(function):
+            raise NotAProcess(function)
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", "process"))
+        self.timeout = None if timeout is None else micros(timeout)
+        self._concurrency = concurrency
+        self._key = key
+        self.__doc__ = function.__doc__
+
+    def __repr__(self) -> str:
+        return f"ProcessDefinition({self.name!r})"
+
+    def __call__(self, ctx: ProcessContext[Any], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """Call the function as a part of another process."""
+        return self.function(ctx, *args, **kwargs)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What the process takes and returns."""
+        return signature_of(self.function, f"process {self.name!r}")
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+        wake: str | None = None,
+        delay: Duration | None = None,
+        attached: bool = False,
+    ) -> Prepared[P, R]:
+        """Return the process with options for one start.
+
+        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
+        """
+        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
+
+    def slot(self, arguments: Mapping[str, Any]) -> Slot | None:
+        """Return the concurrency key of a start."""
+        if self._concurrency is None:
+            return None
+        key = self._key
+        text = (
+            ""
+            if key is None
+            else key.format(**arguments)
+            if isinstance(key, str)
+            else key(**arguments)
+        )
+        return Slot(f"{self.name}:{text}", self._concurrency)
+
+
+class Prepared(Generic[P, R]):
+    """A process with options for one start."""
+
+    def __init__(
+        self,
+        definition: ProcessDefinition[P, R],
+        process_id: str | None = None,
+        wake: str | None = None,
+        delay: int = 0,
+        attached: bool = False,
+    ) -> None:
+        self.definition = definition
+        self.process_id = process_id
+        self.wake = wake
+        self.delay = delay
+        self.attached = attached
+
+    @property
+    def name(self) -> str:
+        """The process's name."""
+        return self.definition.name
+
+    def command(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        new_id: Callable[[], str],
+        inherited: Registration,
+    ) -> StartProcess:
+        """Return the command that starts it, with what it inherits."""
+        arguments = self.definition.signature.dump(args, kwargs)
+        wake_target = inherited.wake_target if self.wake is None else SessionRef(self.wake)
+        registration = Registration(
+            id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
+            input=EngineInput("python", self.name, arguments),
+            originator=inherited.originator if self.wake is None else SessionRef(self.wake),
+            wake_target=wake_target,
+            env=inherited.env,
+            parent=inherited.parent,
+            attached=self.attached,
+            timeout=self.definition.timeout,
+            slot=self.definition.slot(arguments),
+        )
+        return StartProcess(registration, self.delay)
+
+    def template(
+        self, constants: Mapping[str, Any], inherited: Registration, session_id: str | None
+    ) -> Registration:
+        """Return what a subscription starts, still without an id, and with its constants checked."""
+        signature = self.definition.signature
+        arguments = {name: signature.dump_one(name, value) for name, value in constants.items()}
+        session = None if session_id is None else SessionRef(session_id)
+        wake = session if self.wake is None else SessionRef(self.wake)
+        return Registration(
+            id="",
+            input=EngineInput("python", self.name, arguments),
+            originator=session or inherited.originator,
+            wake_target=wake,
+            env=inherited.env,
+            timeout=self.definition.timeout,
+        )
+
+
+def prepared(target: object) -> Prepared[Any, Any]:
+    """Return target with its options, or refuse what is no process."""
+    if isinstance(target, Prepared):
+        return target
+    if isinstance(target, ProcessDefinition):
+        return Prepared(target)
+    raise NotAProcess(target)
+
+
+class Services:
+    """What contexts and handles need of the app."""
+
+    def __init__(
+        self,
+        store: Store,
+        host: JournalHost,
+        effects: EffectHost,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.store = store
+        self.deps: Any = None
+        self.tools: dict[str, Callable[..., Any]] = {}
+        self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self._host = host
+        self._effects = effects
+        self._clock = clock
+        self._entropy = entropy
+
+    def new_id(self) -> str:
+        """Return a short new id."""
+        return self._entropy(8).hex()
+
+    def outside(self, name: str) -> None:
+        """Refuse what must not be used inside a process."""
+        if CURRENT.get() is not None:
+            raise AppInsideProcess(name)
+
+    # --- what contexts ask ---
+
+    def ride(self, run: ProcessRun, key: str) -> int:
+        """Return the time, recorded with the next effect."""
+        if run.journal is None:
+            return self._clock.now()
+        at: int = run.journal.ride(key, self._clock.now)
+        return at
+
+    def wait_key(self, run: ProcessRun, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait of a run."""
+        epoch = run.record.state.epoch
+        if isinstance(self._effects, InlineHost):
+            return self._effects.key(run.scope, wait)
+        return self._host.signer.key(run.scope, wait, epoch)
+
+    def wait_name(self, key: str) -> str:
+        """Return what people call the wait of a key."""
+        signer = self._effects if isinstance(self._effects, InlineHost) else self._host
+        name = signer.name_in(key)
+        match name.wait:
+            case CustomWait(key=text):
+                return text
+            case ProcessSignal(signal_name=text):
+                return text
+            case _:
+                raise AwaitEventUnknownOrRevoked
+
+    def child(
+        self,
+        run: ProcessRun,
+        target: object,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        seed: str,
+    ) -> tuple[StartProcess, Shape]:
+        """Return the command that starts a process from another, which it inherits from."""
+        chosen = prepared(target)
+        inherited = msgspec.structs.replace(run.record.registration, parent=run.id)
+        command = chosen.command(args, kwargs, lambda: seed, inherited)
+        return command, chosen.definition.signature.result
+
+    def child_handle(
+        self, ctx: ProcessContext[Any], process_id: str, result: Shape
+    ) -> ChildHandle[Any]:
+        """Return the handle of a process for the process that started it."""
+        return ChildHandle(process_id, ctx, result)
+
+    def tool(self, name: str) -> Callable[..., Any]:
+        """Return a tool."""
+        if name not in self.tools:
+            raise ToolUnknown(name, ", ".join(sorted(self.tools)) or "none")
+        return self.tools[name]
+
+    def arguments(self, run: ProcessRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return new arguments for a run's program."""
+        given = run.record.registration.input
+        if not isinstance(given, EngineInput):
+            raise NotAProcess(run.id)
+        return self.definitions[given.program].signature.dump((), arguments)
+
+    def registry_work(self, run: ProcessRun, key: str) -> RegistryWork:
+        """Return what asks the registry for controllers that have none of their own."""
+        return lambda command, timeout: self._asked(run, key, command, timeout)
+
+    async def _asked(
+        self, run: ProcessRun, key: str, command: ProcessCommand, timeout: int | None
+    ) -> Any:
+        processes = self.store.processes
+        entry = JournalEntry(key, "process", b"", started=self._clock.now())
+        while isinstance(command, WaitSignal | AwaitProcess):
+            if isinstance(command, WaitSignal):
+                stands, _ = await processes.take_signal(
+                    run.fence, entry, command.name, timeout, wrapped
+                )
+            else:
+                stands = await processes.watch(run.fence, entry, command, wrapped)
+            if stands.outcome is not None:
+                return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
+            await self._clock.sleep(POLL_SECONDS)
+        return await processes.perform(command)
+
+
+class PythonPrograms:
+    """What a worker of this app can run: its processes, its tools, and what runs elsewhere."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._environments: set[str] = set()
+
+    def targets(self) -> list[str]:
+        """Return the targets that are known here."""
+        python = (f"python:{name}" for name in self._services.definitions)
+        tools = (f"tool:{name}" for name in self._services.tools)
+        return sorted((*python, *tools, "external"))
+
+    async def check(self, registration: Registration) -> None:
+        """Refuse a process whose captured environment is missing or damaged."""
+        if isinstance(registration.input, ExternalInput) or registration.env in self._environments:
+            return
+        if registration.env is None:
+            raise ProcessRecoveryFailed(registration.id, "it is missing a captured execution env")
+        body = await self._services.store.envs.get(registration.env)
+        if body is None:
+            raise ProcessRecoveryFailed(registration.id, "its captured execution env is gone")
+        if hashlib.sha256(body).hexdigest() != registration.env:
+            raise ProcessRecoveryFailed(registration.id, "its captured execution env is damaged")
+        self._environments.add(registration.env)
+
+    async def run(self, run: ProcessRun) -> Any:
+        """Run the process's program; return its result as plain JSON."""
+        match run.record.registration.input:
+            case EngineInput(program=program, arguments=arguments):
+                definition = self._services.definitions[program]
+                ctx: ProcessContext[Any] = ProcessContext(run, self._services)
+                given = definition.signature.load(arguments)
+                value = await definition.function(ctx, **given)
+                return definition.signature.dump_result(value)
+            case ToolCallInput(tool=tool, arguments=arguments):
+                ctx = ProcessContext(run, self._services)
+                return await ctx.call_tool(tool, **arguments)
+            case ExternalInput(metadata=metadata):
+                return {"metadata": metadata}
+
+
+def tools_by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return tools by their names."""
+    return {getattr(tool, "__name__", type(tool).__name__): tool for tool in tools}

@@ -1,0 +1,344 @@
+"""A process's run, while it is executed here.
+
+Rule 1. Detaching (parking, a lost lease, a shutdown) is never recorded. The context closes first;
+        whatever the code does after that is ignored.
+Rule 2. A cancel is delivered at the effects that are pending, and recorded there; replay delivers it
+        there and nowhere else.
+Rule 3. A run whose branches all wait is idle: it holds no slot, and may be parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from pylash.durable import (
+    SECOND,
+    Command,
+    EffectController,
+    Fence,
+    Instant,
+    LocalExecutor,
+    Outcome,
+    ProcessRecord,
+    ProcessScope,
+    RuntimeScope,
+    envelope,
+)
+from pylash.runtime.branches import Branch, current_branch, spawned
+from pylash.runtime.controller import JournalController
+from pylash.tasks import TaskOwner
+from pylash.values import DurabilityError, LashError, StoreError
+
+T = TypeVar("T")
+
+CANCEL: Final = "!cancel"
+"""The key under which the delivery of a cancel is recorded."""
+
+MAX_REFUSALS: Final = 50
+"""How often a closed context refuses before it holds the caller for ever: it may be in a loop."""
+
+_log = logging.getLogger("pylash")
+
+
+class Detached(BaseException):
+    """The run goes on elsewhere or later; this execution of it is over."""
+
+
+class ContinueAs(BaseException):
+    """The process goes on with a fresh journal."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Take note of how a branch failed: whoever waits for it decides what that means."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Slots(Protocol):
+    """Who lends a run the right to execute, and hears when it waits."""
+
+    async def take_slot(self, run: ProcessRun) -> None:
+        """Return once the run may execute."""
+        ...
+
+    def idle(self, run: ProcessRun) -> None:
+        """Hear that every branch of the run waits."""
+        ...
+
+    def busy(self, run: ProcessRun) -> None:
+        """Hear that a branch of the run goes on."""
+        ...
+
+
+class ProcessRun:
+    """A process being executed here, under a fence."""
+
+    def __init__(
+        self,
+        record: ProcessRecord,
+        fence: Fence,
+        controller: EffectController,
+        slots: Slots,
+        tasks: TaskOwner,
+    ) -> None:
+        self.record = record
+        self.fence = fence
+        self.id = record.id
+        self.scope = ProcessScope(record.id)
+        self.seed = record.registration.seed or record.id
+        self.controller = controller
+        self.journal = controller if isinstance(controller, JournalController) else None
+        self.tasks = tasks
+        self.root = Branch(self)
+        self.wake_seq = 0
+        self.has_slot = True
+        self.is_idle = False
+        self.cancelled = False
+        self.trouble: LashError | None = None
+        self.closed = False
+        self.parked = False
+        self.parking: asyncio.Future[None] | None = None
+        self._slots = slots
+        self._busy = 1
+        self._refusals = 0
+        self._taking: asyncio.Task[None] | None = None
+        self._flagged: set[str] = set()
+        self._warned = False
+        self._turnstile = None if controller.supports_concurrent_effects else asyncio.Lock()
+        if self.journal is not None:
+            self.journal.board.changed = self._changed
+            delivered = self.journal.decision(CANCEL)
+            if delivered is not None:
+                self.cancelled = True
+                self._flagged = set(delivered["cancelled"])
+                self.root.cancelling = "" in self._flagged
+
+    @property
+    def replaying(self) -> bool:
+        """Whether there are recorded effects that the code has not come to yet."""
+        return self.journal is not None and bool(self.journal.unread)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When the process must have ended."""
+        timeout = self.record.registration.timeout
+        return None if timeout is None else Instant(self.record.created + timeout)
+
+    # --- effects ---
+
+    async def effect(
+        self, owner: Branch, key: str, name: str, command: Command, local: LocalExecutor
+    ) -> Outcome:
+        """Execute a command under key as an effect of this run.
+
+        Cancellation: a cancel of the run surfaces here, recorded.
+        """
+        branch = current_branch(self)
+        await self._admit()
+        asked = envelope(
+            command,
+            scope=RuntimeScope(),
+            effect_id=name,
+            replay_key=key,
+            causal_parent=owner.name or None,
+            label=name,
+        )
+        if branch is None:
+            self._warn(name)
+        elif branch.cancelling and self.journal is not None and not self.journal.recorded(key):
+            await self._withdraw(branch, asked)
+        pending = (branch or owner).pending
+        pending.add(key)
+        self.rest(branch)
+        try:
+            return await self._executed(asked, local)
+        except asyncio.CancelledError:
+            (branch or owner).cancelling = False
+            raise
+        finally:
+            pending.discard(key)
+            self.work(branch)
+            await self.gate()
+
+    async def _executed(self, asked: Any, local: LocalExecutor) -> Outcome:
+        try:
+            if self._turnstile is None:
+                return await self.controller.execute(asked, local)
+            async with self._turnstile:
+                return await self.controller.execute(asked, local)
+        except (DurabilityError, StoreError) as error:
+            self.close(error)
+            raise Detached from error
+
+    async def _withdraw(self, branch: Branch, asked: Any) -> None:
+        """Deliver a cancel at an effect that has not begun."""
+        assert self.journal is not None
+        try:
+            delivered = await self.journal.withdraw(asked)
+        except (DurabilityError, StoreError) as error:
+            self.close(error)
+            raise Detached from error
+        branch.cancelling = False
+        if delivered:
+            raise asyncio.CancelledError
+
+    async def _admit(self) -> None:
+        """Refuse a call on a closed context; hold whoever calls again and again."""
+        if not self.closed:
+            return
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS:
+            await asyncio.get_running_loop().create_future()
+        raise Detached
+
+    def _warn(self, name: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "process %s awaits %s in a task of its own: it is not parked meanwhile; use ctx.gather",
+                self.id,
+                name,
+            )
+
+    # --- branches ---
+
+    def start_branch(
+        self, branch: Branch, parent: Branch, work: Coroutine[Any, Any, T]
+    ) -> asyncio.Task[T]:
+        """Start a branch of the run."""
+        parent.children.add(branch)
+        branch.cancelling = branch.name in self._flagged
+        self._busy += 1
+        return spawned(self._branch(branch, parent, work), branch)
+
+    async def _branch(self, branch: Branch, parent: Branch, work: Coroutine[Any, Any, T]) -> T:
+        assert branch.task is not None
+        branch.task.add_done_callback(_seen)
+        try:
+            return await work
+        finally:
+            parent.children.discard(branch)
+            self._busy -= 1
+            self._changed()
+
+    def controller_decision(self, key: str) -> Any:
+        """Return what was decided under key."""
+        return None if self.journal is None else self.journal.decision(key)
+
+    # --- idle ---
+
+    def rest(self, branch: Branch | None) -> None:
+        """Say that a branch waits."""
+        if branch is not None:
+            self._busy -= 1
+            self._changed()
+
+    def work(self, branch: Branch | None) -> None:
+        """Say that a branch goes on."""
+        if branch is not None:
+            self._busy += 1
+            self._changed()
+
+    def _changed(self) -> None:
+        board = None if self.journal is None else self.journal.board
+        idle = board is not None and not (self._busy or board.flying) and bool(board.flights)
+        if idle and not self.is_idle and not self.closed:
+            self.is_idle = True
+            self._slots.idle(self)
+        elif self.is_idle and not idle:
+            self.is_idle = False
+            self._slots.busy(self)
+
+    async def gate(self) -> None:
+        """Let a branch go on once the run is not being parked and has a slot."""
+        while self.parking is not None:
+            await self.parking
+        if self.closed:
+            raise Detached
+        if not self.has_slot:
+            if self._taking is None or self._taking.done():
+                self._taking = self.tasks.start(self._slots.take_slot(self))
+            await asyncio.shield(self._taking)
+            await self.gate()
+
+    # --- cancel ---
+
+    async def cancel(self) -> None:
+        """Deliver a cancel at whatever the run waits for, once."""
+        if self.cancelled or self.closed or self.journal is None:
+            return
+        self.cancelled = True
+        try:
+            await self.cancel_branches(self.root.leaves(), CANCEL, {})
+        except (DurabilityError, StoreError) as error:
+            self.close(error)
+
+    async def cancel_branches(
+        self, branches: Sequence[Branch], key: str, decision: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Record a decision, and cancel branches where they wait; the others at their next effect."""
+        leaves = [leaf for branch in branches for leaf in branch.leaves()]
+        decided = {**decision, "cancelled": sorted(leaf.name for leaf in leaves)}
+        for leaf in leaves:
+            leaf.cancelling = True
+        keys = [pending for leaf in leaves for pending in sorted(leaf.pending)]
+        if self.journal is None:
+            for leaf in leaves:
+                if leaf.task is not None:
+                    leaf.task.cancel()
+            return decided
+        try:
+            await self.journal.deliver({key: decided}, keys)
+        except (DurabilityError, StoreError) as error:
+            self.close(error)
+            raise Detached from error
+        return decided
+
+    # --- the end of this execution ---
+
+    def close(self, trouble: LashError | None = None) -> None:
+        """Detach: from now on nothing of this execution counts."""
+        if self.closed:
+            return
+        self.closed = True
+        self.trouble = trouble
+        if self.journal is not None:
+            self.journal.break_off(Detached())
+
+    def is_closed(self) -> bool:
+        """Return whether this execution is over."""
+        return self.closed
+
+    async def finish(self, grace: float) -> None:
+        """Wait until the code has ended, then cancel it, then leave it to itself."""
+        tasks = self._tasks()
+        for patience in (grace, grace):
+            if not tasks:
+                return
+            _, tasks = await asyncio.wait(tasks, timeout=patience)
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            _log.warning("process %s ignores that it is detached: left to itself", self.id)
+
+    def _tasks(self) -> set[asyncio.Task[Any]]:
+        tasks = (branch.task for branch in (self.root, *self.root.below()))
+        return {task for task in tasks if task is not None and not task.done()}
+
+    def until(self) -> Instant | None:
+        """Return when a parked run must be looked at again."""
+        assert self.journal is not None
+        times = [at for at in (self.journal.next_due(), self.deadline) if at is not None]
+        return Instant(min(times)) if times else None
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the process must have ended."""
+        if self.deadline is None or self.journal is None:
+            return None
+        return max(0, self.deadline - self.journal.now()) / SECOND

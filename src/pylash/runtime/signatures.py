@@ -1,0 +1,162 @@
+"""Signatures: what goes into a function and comes out of it, as JSON and back.
+
+Rule 1. The annotation decides the type; without one a value is plain JSON.
+Rule 2. What does not fit, or would not come back, is refused where it is given, with its path.
+
+pydantic is asked only where an annotation needs it, and imported then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from pylash.values import ArgumentsInvalid, ResultInvalid, refuse, round_trip
+
+_PLAIN: Final = (Any, inspect.Parameter.empty, inspect.Signature.empty, object)
+_SCALARS: Final = (str, int, bool, float, type(None))
+_CONTAINERS: Final = (dict, list)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How values of one annotation are written and read."""
+
+    annotation: Any
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any JSON value will do."""
+        return self.annotation in _PLAIN or self.annotation in _CONTAINERS
+
+    def dump(self, value: Any, path: str = "$") -> Any:
+        """Return value as plain JSON; refuses what does not fit or would not come back."""
+        if self._fits(value):
+            return value
+        if self.is_plain:
+            refuse(value, path)
+            return round_trip(value)
+        adapter = _adapter(self.annotation)
+        plain = adapter.dump_python(adapter.validate_python(value), mode="json")
+        refuse(plain, path)
+        return plain
+
+    def load(self, value: Any) -> Any:
+        """Return what plain JSON stands for."""
+        if self.is_plain or self._fits(value):
+            return value
+        return _adapter(self.annotation).validate_python(value)
+
+    def _fits(self, value: Any) -> bool:
+        """Whether value is of a type that is its own JSON."""
+        kind = type(value)
+        if kind is float:
+            return False  # it may be no number at all
+        annotation = type(None) if self.annotation is None else self.annotation
+        return kind in _SCALARS and (kind is annotation or annotation in _PLAIN)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a function takes (without its context, if it has one) and returns."""
+
+    name: str
+    parameters: Mapping[str, Shape]
+    result: Shape
+    bound: inspect.Signature
+    rest: str | None = None
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as plain JSON by name, or refuse what does not fit."""
+        try:
+            given = self.bound.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise ArgumentsInvalid(self.name, str(error)) from None
+        if self.rest is not None:
+            given = {**given, **given.pop(self.rest, {})}
+        return {name: self._dumped(name, value) for name, value in given.items()}
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON, or refuse it."""
+        return self._dumped(name, value)
+
+    def load(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that plain JSON stands for."""
+        try:
+            self.bound.bind(**arguments)
+        except TypeError as error:
+            raise ArgumentsInvalid(self.name, str(error)) from None
+        loaded = {}
+        for name, value in arguments.items():
+            try:
+                loaded[name] = self._shape(name).load(value)
+            except ValueError as error:
+                raise ArgumentsInvalid(self.name, _reason(name, error)) from None
+        return loaded
+
+    def dump_result(self, value: Any) -> Any:
+        """Return a result as plain JSON, or refuse one that is not what was declared."""
+        try:
+            return self.result.dump(value)
+        except ValueError as error:
+            raise ResultInvalid(self.name, _reason("it", error)) from None
+
+    def _shape(self, name: str) -> Shape:
+        return self.parameters.get(name, Shape(Any))
+
+    def _dumped(self, name: str, value: Any) -> Any:
+        try:
+            return self._shape(name).dump(value, f"$.{name}")
+        except ValueError as error:
+            raise ArgumentsInvalid(self.name, _reason(name, error)) from None
+
+
+def signature_of(function: Callable[..., Any], name: str | None = None) -> Signature:
+    """Return the signature of a function without its first parameter."""
+    whole = inspect.signature(function)
+    parameters = list(whole.parameters.values())[1:]
+    hints = _hints(function)
+    varied = [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
+    shapes = {one.name: Shape(hints.get(one.name, Any)) for one in parameters if one not in varied}
+    bound = whole.replace(parameters=parameters)
+    rest = varied[0].name if varied else None
+    called = name or str(getattr(function, "__name__", "the process"))
+    return Signature(called, shapes, Shape(hints.get("return", Any)), bound, rest)
+
+
+@lru_cache(maxsize=1024)
+def result_of(function: Callable[..., Any]) -> Shape:
+    """Return how the result of a function is written and read."""
+    return Shape(_hints(function).get("return", Any))
+
+
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    if not inspect.isroutine(function):
+        function = getattr(function, "__call__", function)  # noqa: B004 - an object with a signature
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):  # names that exist only inside a function, or no annotations
+        found = getattr(function, "__annotations__", {})
+        return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
+
+
+@lru_cache(maxsize=1024)
+def _adapter(annotation: Any) -> Any:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - costly, and not everyone needs it
+
+    return TypeAdapter(annotation)
+
+
+def _reason(name: str, error: ValueError) -> str:
+    """Return the first thing pydantic has to say, in one line."""
+    errors = getattr(error, "errors", None)
+    if errors is None:
+        return f"{name}: {error}"
+    first = errors(include_url=False)[0]
+    where = ".".join(map(str, (name, *first["loc"])))
+    return f"{where}: {first['msg']} (got {first['input']!r})"

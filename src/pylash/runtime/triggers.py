@@ -1,0 +1,155 @@
+"""Triggers: declared types of events, and the processes that subscribe to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from pylash.durable import (
+    Delivery,
+    EventBinding,
+    Occurrence,
+    Registration,
+    Store,
+    Subscription,
+    SubscriptionView,
+    ValueBinding,
+)
+from pylash.runtime.programs import Services, prepared
+from pylash.runtime.signatures import Shape
+from pylash.values import ArgumentsInvalid, TriggerUnknown
+
+EVENT: Final = EventBinding()
+"""Stands for the event's payload in the inputs of a subscription."""
+
+
+class TriggerType(msgspec.Struct, frozen=True):
+    """A declared type of event."""
+
+    name: str
+    payload: Any = Any
+
+
+class TriggerApp(Protocol):
+    """What triggers need of the app."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        ...
+
+    @property
+    def services(self) -> Services:
+        """What the parts of the app share."""
+        ...
+
+    @property
+    def template(self) -> Registration:
+        """What every process of the app is registered with."""
+        ...
+
+    @property
+    def trigger_types(self) -> dict[str, TriggerType]:
+        """The declared types of events."""
+        ...
+
+
+class Triggers:
+    """Subscriptions of processes to events.
+
+    >>> app.trigger("github.push", payload=Push)
+    >>> await app.triggers.register("github.push", source_key="org/repo", target=on_push, key="ci",
+    ...                             inputs={"event": EVENT, "branch": "main"})
+    """
+
+    def __init__(self, app: TriggerApp) -> None:
+        self._app = app
+
+    async def register(
+        self,
+        type: str,  # noqa: A002 - the public name
+        *,
+        source_key: str,
+        target: Any,
+        key: str,
+        inputs: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> None:
+        """Start target whenever an event of a type comes from a source.
+
+        The same key again replaces what it stood for. Cancellation: atomic.
+        """
+        self._app.services.outside("triggers.register")
+        self._declared(type)
+        chosen = prepared(target)
+        given = dict(inputs or {})
+        constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
+        names = set(chosen.definition.signature.parameters)
+        if chosen.definition.signature.rest is None and set(given) - names:
+            unknown = ", ".join(sorted(set(given) - names))
+            raise ArgumentsInvalid(f"process {chosen.name!r}", f"it takes no {unknown}")
+        command = chosen.template(constants, self._app.template, session_id)
+        subscription = Subscription(
+            key=key,
+            type=type,
+            source=source_key,
+            template=command,
+            inputs={
+                name: one
+                if isinstance(one, EventBinding)
+                else ValueBinding(command_value(command, name))
+                for name, one in given.items()
+            },
+            session_id=session_id,
+        )
+        await self._app.store.triggers.register(subscription)
+
+    async def emit(
+        self,
+        type: str,  # noqa: A002 - the public name
+        *,
+        source_key: str,
+        payload: Any = None,
+        idempotency_key: str | None = None,
+    ) -> list[Delivery]:
+        """Record an event and start what is subscribed to it; the same key again starts nothing.
+
+        Cancellation: atomic.
+        """
+        services = self._app.services
+        services.outside("triggers.emit")
+        declared = self._declared(type)
+        try:
+            plain = Shape(declared.payload).dump(payload)
+        except ValueError as error:
+            raise ArgumentsInvalid(f"trigger {type!r}", str(error).partition("\n")[0]) from None
+        occurrence = Occurrence(
+            type=type,
+            source=source_key,
+            payload=plain,
+            idempotency_key=services.new_id() if idempotency_key is None else idempotency_key,
+        )
+        return await self._app.store.triggers.emit(occurrence)
+
+    async def list(self, session_id: str | None = None) -> list[SubscriptionView]:
+        """Return the subscriptions, the oldest first."""
+        self._app.services.outside("triggers.list")
+        return await self._app.store.triggers.listed(session_id)
+
+    async def cancel(self, key: str) -> bool:
+        """End a subscription; False if there is none."""
+        self._app.services.outside("triggers.cancel")
+        return await self._app.store.triggers.cancel(key)
+
+    def _declared(self, name: str) -> TriggerType:
+        types = self._app.trigger_types
+        if name not in types:
+            raise TriggerUnknown(name, ", ".join(sorted(types)) or "none")
+        return types[name]
+
+
+def command_value(template: Registration, name: str) -> Any:
+    """Return a constant argument of a subscription, as it is stored."""
+    return getattr(template.input, "arguments", {}).get(name)

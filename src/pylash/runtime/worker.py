@@ -1,0 +1,497 @@
+"""The worker: claims runs, executes them, parks them, and gives them up in order.
+
+Rule 1. A claim costs what is ready, a parked run costs a row, and all timers cost one task.
+Rule 2. A run that waits holds no slot, so that a parent never keeps one its child needs.
+Rule 3. A run that may be to blame for crashes is executed alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from pylash.durable import (
+    Aborted,
+    Attached,
+    CancelProcess,
+    Claim,
+    EffectHost,
+    Failure,
+    Fence,
+    Instant,
+    Output,
+    ProcessRecord,
+    StartProcess,
+    Success,
+    just_started,
+)
+from pylash.runtime.branches import CURRENT
+from pylash.runtime.config import Programs, WorkerConfig
+from pylash.runtime.failures import failure_of
+from pylash.runtime.journal import JournalHost
+from pylash.runtime.parking import Parking
+from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
+from pylash.runtime.slots import SlotPool
+from pylash.tasks import TaskOwner
+from pylash.values import (
+    DurabilityError,
+    LashError,
+    LeaseLost,
+    ProcessTimeout,
+    StaticScopesRequired,
+    StoreError,
+    seconds,
+)
+
+NET_SECONDS: Final = 5.0
+"""How often everything is looked at, hint or no hint."""
+
+STORE_AWAY_SECONDS: Final = 0.2
+CLAIM_AT_ONCE: Final = 200
+QUIET_SECONDS: Final = 0.001
+
+_log = logging.getLogger("pylash")
+
+
+class Worker:
+    """Executes runs of one store."""
+
+    def __init__(
+        self, host: JournalHost, effects: EffectHost, programs: Programs, config: WorkerConfig
+    ) -> None:
+        self.live: dict[int, ProcessRun] = {}
+        self.is_open = False
+        self._host = host
+        self._effects = effects
+        self._programs = programs
+        self._config = config
+        self._slots = SlotPool(config.concurrency, self._slot_is_free)
+        self._tasks = TaskOwner()
+        self._runs = TaskOwner()
+        park_after = seconds(config.park_after)
+        self._parking = Parking(host.store.runs, park_after, self._relook, self._tasks)
+        self._kick = asyncio.Event()
+        self._timer: asyncio.Task[None] | None = None
+        self._backlog = False
+        self._alone = False
+        self._orphans: list[Fence] = []
+        self._suspicious = False
+        self._claiming = False
+        self._suspect_everything = asyncio.Event()
+        self.told: Callable[[str, Output | None], None] = lambda _id, _output: None
+        self._ids: set[str] = set()
+
+    # --- opening and closing ---
+
+    async def open(self) -> None:
+        """Begin to work."""
+        if not self._effects.gives_static_scopes:
+            raise StaticScopesRequired
+        await self._announce()
+        self.is_open = True
+        self._unsubscribe = self._host.store.subscribe(self._hear)
+        self._kick.set()
+        self._tasks.serve(self._schedule())
+        self._tasks.serve(self._parking.park_forever())
+        self._tasks.serve(self._look_forever())
+
+    async def close(self) -> None:
+        """Stop claiming, wait the grace, park or release the rest.
+
+        Cancellation: safe, what is left is given up at once.
+        """
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._unsubscribe()
+        try:
+            await self._drain(seconds(self._config.grace))
+        finally:
+            for run in tuple(self.live.values()):
+                run.close()
+            await self._tasks.close()
+            await self._runs.close()
+
+    async def _drain(self, grace: float) -> None:
+        """Let busy runs end or come to wait; park those that wait."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace
+        while self.live and loop.time() < until:
+            for run in [run for run in self.live.values() if run.is_idle]:
+                await self._parking.park(run)
+            if not self.live:
+                return
+            self._parking.changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._parking.changed.wait()
+
+    async def _announce(self) -> None:
+        """Tell the others what can run here, when that has changed."""
+        targets = self._programs.targets()
+        if targets != self._host.membership.targets:
+            await self._host.membership.announce(targets)
+
+    def runs_here(self, process_id: str) -> bool:
+        """Return whether a process is being executed here."""
+        return process_id in self._ids
+
+    async def quiet(self) -> None:
+        """Return once every run here waits, and none is ready: a simulated clock may go on."""
+        while self.is_open:
+            await self._still()
+            due, suspect = await self._host.store.runs.next_due(self._programs.targets())
+            calm = (due is None or due > 0) and not suspect
+            if calm and not self._stirring():
+                return
+            self._kick.set()
+
+    async def _still(self) -> None:
+        while self._stirring():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
+            await asyncio.sleep(QUIET_SECONDS)
+
+    def _stirring(self) -> bool:
+        busy = any(not run.is_idle or run.parking is not None for run in self.live.values())
+        return busy or self._kick.is_set() or self._claiming
+
+    # --- starting ---
+
+    async def start(self, command: StartProcess) -> None:
+        """Start a process; here, if there is a slot for it and nothing that must come before it."""
+        registration = command.registration
+        processes = self._host.store.processes
+        here = (
+            self.is_open
+            and self._slots.free > 0
+            and not (command.delay or self._suspicious or self._alone or registration.slot)
+            and registration.target in self._programs.targets()
+        )
+        if not here:
+            await processes.start(command)
+            return
+        self._slots.reserve()
+        try:
+            leased = await processes.start(command, self._host.membership.worker)
+        except BaseException:
+            self._slots.give_back()
+            raise
+        if leased is None:
+            self._slots.give_back()
+            return
+        now = Instant(self._host.clock.now())
+        record = just_started(registration, leased.number, now)
+        self._begin(record, Attached(leased.fence, now), 0)
+
+    # --- scheduling ---
+
+    def _hear(self, topic: str) -> None:
+        kind, _, rest = topic.partition(":")
+        if kind == "runs":
+            self._kick.set()
+        elif kind == "wake" and (run := self.live.get(int(rest))) is not None:
+            if run.journal is not None:
+                run.journal.woken()
+        elif kind == "cancel" and (run := self.live.get(int(rest))) is not None:
+            self._tasks.serve(self._look(run))
+        elif not topic:
+            self._kick.set()
+            self._suspect_everything.set()
+
+    async def _schedule(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NET_SECONDS):
+                    await self._kick.wait()
+            self._kick.clear()
+            self._claiming = True
+            try:
+                await self._announce()
+                await self._release_orphans()
+                await self._claim_ready()
+            except StoreError:  # it is away for the moment
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                self._kick.set()
+            finally:
+                self._claiming = False
+
+    async def _claim_ready(self) -> None:
+        runs, targets = self._host.store.runs, self._programs.targets()
+        while self.is_open and self._slots.free > 0 and not self._suspicious:
+            limit = min(self._slots.free, CLAIM_AT_ONCE)
+            if await self._claim(limit, targets) < limit:
+                break
+        self._backlog = self._slots.free == 0
+        due, suspect = await runs.next_due(targets)
+        self._suspicious = suspect
+        if suspect and self.is_open:
+            await self._claim_suspect(targets)
+        if due is not None and not self._backlog:
+            self._ring_in(max(0, due) / 1_000_000)
+
+    async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
+        """Claim up to limit runs and begin them; return how many there were."""
+        self._slots.reserve(limit)
+        begun = 0
+        try:
+            token = self._host.new_token()
+            worker = self._host.membership.worker
+            claims = await self._host.store.runs.claim(
+                worker, token, limit=limit, targets=targets, suspect=suspect
+            )
+            if claims:
+                begun = len(claims)
+                await self._resume(claims)
+        finally:
+            self._slots.give_back(limit - begun)
+        return begun
+
+    async def _claim_suspect(self, targets: Sequence[str]) -> None:
+        """Execute a run that may be to blame for crashes, when nothing else runs here."""
+        for run in [run for run in self.live.values() if run.is_idle]:
+            await self._parking.park(run)
+        if self.live:
+            return  # the last of them to end kicks us
+        self._alone = bool(await self._claim(1, targets, suspect=True))
+        self._suspicious = self._alone
+        if not self._alone:
+            self._kick.set()
+
+    async def _resume(self, claims: list[Claim]) -> None:
+        """Begin what was claimed; runs that are no processes are given back."""
+        known = {claim.fence.run: claim for claim in claims}
+        try:
+            resumed = await self._host.store.processes.resume(list(known))
+        except StoreError:
+            self._orphans += [claim.fence for claim in claims]
+            self._slots.give_back(len(claims))
+            raise
+        for number, claim in known.items():
+            found = resumed.get(number)
+            if found is None:
+                self._orphans.append(claim.fence)
+                self._slots.give_back()
+                continue
+            attached = Attached(claim.fence, found.now, found.entries)
+            self._begin(found.record, attached, claim.run.wake_seq)
+
+    def _ring_in(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._tasks.start(self._ring(delay))
+
+    async def _ring(self, delay: float) -> None:
+        await self._host.clock.sleep(delay)
+        self._kick.set()
+
+    async def _release_orphans(self) -> None:
+        """Give up runs that we own and do not execute: the store was away when they were dropped."""
+        while self._orphans:
+            with suppress(LeaseLost):
+                await self._host.store.journal.release(self._orphans[-1])
+            self._orphans.pop()
+
+    # --- slots ---
+
+    async def take_slot(self, run: ProcessRun) -> None:
+        """Return once the run may execute."""
+        await self._slots.take()
+        if run.closed:
+            self._slots.give_back()
+        else:
+            run.has_slot = True
+
+    def _slot_is_free(self) -> None:
+        if self._backlog or (self._suspicious and not self.live):
+            self._kick.set()
+
+    def idle(self, run: ProcessRun) -> None:
+        """Hear that every branch of the run waits: its slot is free, and it may be parked."""
+        if run.has_slot:
+            run.has_slot = False
+            self._slots.give_back()
+        self._parking.add(run)
+
+    def busy(self, run: ProcessRun) -> None:
+        """Hear that a branch of the run goes on."""
+        self._parking.remove(run)
+
+    # --- executing ---
+
+    def _begin(self, record: ProcessRecord, attached: Attached, wake_seq: int) -> None:
+        controller: Any
+        if self._effects is self._host:
+            controller = self._host.adopt(attached)
+        else:
+            scoped = self._effects.scoped_static(attached.fence.scope)
+            assert scoped is not None  # checked when we were opened
+            controller = scoped.controller
+        run = ProcessRun(record, attached.fence, controller, self, self._runs)
+        run.wake_seq = wake_seq
+        self.live[record.run] = run
+        self._ids.add(run.id)
+        self._runs.serve(self._drive(run))
+
+    async def _drive(self, run: ProcessRun) -> None:
+        """Execute the run here until it ends, or is detached."""
+        run.root.task = asyncio.current_task()
+        CURRENT.set(run.root)
+        try:
+            end = await self._outcome(run)
+        finally:
+            CURRENT.set(None)
+        try:
+            if run.closed:
+                await self._detached(run)
+            else:
+                await self._ended(run, end)
+        finally:
+            self._forget(run)
+
+    async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
+        """Return how the program ended; None if it was detached."""
+        try:
+            await self._programs.check(run.record.registration)
+            if run.record.state.cancel and not run.cancelled:
+                run.root.cancelling = run.cancelled = True
+            if run.deadline is not None:
+                self._tasks.serve(self._expire(run))
+            return Success(await self._programs.run(run))
+        except Detached:
+            return None
+        except asyncio.CancelledError as error:
+            return self._cancelled(run, error)
+        except ContinueAs as again:
+            return again
+        except Exception as error:  # noqa: BLE001 - user code: every failure is its outcome
+            return failure_of(error)
+
+    def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
+        """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            run.close()
+            return None
+        if not run.cancelled:
+            return Failure(
+                type(error).__name__, "process_failed", "it raised CancelledError itself"
+            )
+        if run.deadline is not None and run.remaining() == 0:
+            return failure_of(ProcessTimeout(run.id))
+        return Aborted(None)
+
+    async def _ended(self, run: ProcessRun, end: Output | ContinueAs | None) -> None:
+        """Write how the run ended."""
+        if run.journal is not None:
+            run.closed = True
+            run.journal.break_off(Detached())
+        processes = self._host.store.processes
+        if isinstance(end, ContinueAs):
+            given = run.record.registration.input
+            changed = msgspec.structs.replace(given, arguments=end.arguments)
+            registration = msgspec.structs.replace(run.record.registration, input=changed)
+            await self._persist(run, lambda: processes.continue_as(run.fence, registration))
+        elif end is not None:
+            number = run.record.number
+            if await self._persist(run, lambda: processes.settle(run.fence, number, end)):
+                self._ids.discard(run.id)
+                self.told(run.id, end)
+
+    async def _detached(self, run: ProcessRun) -> None:
+        """Deal with the run of an execution that was closed."""
+        trouble = run.trouble
+        if isinstance(trouble, LeaseLost):
+            _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
+        elif isinstance(trouble, DurabilityError):
+            reason = f"{trouble.code}: {trouble.message}"
+            await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
+        elif not run.parked:
+            await self._persist(run, lambda: self._host.store.journal.release(run.fence))
+
+    async def _persist(self, run: ProcessRun, write: Callable[[], Awaitable[None]]) -> bool:
+        """Write what became of a run, however long the store is away; False if it is not ours."""
+        while True:
+            try:
+                await write()
+            except LeaseLost as error:
+                _log.info("process %s goes on elsewhere: %s", run.id, error.message)
+                return False
+            except StoreError as error:
+                if not self.is_open:
+                    return False  # our lease will tell the others
+                _log.warning("the end of process %s cannot be written yet: %s", run.id, error)
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                continue
+            return True
+
+    def _forget(self, run: ProcessRun) -> None:
+        if self.live.get(run.record.run) is run:
+            del self.live[run.record.run]
+        if run.id in self._ids and not any(other.id == run.id for other in self.live.values()):
+            self._ids.discard(run.id)
+            self.told(run.id, None)
+        self._parking.remove(run)
+        if self._alone:
+            self._alone = self._suspicious = False
+            self._kick.set()
+        if run.has_slot:
+            run.has_slot = False
+            self._slots.give_back()
+        elif self._suspicious and not self.live:
+            self._kick.set()
+        self._parking.changed.set()
+
+    async def _expire(self, run: ProcessRun) -> None:
+        """Ask a process to end when its time is over."""
+        remaining = run.remaining()
+        if remaining is not None:
+            await self._host.clock.sleep(remaining)
+        if not run.closed:
+            with suppress(LashError):
+                command = CancelProcess(run.id, "its timeout is over")
+                await self._host.store.processes.perform(command)
+
+    # --- looking ---
+
+    async def _look(self, run: ProcessRun) -> None:
+        """Look whether the process was asked to end."""
+        with suppress(StoreError):
+            asked, _ = await self._host.store.processes.look(run.id)
+            if asked:
+                with suppress(Detached):
+                    await run.cancel()
+
+    async def _look_forever(self) -> None:
+        """Look at every live run now and then: a hint may have been lost."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NET_SECONDS):
+                    await self._suspect_everything.wait()
+            self._suspect_everything.clear()
+            with suppress(StoreError):
+                await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
+        if not self.live:
+            return
+        standing = await self._host.store.runs.wake_seqs(list(self.live))
+        for number, (wake_seq, token) in standing.items():
+            run = self.live.get(number)
+            if run is None or run.closed:
+                continue
+            if token != run.fence.token:
+                run.close(LeaseLost(run.fence.name))
+            elif wake_seq != run.wake_seq:
+                await self._relook(run, wake_seq)
+
+    async def _relook(self, run: ProcessRun, wake_seq: int) -> None:
+        """Look at everything the run waits for; the count was read before."""
+        run.wake_seq = wake_seq
+        if run.journal is not None:
+            await self._host.live.look_at(run.journal.open_wait_names())
+            run.journal.woken()
+        await self._look(run)

@@ -1,0 +1,126 @@
+"""How processes end in SQL.
+
+Whoever waits for a process marks it as watched in the transaction that begins to wait. An end that
+nobody watches wakes nobody, and many such ends are one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pylash.durable import (
+    STATES,
+    Aborted,
+    CancelProcess,
+    Fence,
+    Output,
+    ending,
+)
+from pylash.stores.logs import ADD_EVENT, WAITING_RUNS, ask_cancel, lock_runs, locked_process
+from pylash.stores.runs import release_slot, wake_run
+from pylash.stores.sql import (
+    Again,
+    Notify,
+    Statement,
+    Steps,
+)
+from pylash.values import (
+    LeaseLost,
+    ProcessUnknown,
+    write,
+)
+
+WHERE = "select number, run, status from pylash_processes where id = ?"
+
+_END = """
+update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now} where id = ?"""
+
+_END_UNWATCHED = """
+update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now}
+where number = ? and watched = 0 and status = 'open' returning sequence"""
+
+_SETTLE_RUN = """
+update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
+where id = ?"""
+
+_SETTLE_UNWATCHED = """
+update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
+where id = ? and fence = ? and state = 'running' and slot is null"""
+
+IS_SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
+
+_IS_UNWATCHED = "select watched = 0 and status = 'open' from pylash_processes where id = ?"
+
+_ATTACHED = """
+select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
+
+
+def force_end(command: CancelProcess) -> Steps[Any]:
+    """End a process whoever runs it: its owner's fence is stale from then on."""
+    process = command.process_id
+    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+    attached = (yield Statement(_ATTACHED, (process,))).rows
+    known = (yield Statement(WHERE, (process,))).rows
+    if not known:
+        raise ProcessUnknown(process)
+    run = known[0][1]
+    yield from lock_runs([run, *(row[0] for row in waiting), *(row[1] for row in attached)])
+    locked = yield from locked_process(process)
+    if locked[3] != "open":
+        return {"id": process}
+    if locked[1] != run or (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows != waiting:
+        raise Again
+    yield from _end(process, run, "forced", Aborted(command.reason), [row[0] for row in waiting])
+    for child, _ in attached:
+        yield from ask_cancel(child, "its parent ended")
+    yield Notify(f"wake:{run}")
+    return {"id": process}
+
+
+def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
+    """End a process and its run, unless another owns it now."""
+    process = fence.scope.id
+    unwatched = (yield Statement(_IS_UNWATCHED, (process,))).rows
+    if unwatched and unwatched[0][0]:
+        state = STATES[type(output)].value
+        row = (state, token, fence.run, fence.token)
+        if (yield Statement(_SETTLE_UNWATCHED, row)).changed:
+            number = (yield Statement(WHERE, (process,))).rows[0][0]
+            ended = (yield Statement(_END_UNWATCHED, (state, write(output), number))).rows
+            if not ended:
+                raise Again  # somebody began to watch it, or ended it
+            kind, payload = ending(output)
+            event = (number, ended[0][0], kind, write(payload), None, None)
+            yield Statement(ADD_EVENT, event)
+            yield Notify(f"process:{process}")
+            return
+    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+    attached = (yield Statement(_ATTACHED, (process,))).rows
+    others = [*(row[0] for row in waiting), *(row[1] for row in attached)]
+    locked = yield from lock_runs([fence.run, *others])
+    if locked.get(fence.run) != fence.token:
+        if (yield Statement(IS_SETTLED, (fence.run, token))).rows:
+            return  # done by us already; the answer was lost
+        raise LeaseLost(fence.name)
+    yield from locked_process(process)
+    if (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows != waiting:
+        raise Again
+    yield from _end(process, fence.run, token, output, [row[0] for row in waiting])
+    for child, _ in attached:
+        yield from ask_cancel(child, "its parent ended")
+
+
+def _end(process: str, run: int, token: str, output: Output, waiting: Sequence[int]) -> Steps[None]:
+    """Write the end of a process whose runs are locked, and wake who waits for it."""
+    number, _, sequence, status, *_ = yield from locked_process(process)
+    state = STATES[type(output)].value
+    yield from release_slot(run)
+    yield Statement(_SETTLE_RUN, (state, token, run))
+    if status == "open":
+        kind, payload = ending(output)
+        yield Statement(_END, (state, write(output), process))
+        yield Statement(ADD_EVENT, (number, sequence + 1, kind, write(payload), None, None))
+    for waiter in waiting:
+        yield from wake_run(waiter)
+    yield Notify(f"process:{process}")

@@ -1,0 +1,24 @@
+"""Captured environments in SQL: immutable, under the hash of their content."""
+
+from __future__ import annotations
+
+from pylash.stores.sql import Port, Statement, Steps, operation
+
+_PUT = "insert into pylash_envs(ref, body) values (?, ?) on conflict do nothing"
+
+_GET = "select body from pylash_envs where ref = ?"
+
+
+class SqlEnvs(Port):
+    """The environments in SQL."""
+
+    @operation()
+    def put(self, ref: str, body: bytes) -> Steps[None]:
+        """Keep an environment under its hash."""
+        yield Statement(_PUT, (ref, body))
+
+    @operation(read_only=True)
+    def get(self, ref: str) -> Steps[bytes | None]:
+        """Return an environment."""
+        rows = (yield Statement(_GET, (ref,))).rows
+        return bytes(rows[0][0]) if rows else None

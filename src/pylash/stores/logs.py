@@ -1,0 +1,203 @@
+"""The logs of processes in SQL: what is appended to them, and the rows that are their folds.
+
+Rule 1. The row is a fold of the log: whatever appends an event writes both in one transaction.
+Rule 2. All runs that an operation touches are locked first, in the order of their ids; then slots,
+        then processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pylash.durable import (
+    CANCEL_REQUESTED,
+    OUTPUTS,
+    REGISTRATIONS,
+    WAKE,
+    AppendEvent,
+    Instant,
+    ProcessEvent,
+    ProcessRecord,
+    ProcessState,
+    RunState,
+    Semantics,
+    SignalProcess,
+    Success,
+    semantics_of,
+    signal_key,
+    signal_type,
+)
+from pylash.stores.runs import wake_run
+from pylash.stores.sql import (
+    Notify,
+    Statement,
+    Steps,
+)
+from pylash.values import (
+    ProcessEnded,
+    ProcessEventConflict,
+    ProcessUnknown,
+    decode,
+    write,
+)
+
+ADD_EVENT = """
+insert into pylash_process_events(process, sequence, type, payload, key, at, taken)
+values (?, ?, ?, ?, ?, {now}, ?)"""
+
+RECORD = """
+select p.registration, p.number, p.run, p.sequence, p.status, p.output, p.cancel, p.epoch, r.state, r.reason,
+       p.created, p.settled
+from pylash_processes p join pylash_runs r on r.id = p.run where p.id = ?"""
+
+_LOCK_RUNS = (
+    "select id, fence, state, slot from pylash_runs where id in ({bigints}) order by id {update}"
+)
+
+LOCK_PROCESS = """
+select p.number, p.run, p.sequence, p.status, p.registration, p.cancel, p.epoch
+from pylash_processes p where p.id = ? {update}"""
+
+_APPENDED = "update pylash_processes set sequence = sequence + 1 where id = ?"
+
+_EVENT_OF_KEY = """
+select sequence, type, payload, key, at from pylash_process_events where process = ? and key = ?"""
+
+_ASK_CANCEL = "update pylash_processes set sequence = sequence + 1, cancel = 1 where id = ?"
+
+_ENQUEUE = """
+insert into pylash_queue(session, process, sequence, body, at) values (?, ?, ?, ?, {now})
+on conflict do nothing"""
+
+
+_FINISH = """
+update pylash_processes set status = 'completed', output = ?, settled = {now} where id = ?"""
+
+WAITING_RUNS = (
+    "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
+)
+
+
+def lock_runs(runs: Sequence[int]) -> Steps[dict[int, int]]:
+    """Lock runs in the order of their ids; return their fences."""
+    if not runs:
+        return {}
+    rows = (yield Statement(_LOCK_RUNS, (list(runs),))).rows
+    return {row[0]: row[1] for row in rows}
+
+
+def locked_process(process_id: str) -> Steps[tuple[Any, ...]]:
+    """Return the row of a process, locked."""
+    rows = (yield Statement(LOCK_PROCESS, (process_id,))).rows
+    if not rows:
+        raise ProcessUnknown(process_id)
+    return rows[0]
+
+
+def append_event(command: AppendEvent) -> Steps[Any]:
+    """Append an event, once; do what its type means to others."""
+    number, _, sequence, status, body, *_ = yield from locked_process(command.process_id)
+    registration = REGISTRATIONS.decode(body)
+    semantics = semantics_of(registration, command.type, command.payload)
+    payload = write(command.payload)
+    key = command.key or f"process:{command.process_id}:event:{sequence + 1}"
+    if (known := (yield from _same_event(command, number, key, payload))) is not None:
+        return {"sequence": known}
+    if status != "open":
+        raise ProcessEnded(command.process_id)
+    yield Statement(_APPENDED, (command.process_id,))
+    yield Statement(ADD_EVENT, (number, sequence + 1, command.type, payload, key, None))
+    yield Notify(f"events:{command.process_id}")
+    if semantics is Semantics.WAKE and registration.wake_target is not None:
+        session = registration.wake_target.session_id
+        text = command.payload.get("text") if command.type == WAKE else command.payload
+        yield Statement(_ENQUEUE, (session, command.process_id, sequence + 1, write(text)))
+        yield Notify(f"queue:{session}")
+    elif semantics is Semantics.TERMINAL:
+        output = Success(command.payload)
+        yield Statement(_FINISH, (write(output), command.process_id))
+        for (run,) in (yield Statement(WAITING_RUNS, (f"process:{command.process_id}",))).rows:
+            yield from wake_run(run)
+        yield Notify(f"process:{command.process_id}")
+    return {"sequence": sequence + 1}
+
+
+def _same_event(command: AppendEvent, number: int, key: str, payload: bytes) -> Steps[int | None]:
+    """Return the sequence of the event that holds key, or refuse another payload under it."""
+    known = (yield Statement(_EVENT_OF_KEY, (number, key))).rows
+    if not known:
+        return None
+    sequence, kind, body, *_ = known[0]
+    if kind != command.type or bytes(body or b"null") != payload:
+        raise ProcessEventConflict(command.process_id, key)
+    return int(sequence)
+
+
+def append_signal(command: SignalProcess) -> Steps[Any]:
+    """Append a signal, once, and wake the process."""
+    kind = signal_type(command.name)
+    number, run, sequence, status, *_ = yield from locked_process(command.process_id)
+    key = signal_key(command.process_id, command.name, command.signal_id)
+    payload = write(command.payload)
+    event = AppendEvent(command.process_id, kind, command.payload, key)
+    if (known := (yield from _same_event(event, number, key, payload))) is not None:
+        return {"sequence": known}
+    if status != "open":
+        raise ProcessEnded(command.process_id)
+    yield Statement(_APPENDED, (command.process_id,))
+    yield Statement(ADD_EVENT, (number, sequence + 1, kind, payload, key, 0))
+    yield from wake_run(run)
+    yield Notify(f"events:{command.process_id}")
+    return {"sequence": sequence + 1}
+
+
+def ask_cancel(process_id: str, reason: str | None) -> Steps[Any]:
+    """Append the request to end, once, and wake the process."""
+    number, run, sequence, status, _, cancel, _ = yield from locked_process(process_id)
+    if cancel or status != "open":
+        return {"id": process_id}
+    yield Statement(_ASK_CANCEL, (process_id,))
+    payload, key = write({"reason": reason}), f"process:{process_id}:cancel"
+    yield Statement(ADD_EVENT, (number, sequence + 1, CANCEL_REQUESTED, payload, key, None))
+    yield from wake_run(run)
+    yield Notify(f"cancel:{run}")
+    yield Notify(f"events:{process_id}")
+    return {"id": process_id}
+
+
+def record_of(process_id: str) -> Steps[ProcessRecord]:
+    """Return a process."""
+    rows = (yield Statement(RECORD, (process_id,))).rows
+    if not rows:
+        raise ProcessUnknown(process_id)
+    return record_from(rows[0])
+
+
+def record_from(row: tuple[Any, ...]) -> ProcessRecord:
+    """Return the process in a row."""
+    registration, number, run, sequence, status, output, cancel, epoch, state, reason, *times = row
+    end = None if output is None else OUTPUTS.decode(output)
+    return ProcessRecord(
+        REGISTRATIONS.decode(registration),
+        number,
+        run,
+        ProcessState(sequence, status, end, bool(cancel), epoch),
+        RunState(state),
+        reason,
+        Instant(times[0]),
+        None if times[1] is None else Instant(times[1]),
+    )
+
+
+def shown_state(record: ProcessRecord) -> RunState:
+    """Return the one word that people see: the log's if it says how it ended, else the run's."""
+    status = record.state.status
+    return record.run_state if status == "open" else RunState(status)
+
+
+def event_from(row: tuple[Any, ...]) -> ProcessEvent:
+    """Return the event in a row."""
+    sequence, kind, payload, key, at = row
+    body = None if payload is None else decode(payload)
+    return ProcessEvent(sequence, kind, body, key, Instant(at))

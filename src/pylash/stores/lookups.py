@@ -1,0 +1,178 @@
+"""Looking at processes in SQL: nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pylash.durable import (
+    OUTPUTS,
+    SIGNAL,
+    HandleGrant,
+    Instant,
+    Output,
+    ProcessEvent,
+    ProcessRecord,
+    ProcessView,
+    QueuedWake,
+    Resumed,
+    RunState,
+    SessionRef,
+    SignalWait,
+)
+from pylash.stores.ends import WHERE
+from pylash.stores.handles import (
+    HOLDERS,
+    grant_from,
+    grants_of,
+)
+from pylash.stores.journal import journals_of
+from pylash.stores.logs import (
+    RECORD,
+    event_from,
+    record_from,
+)
+from pylash.stores.sql import (
+    Port,
+    Statement,
+    Steps,
+    operation,
+)
+from pylash.values import (
+    ProcessUnknown,
+    decode,
+)
+
+_EVENTS = """
+select sequence, type, payload, key, at from pylash_process_events
+where process = ? and sequence > ? order by sequence limit ?"""
+
+_QUEUED = "select process, sequence, body, at from pylash_queue where session = ? order by at, process, sequence"
+
+_RECORDS = RECORD.replace("where p.id = ?", "where p.run in ({bigints})")
+
+_ATTENTION = """
+select p.cancel, e.type from pylash_processes p
+left join pylash_process_events e on e.process = p.number and e.taken = 0 where p.id = ?"""
+
+_OUTPUTS = """
+select id, output from pylash_processes where id in ({texts}) and output is not null"""
+
+_TARGETS = "select targets from pylash_workers where expires > {now}"
+
+# A run that no live worker knows is shown as blocked; nobody writes that.
+_VIEW = """
+select p.id, r.target, case when p.status <> 'open' then p.status
+         when r.state = 'queued' and r.at <= {now} and r.target not in ({texts}) then 'blocked'
+         else r.state end as shown,
+       coalesce(r.reason, 'unknown_target'), p.created, p.settled
+from pylash_processes p join pylash_runs r on r.id = p.run"""
+
+_LISTED = f"""
+select * from ({_VIEW}) as v where cast(? as text) is null or shown = ?
+order by created desc, id limit ?"""
+
+_SIGNAL_WAITS = """
+select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_effects e
+join pylash_processes p on p.run = e.run and p.status = 'open'
+where e.wait >= 'signal:' and e.wait < 'signal;' and e.outcome is null order by e.started, e.key"""
+
+_NOW = "select {now}"
+
+EVENTS_AT_ONCE: Final = 500
+
+
+class SqlLookups(Port):
+    """What can be seen of processes."""
+
+    @operation(read_only=True)
+    def get(self, process_id: str) -> Steps[ProcessRecord | None]:
+        """Return a process."""
+        rows = (yield Statement(RECORD, (process_id,))).rows
+        return record_from(rows[0]) if rows else None
+
+    @operation(read_only=True)
+    def resume(self, runs: Sequence[int]) -> Steps[dict[int, Resumed]]:
+        """Return what is needed to go on with runs, by run."""
+        now = Instant((yield Statement(_NOW)).rows[0][0])
+        journals = yield from journals_of(runs)
+        resumed = {}
+        for row in (yield Statement(_RECORDS, (list(runs),))).rows:
+            record = record_from(row)
+            resumed[record.run] = Resumed(record, journals[record.run], now)
+        return resumed
+
+    @operation(read_only=True)
+    def look(self, process_id: str) -> Steps[tuple[bool, set[str]]]:
+        """Return whether the process was asked to end, and the names of signals that wait for it."""
+        rows = (yield Statement(_ATTENTION, (process_id,))).rows
+        names = {row[1].removeprefix(SIGNAL) for row in rows if row[1] is not None}
+        return bool(rows) and bool(rows[0][0]), names
+
+    @operation(read_only=True)
+    def view(self, process_id: str) -> Steps[ProcessView | None]:
+        """Return a process as people see it."""
+        known = yield from _known_targets()
+        rows = (yield Statement(_VIEW + " where p.id = ?", (known, process_id))).rows
+        return _view(rows[0]) if rows else None
+
+    @operation(read_only=True)
+    def listed(self, status: str | None, limit: int) -> Steps[list[ProcessView]]:
+        """Return processes as people see them, the newest first."""
+        known = yield from _known_targets()
+        rows = (yield Statement(_LISTED, (known, status, status, limit))).rows
+        return [_view(row) for row in rows]
+
+    @operation(read_only=True)
+    def signal_waits(self) -> Steps[list[SignalWait]]:
+        """Return the open waits for signals, the oldest first."""
+        rows = (yield Statement(_SIGNAL_WAITS)).rows
+        return [SignalWait(*row) for row in rows]
+
+    @operation(read_only=True)
+    def outputs(self, process_ids: Sequence[str]) -> Steps[dict[str, Output]]:
+        """Return how those processes ended that have."""
+        rows = (yield Statement(_OUTPUTS, (list(process_ids),))).rows
+        return {process: OUTPUTS.decode(output) for process, output in rows}
+
+    @operation(read_only=True)
+    def events(
+        self, process_id: str, after: int = 0, limit: int = EVENTS_AT_ONCE
+    ) -> Steps[list[ProcessEvent]]:
+        """Return the log of a process after a sequence, the oldest first."""
+        known = (yield Statement(WHERE, (process_id,))).rows
+        if not known:
+            raise ProcessUnknown(process_id)
+        rows = (yield Statement(_EVENTS, (known[0][0], after, limit))).rows
+        return [event_from(row) for row in rows]
+
+    @operation(read_only=True)
+    def grants(self, holder: SessionRef) -> Steps[list[HandleGrant]]:
+        """Return the handles that a session holds."""
+        return (yield from grants_of(holder))
+
+    @operation(read_only=True)
+    def holders(self, process_id: str) -> Steps[list[HandleGrant]]:
+        """Return who holds a process's handle."""
+        return [grant_from(row) for row in (yield Statement(HOLDERS, (process_id,))).rows]
+
+    @operation(read_only=True)
+    def queued(self, session_id: str) -> Steps[list[QueuedWake]]:
+        """Return the wakes that wait for a session, the oldest first."""
+        rows = (yield Statement(_QUEUED, (session_id,))).rows
+        return [
+            QueuedWake(process, seq, decode(body), Instant(at)) for process, seq, body, at in rows
+        ]
+
+
+def _known_targets() -> Steps[list[str]]:
+    """Return what the workers that are alive can run."""
+    rows = (yield Statement(_TARGETS)).rows
+    return sorted({target for (targets,) in rows for target in decode(targets.encode())})
+
+
+def _view(row: tuple[Any, ...]) -> ProcessView:
+    process, target, shown, reason, created, settled = row
+    status = RunState(shown)
+    why = reason if status is RunState.BLOCKED else None
+    return ProcessView(process, target, status, why, created, settled)

@@ -1,0 +1,463 @@
+"""The process registry in SQL: starting, waiting, ending and looking.
+
+Rule 1. What a run does to processes is done and recorded in one transaction.
+Rule 2. A start and an end are written twice: as statements that run anywhere, and as one statement for
+        many of them, which PostgreSQL needs to be fast. A test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from pylash.durable import (
+    CONTINUED,
+    STARTED,
+    STATES,
+    AppendEvent,
+    AwaitProcess,
+    CancelProcess,
+    CancelUnreferenced,
+    Clock,
+    DeleteSessionProcesses,
+    Entropy,
+    Fence,
+    HandleGrant,
+    Instant,
+    JournalEntry,
+    LeasedStart,
+    ListProcesses,
+    Output,
+    ProcessCommand,
+    ProcessRecord,
+    ProcessScope,
+    Registration,
+    SessionRef,
+    SignalProcess,
+    StartProcess,
+    TransferHandles,
+    WorkerId,
+    Wrap,
+    checked_registration,
+    ending,
+    new_run_id,
+    scope_text,
+    signal_type,
+)
+from pylash.stores.ends import IS_SETTLED, WHERE, force_end, settle
+from pylash.stores.handles import (
+    REVOKE,
+    add_grant,
+    cancel_unreferenced,
+    delete_session,
+    dropped,
+    listed,
+    transfer,
+)
+from pylash.stores.journal import EFFECT_COLUMNS, fenced, recorded, standing
+from pylash.stores.logs import (
+    ADD_EVENT,
+    LOCK_PROCESS,
+    append_event,
+    append_signal,
+    ask_cancel,
+    lock_runs,
+    record_of,
+)
+from pylash.stores.lookups import SqlLookups
+from pylash.stores.runs import release_slot
+from pylash.stores.sql import (
+    Again,
+    Bulk,
+    Driver,
+    Notify,
+    Operation,
+    Statement,
+    Steps,
+    operation,
+)
+from pylash.values import (
+    LeaseLost,
+    ProcessConflict,
+    ProcessUnknown,
+    decode,
+    write,
+)
+
+_MEMBER = "select 1 from pylash_workers where id = ? {share}"
+
+_NOW = "select {now}"
+
+_ADD = """
+insert into pylash_processes(id, number, run, registration, digest, env, parent, watched, created)
+values (?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+
+_ADD_RUN = """
+insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
+  created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})"""
+
+# The same as the statements of _register for a leased start, at once and for many.
+_START_MANY = """
+with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::text[],
+             ?::text[], ?::text[])
+           as x(number, id, scope, target, registration, digest, env, owner, token)),
+m as (select id from pylash_workers where id in (select owner from x) for share),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select x.id, x.number, x.number, x.registration, x.digest, x.env, {now} from x join m on m.id = x.owner
+      on conflict do nothing returning number),
+r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
+      select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
+      from x join p on p.number = x.number),
+e as (insert into pylash_process_events(process, sequence, type, at)
+      select p.number, 1, 'process.started', {now} from p)
+select number from p"""
+
+_KNOWN = """
+select p.digest, p.number, r.token, r.owner, r.fence, p.run from pylash_processes p
+join pylash_runs r on r.id = p.run where p.id = ?"""
+
+# The same as the statements of settle for an end that nobody watches, at once and for many.
+_SETTLE_MANY = """
+with x as (select * from unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bytea[], ?::text[],
+             ?::bytea[], ?::text[])
+           as x(run, fence, number, status, output, type, payload, token)),
+r as (select r.id from pylash_runs r join x on x.run = r.id and x.fence = r.fence
+      where r.state = 'running' and r.slot is null order by r.id for update of r),
+p as (update pylash_processes p set sequence = p.sequence + 1, status = x.status, output = x.output,
+        settled = {now} from x join r on r.id = x.run
+      where p.number = x.number and p.run = x.run and p.watched = 0 and p.status = 'open'
+      returning p.number, p.sequence),
+u as (update pylash_runs r set state = x.status, settled = {now}, at = null, owner = null,
+        fence = r.fence + 1, token = x.token from x join p on p.number = x.number where r.id = x.run
+      returning x.number),
+e as (insert into pylash_process_events(process, sequence, type, payload, at)
+      select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
+select number from u"""
+
+_WATCH = "update pylash_processes set watched = 1 where id = ? returning status, output, number"
+
+_OPEN_EFFECT = """
+insert into pylash_effects(run, key, kind, hash, command, wait, due, started, label)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
+
+_ADD_EFFECT = f"""
+insert into pylash_effects({EFFECT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict do nothing"""
+
+_CLOSE_EFFECT = """
+update pylash_effects set outcome = ?, ended = {now} where run = ? and key = ? and outcome is null"""
+
+_OLDEST_SIGNAL = """
+select sequence, payload, at from pylash_process_events
+where process = ? and type = ? and taken = 0 order by sequence limit 1"""
+
+_TAKE_SIGNAL = """
+update pylash_process_events set taken = 1 where process = ? and sequence = ? and taken = 0"""
+
+
+_RENAME_RUN = """
+update pylash_runs set scope = ?, state = 'completed', settled = {now}, at = null, owner = null,
+  fence = fence + 1, token = ? where id = ?"""
+
+_NEXT_RUN = """
+insert into pylash_runs(id, scope, kind, target, state, at, owner, fence, slot, slot_limit, created)
+select ?, ?, kind, target, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?"""
+
+_CONTINUE = """
+update pylash_processes set sequence = sequence + 1, epoch = epoch + 1, run = ?, registration = ? where id = ?"""
+
+_COPY_EFFECTS = f"""
+insert into pylash_effects(run, wait, {EFFECT_COLUMNS.removeprefix("run, ")})
+select cast(? as bigint), null, {EFFECT_COLUMNS.removeprefix("run, ")} from pylash_effects
+where run = ? and ((outcome is not null and ended <= ?) or (kind = 'sleep' and due <= ?))"""
+
+
+class SqlProcesses(SqlLookups):
+    """The process registry in SQL."""
+
+    def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
+        super().__init__(driver)
+        self._clock = clock
+        self._entropy = entropy
+
+    # --- starting ---
+
+    def start(
+        self, command: StartProcess, worker: WorkerId | None = None
+    ) -> Awaitable[LeasedStart | None]:
+        """Start a process, once; owned by worker from the first moment if one is given."""
+        registration = checked_registration(command.registration)
+        number = new_run_id(self._clock.now(), self._entropy)
+        token = self._entropy(8).hex()
+        steps = partial(self._start, command, number, worker, token)
+        plain = command.grant is None and not command.delay and registration.parent is None
+        if worker is None or not plain or registration.slot is not None:
+            return self.driver.run(Operation("start", steps))
+        scope = ProcessScope(registration.id)
+        row = (
+            number,
+            registration.id,
+            scope_text(scope),
+            registration.target,
+            write(registration),
+            registration.digest,
+            registration.env,
+            worker,
+            token,
+        )
+        value = LeasedStart(number, Fence(number, 1, scope))
+        bulk = Bulk(None, _START_MANY, row, (number,), value)
+        return self.driver.run(Operation("start", steps, bulk=bulk))
+
+    def _start(
+        self, command: StartProcess, number: int, worker: WorkerId | None, token: str
+    ) -> Steps[LeasedStart | None]:
+        registration = command.registration
+        if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
+            worker = None  # others gave us up: it is anyone's
+        leased = yield from register_process(command, number, worker, token)
+        known = yield from _known(registration)
+        if leased:
+            return LeasedStart(number, Fence(number, 1, ProcessScope(registration.id)))
+        ours = worker is not None and (known[2], known[3], known[4]) == (token, worker, 1)
+        if ours:  # done by us already; the answer was lost
+            return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)))
+        return None
+
+    # --- commands ---
+
+    @operation()
+    def perform(self, command: ProcessCommand) -> Steps[Any]:
+        """Do what command asks."""
+        yield from lock_runs((yield from self._touched(command)))
+        return (yield from self._work(command))
+
+    @operation()
+    def perform_for(
+        self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
+    ) -> Steps[JournalEntry]:
+        """Do what command asks as an effect of a run, and record it."""
+        if isinstance(command, AppendEvent) and not command.process_id:
+            own = fence.scope.id
+            command = replace(command, process_id=own, key=f"process:{own}:event:{command.key}")
+        touched = yield from self._touched(command)
+        locked = yield from lock_runs([*touched, fence.run])
+        if locked.get(fence.run) != fence.token:
+            raise LeaseLost(fence.name)
+        known = yield from recorded(fence, entry.key)
+        if known is not None:
+            return known
+        outcome = wrap((yield from self._work(command)))
+        done = replace(entry, outcome=outcome, size=len(outcome))
+        row = (fence.run, entry.key, entry.kind, entry.hash, entry.command, outcome, None, None)
+        yield Statement(_ADD_EFFECT, (*row, entry.started, entry.ended, entry.label))
+        return done
+
+    def _touched(self, command: ProcessCommand) -> Steps[list[int]]:
+        """Return the runs of others that command will wake."""
+        match command:
+            case SignalProcess(process_id=process) | CancelProcess(process_id=process, force=False):
+                ids: Iterable[str] = (process,)
+            case CancelUnreferenced():
+                ids = [grant.process_id for grant in (yield from dropped(command))]
+            case _:
+                return []
+        runs = []
+        for process in ids:
+            runs += [row[1] for row in (yield Statement(WHERE, (process,))).rows]
+        return runs
+
+    def _work(self, command: ProcessCommand) -> Steps[Any]:  # noqa: PLR0911 - one a command
+        match command:
+            case StartProcess(registration=registration):
+                checked_registration(registration)
+                number = new_run_id(self._clock.now(), self._entropy)
+                yield from register_process(command, number)
+                yield from _known(registration)
+                return {"id": registration.id}
+            case ListProcesses():
+                return (yield from listed(command))
+            case TransferHandles():
+                return (yield from transfer(command))
+            case DeleteSessionProcesses(session_id=session):
+                return (yield from delete_session(session))
+            case CancelProcess(force=True):
+                return (yield from force_end(command))
+            case CancelProcess(process_id=process, reason=reason):
+                return (yield from ask_cancel(process, reason))
+            case CancelUnreferenced():
+                return (yield from cancel_unreferenced(command))
+            case SignalProcess():
+                return (yield from append_signal(command))
+            case AppendEvent():
+                return (yield from append_event(command))
+            case _:
+                raise AssertionError(command)  # waits are begun with watch and take_signal
+
+    # --- waiting ---
+
+    @operation()
+    def watch(
+        self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
+    ) -> Steps[JournalEntry]:
+        """Begin to wait for a process as an effect of a run, or end the wait if it has ended."""
+        yield from fenced(fence)
+        known = yield from recorded(fence, entry.key)
+        if known is not None and known.size:
+            return known
+        process = command.process_id
+        rows = (yield Statement(_WATCH, (process,))).rows
+        if not rows:
+            raise ProcessUnknown(process)
+        status, output, _ = rows[0]
+        if known is None:
+            row = (
+                fence.run,
+                entry.key,
+                entry.kind,
+                entry.hash,
+                entry.command,
+                f"process:{process}",
+            )
+            yield Statement(_OPEN_EFFECT, (*row, None, entry.started, entry.label))
+        if status != "open":
+            outcome = wrap({"output": decode(output)})
+            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+        return (yield from standing(fence, entry.key))
+
+    @operation()
+    def take_signal(
+        self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
+    ) -> Steps[tuple[JournalEntry, Instant]]:
+        """Take the oldest signal of a name, or begin to wait for one, or end a wait that is late."""
+        yield from fenced(fence)
+        now = (yield Statement(_NOW)).rows[0][0]
+        known = yield from recorded(fence, entry.key)
+        if known is not None and known.size:
+            return known, now
+        process = (yield Statement(WHERE, (fence.scope.id,))).rows[0][0]
+        due = known.due if known is not None else None if timeout is None else now + timeout
+        if known is None:
+            row = (fence.run, entry.key, entry.kind, entry.hash, entry.command)
+            wait = f"signal:{process}:{name}"
+            yield Statement(_OPEN_EFFECT, (*row, wait, due, entry.started, entry.label))
+        oldest = (yield Statement(_OLDEST_SIGNAL, (process, signal_type(name)))).rows
+        if oldest and (due is None or oldest[0][2] <= due):
+            sequence, payload, _ = oldest[0]
+            if not (yield Statement(_TAKE_SIGNAL, (process, sequence))).changed:
+                raise Again  # another branch of this run took it
+            taken = None if payload is None else decode(payload)
+            outcome = wrap({"sequence": sequence, "payload": taken})
+            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+        elif due is not None and due <= now:
+            yield Statement(_CLOSE_EFFECT, (wrap({"timeout": True}), fence.run, entry.key))
+        return (yield from standing(fence, entry.key)), now
+
+    @operation()
+    def mark_watched(self, process_id: str) -> Steps[ProcessRecord]:
+        """Say that somebody outside waits for the end of a process; return where it stands."""
+        if not (yield Statement(_WATCH, (process_id,))).rows:
+            raise ProcessUnknown(process_id)
+        return (yield from record_of(process_id))
+
+    # --- ending ---
+
+    def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
+        """End a process and its run."""
+        token = f"settled:{fence.token}"
+        steps = partial(settle, fence, output, token)
+        kind, payload = ending(output)
+        state = STATES[type(output)].value
+        body = (state, write(output), kind, write(payload), token)
+        row = (fence.run, fence.token, number, *body)
+        topic = f"process:{fence.scope.id}"
+        bulk = Bulk(None, _SETTLE_MANY, row, (number,), None, topic)
+        return self.driver.run(Operation("settle", steps, bulk=bulk))
+
+    @operation()
+    def continue_as(self, fence: Fence, registration: Registration) -> Steps[None]:
+        """Settle the run and go on with a fresh one, under the same process and log."""
+        token = f"continued:{fence.token}"
+        locked = yield from lock_runs([fence.run])
+        if locked.get(fence.run) != fence.token:
+            if (yield Statement(IS_SETTLED, (fence.run, token))).rows:
+                return  # done by us already; the answer was lost
+            raise LeaseLost(fence.name)
+        row = (yield Statement(LOCK_PROCESS, (registration.id,))).rows[0]
+        number, sequence, epoch = row[0], row[2], row[6]
+        following = new_run_id(self._clock.now(), self._entropy)
+        scope = scope_text(fence.scope)
+        yield Statement(_RENAME_RUN, (f"{scope}#{epoch}", token, fence.run))
+        yield Statement(_NEXT_RUN, (following, scope, fence.run))
+        yield Statement(_CONTINUE, (following, write(registration), registration.id))
+        arguments = write(getattr(registration.input, "arguments", None))
+        yield Statement(ADD_EVENT, (number, sequence + 1, CONTINUED, arguments, None, None))
+        yield from release_slot(fence.run)
+        yield Notify("runs")
+
+    @operation()
+    def fork(self, process_id: str, registration: Registration, until: int) -> Steps[None]:
+        """Start a process with what another recorded up to a time."""
+        command = StartProcess(registration)
+        number = new_run_id(self._clock.now(), self._entropy)
+        yield from register_process(command, number)
+        run = (yield from _known(registration))[5]
+        source = (yield Statement(WHERE, (process_id,))).rows
+        if not source:
+            raise ProcessUnknown(process_id)
+        if run == number:
+            yield Statement(_COPY_EFFECTS, (number, source[0][1], until, until))
+
+    @operation()
+    def grant(self, grant: HandleGrant) -> Steps[None]:
+        """Give a session a process's handle."""
+        if not (yield Statement(WHERE, (grant.process_id,))).rows:
+            raise ProcessUnknown(grant.process_id)
+        yield from add_grant(grant)
+
+    @operation()
+    def revoke(self, holder: SessionRef, process_id: str) -> Steps[bool]:
+        """Take a process's handle from a session; False if it had none."""
+        row = (process_id, holder.session_id, holder.frame or "")
+        return bool((yield Statement(REVOKE, row)).changed)
+
+
+def register_process(
+    command: StartProcess, number: int, worker: WorkerId | None = None, token: str | None = None
+) -> Steps[bool]:
+    """Write the process, its run and its first event unless it is there; True if it is leased."""
+    registration = command.registration
+    body = (write(registration), registration.digest, registration.env)
+    parent = registration.parent if registration.attached else None
+    row = (registration.id, number, number, *body, parent, 0)
+    if not (yield Statement(_ADD, row)).changed:
+        return False
+    scope = scope_text(ProcessScope(registration.id))
+    if worker is None:
+        at = (yield Statement(_NOW)).rows[0][0] + command.delay
+        how: tuple[Any, ...] = ("queued", at, None, None, 0, 0)
+        yield Notify("runs")
+    else:
+        how = ("running", None, worker, token, 1, 1)
+    slot = registration.slot
+    limits = (None, None) if slot is None else (slot.key, slot.limit)
+    yield Statement(_ADD_RUN, (number, scope, registration.target, *how, *limits))
+    yield Statement(ADD_EVENT, (number, 1, STARTED, None, None, None))
+    if parent is not None:
+        yield Statement(_WATCH, (parent,))
+    if command.grant is not None:
+        yield from add_grant(HandleGrant(command.grant, registration.id))
+    return worker is not None
+
+
+def _known(registration: Registration) -> Steps[tuple[Any, ...]]:
+    """Return what holds the id, or refuse other input under it."""
+    known = (yield Statement(_KNOWN, (registration.id,))).rows
+    if not known:
+        raise Again
+    if bytes(known[0][0]) != registration.digest:
+        raise ProcessConflict(registration.id)
+    return known[0]

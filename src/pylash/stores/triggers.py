@@ -1,0 +1,103 @@
+"""Triggers in SQL: an occurrence and everything it starts are one transaction."""
+
+from __future__ import annotations
+
+from pylash.durable import (
+    SUBSCRIPTIONS,
+    Clock,
+    Delivery,
+    Entropy,
+    Instant,
+    Occurrence,
+    StartProcess,
+    Subscription,
+    SubscriptionView,
+    new_run_id,
+)
+from pylash.stores.processes import register_process
+from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
+from pylash.values import TriggerConflict, write
+
+_REGISTER = """
+insert into pylash_triggers(key, type, source, target, body, session, created)
+values (?, ?, ?, ?, ?, ?, {now})
+on conflict (key) do update set type = excluded.type, source = excluded.source,
+  target = excluded.target, body = excluded.body, session = excluded.session, enabled = 1"""
+
+_LISTED = """
+select body, created from pylash_triggers
+where enabled = 1 and (cast(? as text) is null or session = ?) order by created, key"""
+
+_CANCEL = "update pylash_triggers set enabled = 0 where key = ? and enabled = 1"
+
+_FORGET = "delete from pylash_triggers where session = ?"
+
+_OCCUR = """
+insert into pylash_occurrences(id, type, source, digest, payload, at) values (?, ?, ?, ?, ?, {now})
+on conflict do nothing"""
+
+_OCCURRED = "select digest from pylash_occurrences where id = ?"
+
+# Shared, so that a subscription that is being changed is either the old one or the new one.
+_MATCHING = """
+select body from pylash_triggers where type = ? and source = ? and enabled = 1 order by key {share}"""
+
+_DELIVER = """
+insert into pylash_deliveries(occurrence, subscription, process) values (?, ?, ?)
+on conflict do nothing"""
+
+_DELIVERIES = """
+select occurrence, subscription, process from pylash_deliveries where occurrence = ?
+order by subscription"""
+
+
+class SqlTriggers(Port):
+    """Subscriptions, occurrences and deliveries in SQL."""
+
+    def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
+        super().__init__(driver)
+        self._clock = clock
+        self._entropy = entropy
+
+    @operation()
+    def register(self, subscription: Subscription) -> Steps[None]:
+        """Subscribe; the same key again replaces what it stood for."""
+        target = subscription.template.target
+        body = (target, write(subscription), subscription.session_id)
+        row = (subscription.key, subscription.type, subscription.source, *body)
+        yield Statement(_REGISTER, row)
+
+    @operation(read_only=True)
+    def listed(self, session_id: str | None = None) -> Steps[list[SubscriptionView]]:
+        """Return the subscriptions, the oldest first."""
+        rows = (yield Statement(_LISTED, (session_id, session_id))).rows
+        return [SubscriptionView(SUBSCRIPTIONS.decode(body), Instant(at)) for body, at in rows]
+
+    @operation()
+    def cancel(self, key: str) -> Steps[bool]:
+        """End a subscription; False if there is none."""
+        return bool((yield Statement(_CANCEL, (key,))).changed)
+
+    @operation()
+    def forget_session(self, session_id: str) -> Steps[int]:
+        """Remove a session's subscriptions; return how many there were."""
+        return (yield Statement(_FORGET, (session_id,))).changed
+
+    @operation()
+    def emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
+        """Record an occurrence once, with the processes it starts; return them."""
+        row = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
+        if (yield Statement(_OCCUR, (*row, write(occurrence.payload)))).changed:
+            matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows
+            for (body,) in matching:
+                subscription = SUBSCRIPTIONS.decode(body)
+                registration = subscription.registration(occurrence)
+                number = new_run_id(self._clock.now(), self._entropy)
+                yield from register_process(StartProcess(registration), number)
+                delivery = (occurrence.id, subscription.key, registration.id)
+                yield Statement(_DELIVER, delivery)
+            yield Notify("runs")
+        known = (yield Statement(_OCCURRED, (occurrence.id,))).rows
+        if bytes(known[0][0]) != occurrence.digest:
+            raise TriggerConflict("occurrence", occurrence.idempotency_key)
+        return [Delivery(*row) for row in (yield Statement(_DELIVERIES, (occurrence.id,))).rows]

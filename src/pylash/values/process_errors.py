@@ -1,0 +1,300 @@
+"""The errors of processes, triggers and the app.
+
+The tree is that of ``errors``: what you must change first, then outcomes that are recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pylash.values.errors import LashError, Misuse
+
+# --- misuse ---
+
+
+class MissingProcessExecutionId(Misuse):
+    """A process has a blank id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A process needs an id that is not blank: it is the stable name under which it is found "
+            "and run again."
+        )
+
+
+class ProcessOriginatorInvalid(Misuse):
+    """A process was created by a session without a name."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} is missing a structured owner scope: name the session it was "
+            "started by, or none."
+        )
+
+
+class ProcessConflict(Misuse):
+    """The id belongs to a process with other input."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} was started before with other input: use another id, or the same "
+            "target and arguments."
+        )
+
+
+class ProcessUnknown(Misuse):
+    """There is no process of that id."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(f"There is no process {process_id!r} in this store: check the id.")
+
+
+class ProcessEnded(Misuse):
+    """The process has ended and takes nothing more."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(f"Process {process_id!r} has ended, so it takes no more events.")
+
+
+class ProcessEventInvalid(Misuse):
+    """An event that the process never declared, or whose payload does not fit."""
+
+    def __init__(self, process_id: str, kind: str, reason: str) -> None:
+        super().__init__(f"Process {process_id!r} takes no event {kind!r}: {reason}.")
+
+
+class ProcessEventConflict(Misuse):
+    """The key of an event belongs to another payload."""
+
+    def __init__(self, process_id: str, key: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} has another event under the key {key!r}: use a new key for a new "
+            "event."
+        )
+
+
+class SignalNameInvalid(Misuse):
+    """A signal's name is blank or holds control characters."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(
+            f"A signal needs a printable name that is not blank, and {name!r} is none."
+        )
+
+
+class ProcessRegistryUnavailable(Misuse):
+    """There is no process registry here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The process registry is unavailable: open the app with a store before using processes."
+        )
+
+
+class DurableStoreRequired(Misuse):
+    """A durable effect host over a store that is not durable."""
+
+    def __init__(self, facet: str) -> None:
+        super().__init__(
+            f"A durable effect host needs a durable {facet}, and this one ends with the process: use a "
+            "sqlite:/// or postgresql:// store, or an inline host.",
+            data={"facet": facet},
+        )
+
+
+class StaticScopesRequired(Misuse):
+    """A worker cannot use a host without static scopes."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The process worker's effect host must provide a static process scope: use a host that does, "
+            "or open the app with worker=None."
+        )
+
+
+class EffectOutsideBranch(Misuse):
+    """A context was used from a task that its run did not start."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} was called from a task that this process did not start, so its replay could differ: "
+            "pass the coroutine to ctx.gather, ctx.race or ctx.task_group instead."
+        )
+
+
+class AppInsideProcess(Misuse):
+    """The app was used inside a process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"app.{name} was called inside a process, where it would run again on every replay: "
+            f"use the process's ctx, or call it in a step."
+        )
+
+
+class AppNotOpen(Misuse):
+    """The app was used before it was opened or after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("The app is not open: use it inside 'async with app:'.")
+
+
+class NotAProcess(Misuse):
+    """Something else was given where a process is needed."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(
+            f"{given!r} is no process: decorate an async function whose first parameter is "
+            "a ProcessContext with @app.process."
+        )
+
+
+class ArgumentsInvalid(Misuse):
+    """Arguments do not fit the signature they are for."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"The arguments of {name} do not fit: {reason}.")
+
+
+class ToolUnknown(Misuse):
+    """There is no tool of that name."""
+
+    def __init__(self, name: str, known: str) -> None:
+        super().__init__(f"There is no tool {name!r} (known: {known}): check the name.")
+
+
+class TriggerUnknown(Misuse):
+    """An event type that no trigger declares."""
+
+    def __init__(self, name: str, known: str) -> None:
+        super().__init__(
+            f"There is no trigger {name!r} (declared: {known}): declare it with app.trigger(...)."
+        )
+
+
+class TriggerConflict(Misuse):
+    """The key of a subscription or occurrence belongs to another one."""
+
+    def __init__(self, what: str, key: str) -> None:
+        super().__init__(
+            f"The key {key!r} belongs to another {what}: use a new key for what is new."
+        )
+
+
+class NotBlocked(Misuse):
+    """Only a blocked run can be retried."""
+
+    def __init__(self, process_id: str, state: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} is {state}, not blocked, so there is nothing to retry."
+        )
+
+
+class ForkInvalid(Misuse):
+    """A fork from an effect that the process never recorded."""
+
+    def __init__(self, process_id: str, effect: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} has no recorded effect {effect!r} to fork from: take a key of its "
+            "timeline."
+        )
+
+
+# --- outcomes: recorded and replayed ---
+
+
+class RuntimeEffectProcessTaskJoin(LashError):
+    """The task that worked on the process registry broke."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The work on the process registry broke: {reason}.")
+
+
+class StepTimeout(LashError):
+    """A step took longer than its timeout."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(f"The step {name!r} took longer than {seconds:g} s and was ended.")
+
+
+class WaitTimeout(LashError):
+    """Nobody answered a wait in time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Nobody answered the wait {name!r} in time.")
+
+
+class ProcessSignalWaitTimeout(WaitTimeout):
+    """No signal of the name came in time."""
+
+    def __init__(self, name: str) -> None:
+        LashError.__init__(self, f"No signal {name!r} came in time.")
+
+
+class ProcessSignalWaitCancelled(LashError):
+    """A wait for a signal was cancelled."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The wait for the signal {name!r} was cancelled.")
+
+
+class WaitFailed(LashError):
+    """A wait was answered with an error."""
+
+
+class ProcessRecoveryFailed(LashError):
+    """A process that can never run: what it was captured with is missing or damaged."""
+
+    def __init__(self, process_id: str, reason: str) -> None:
+        super().__init__(f"Process {process_id!r} cannot run: {reason}.")
+
+
+class ProcessTimeout(LashError):
+    """A process took longer than its timeout."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(f"Process {process_id!r} took longer than its timeout allows.")
+
+
+class ResultInvalid(LashError):
+    """A process or step returned something other than it declares."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"The result of {name} does not fit its annotation: {reason}.")
+
+
+class ProcessFailed(LashError):
+    """The process failed; ``failure`` keeps its class, code, message and raw value."""
+
+    def __init__(self, process_id: str, failure: Any) -> None:
+        super().__init__(
+            f"Process {process_id!r} failed: {failure.message}",
+            code=failure.code,
+            data={
+                "class": failure.failure_class,
+                "code": failure.code,
+                "message": failure.message,
+                "raw": failure.raw,
+            },
+        )
+        self.failure = failure
+
+
+class ProcessCancelled(LashError):
+    """The process was cancelled."""
+
+    def __init__(self, process_id: str, reason: str | None = None) -> None:
+        why = f": {reason}" if reason else ""
+        super().__init__(f"Process {process_id!r} was cancelled{why}.")
+        self.reason = reason
+
+
+class ProcessBlocked(LashError):
+    """The process is blocked, and the time to wait for it is over."""
+
+    def __init__(self, process_id: str, reason: str) -> None:
+        super().__init__(
+            f"Process {process_id!r} is blocked ({reason}): mend the cause, then call "
+            f"app.retry({process_id!r})."
+        )
+        self.reason = reason
