@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import ref
 
 from pylash.durable import replay_key
+from pylash.tasks import TaskOwner
 from pylash.values import EffectOutsideBranch
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Branch:
     """One task of a run."""
 
     def __init__(self, run: ProcessRun, path: tuple[str | tuple[str, int], ...] = ()) -> None:
-        self.run = run
+        self._run = ref(run)  # which has us
         self.path = path
         self.name = replay_key(*path)
         self.task: asyncio.Task[Any] | None = None
@@ -39,6 +41,11 @@ class Branch:
         self.children: set[Branch] = set()
         self.cancelling = False
         self._counts: Counter[str] = Counter()
+
+    @property
+    def run(self) -> ProcessRun | None:
+        """The run this is a branch of, if it is still there."""
+        return self._run()
 
     def take(self, name: str) -> tuple[str, int]:
         """Return the next part of a key for name."""
@@ -216,8 +223,8 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def spawned(work: Coroutine[Any, Any, T], branch: Branch) -> asyncio.Task[T]:
+def spawned(work: Coroutine[Any, Any, T], branch: Branch, tasks: TaskOwner) -> asyncio.Task[T]:
     """Start the task of a branch."""
-    task = branch.run.tasks.start(work, branch_context(branch))
+    task = tasks.start(work, branch_context(branch))
     branch.task = task
     return task

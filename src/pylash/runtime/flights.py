@@ -48,6 +48,7 @@ class Flight:
         self.due: int | None = None
         self.verdict: asyncio.Future[None] | None = None
         self._board = board
+        self._task: asyncio.Task[None] | None = None
         self._callers: list[asyncio.Future[Outcome]] = []
         board.flights[opening.key] = self
         board.count(1)
@@ -83,27 +84,32 @@ class Flight:
         except asyncio.CancelledError:
             if not caller.cancelled():  # the effect itself was cancelled, not who waits for it
                 raise
-            self._callers.remove(caller)
-            if not self._callers and not self.recording and not self._task.done():
+            if caller in self._callers:
+                self._callers.remove(caller)
+            task = self._task
+            if not self._callers and not self.recording and task is not None and not task.done():
                 self._leave()
-                self._task.cancel()
-                await asyncio.wait((self._task,))
+                task.cancel()
+                await asyncio.wait((task,))
                 self._work.close()  # if it was cancelled before its first step
             raise
+        finally:
+            del caller  # its exception holds this frame, which would hold it
 
     def break_off(self, error: BaseException) -> None:
         """Raise error where the effect is awaited; what was under way is cancelled."""
         self._leave()
-        for caller in self._callers:
+        callers, self._callers = self._callers, []
+        for caller in callers:
             if not caller.done():
                 caller.set_exception(error)
-        if not self.recording:
+        if not self.recording and self._task is not None:
             self._task.cancel()
 
     def abandon(self) -> None:
         """Let the callers go: the task was cancelled, perhaps before its first step."""
         self._leave()
-        if self._task.done():  # a step that ignores being cancelled is left to itself
+        if self._task is None or self._task.done():  # one that ignores being cancelled is left alone
             self._work.close()
         for caller in self._callers:
             caller.cancel()
@@ -132,11 +138,14 @@ class Flight:
             for number, caller in enumerate(self._callers):
                 if not caller.done():  # nobody shares a value that others may change
                     caller.set_result(copy.deepcopy(outcome) if number else outcome)
+        finally:
+            self._task = None  # how it ended holds its frames, which would hold it
 
     def _fail(self, error: BaseException) -> None:
         self._leave()
-        if not self._callers:
+        callers, self._callers = self._callers, []
+        if not callers:
             _log.warning("an effect failed after its callers had left: %s", error)
-        for caller in self._callers:
+        for caller in callers:
             if not caller.done():
                 caller.set_exception(error)

@@ -215,7 +215,7 @@ class ProcessRun:
         parent.children.add(branch)
         branch.cancelling = branch.name in self._flagged
         self._busy += 1
-        return spawned(self._branch(branch, parent, work), branch)
+        return spawned(self._branch(branch, parent, work), branch, self.tasks)
 
     async def _branch(self, branch: Branch, parent: Branch, work: Coroutine[Any, Any, T]) -> T:
         assert branch.task is not None
@@ -310,6 +310,12 @@ class ProcessRun:
         self.trouble = trouble
         if self.journal is not None:
             self.journal.break_off(Detached())
+
+    def dispose(self) -> None:
+        """Let go of everything, so that nothing waits for the garbage collector."""
+        self.root.task = None
+        if self.journal is not None:
+            self.journal.board.changed = None
 
     def is_closed(self) -> bool:
         """Return whether this execution is over."""

@@ -34,7 +34,7 @@ from pylash.runtime.branches import CURRENT
 from pylash.runtime.config import Programs, WorkerConfig
 from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
-from pylash.runtime.parking import Parking
+from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
 from pylash.runtime.slots import SlotPool
 from pylash.tasks import TaskOwner
@@ -78,6 +78,7 @@ class Worker:
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
+        self._beginning = 0
         self._alone = False
         self._orphans: list[Fence] = []
         self._suspicious = False
@@ -167,7 +168,7 @@ class Worker:
         processes = self._host.store.processes
         here = (
             self.is_open
-            and self._slots.free > 0
+            and self._room() > 0
             and not (command.delay or self._suspicious or self._alone or registration.slot)
             and registration.target in self._programs.targets()
         )
@@ -175,11 +176,14 @@ class Worker:
             await processes.start(command)
             return
         self._slots.reserve()
+        self._beginning += 1
         try:
             leased = await processes.start(command, self._host.membership.worker)
         except BaseException:
             self._slots.give_back()
             raise
+        finally:
+            self._beginning -= 1
         if leased is None:
             self._slots.give_back()
             return
@@ -221,11 +225,11 @@ class Worker:
 
     async def _claim_ready(self) -> None:
         runs, targets = self._host.store.runs, self._programs.targets()
-        while self.is_open and self._slots.free > 0 and not self._suspicious:
-            limit = min(self._slots.free, CLAIM_AT_ONCE)
+        while self.is_open and self._room() > 0 and not self._suspicious:
+            limit = min(self._room(), CLAIM_AT_ONCE)
             if await self._claim(limit, targets) < limit:
                 break
-        self._backlog = self._slots.free == 0
+        self._backlog = self._room() <= 0
         due, suspect = await runs.next_due(targets)
         self._suspicious = suspect
         if suspect and self.is_open:
@@ -304,6 +308,11 @@ class Worker:
             self._slots.give_back()
         else:
             run.has_slot = True
+
+    def _room(self) -> int:
+        """Return how many runs may begin: there are slots, and those that wait take memory too."""
+        most = self._config.concurrency + MAX_IDLE
+        return min(self._slots.free, most - len(self.live) - self._beginning)
 
     def _slot_is_free(self) -> None:
         if self._backlog or (self._suspicious and not self.live):
@@ -441,9 +450,10 @@ class Worker:
         if run.has_slot:
             run.has_slot = False
             self._slots.give_back()
-        elif self._suspicious and not self.live:
-            self._kick.set()
+        else:
+            self._slot_is_free()
         self._parking.changed.set()
+        run.dispose()
 
     async def _expire(self, run: ProcessRun) -> None:
         """Ask a process to end when its time is over."""

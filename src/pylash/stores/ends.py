@@ -50,7 +50,8 @@ where id = ? and fence = ? and state = 'running' and slot is null"""
 
 IS_SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
 
-_IS_UNWATCHED = "select watched = 0 and status = 'open' from pylash_processes where id = ?"
+_IS_UNWATCHED = """
+select watched = 0 and status = 'open' from pylash_processes where number = ?"""
 
 _ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
@@ -78,15 +79,14 @@ def force_end(command: CancelProcess) -> Steps[Any]:
     return {"id": process}
 
 
-def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
+def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]:
     """End a process and its run, unless another owns it now."""
     process = fence.scope.id
-    unwatched = (yield Statement(_IS_UNWATCHED, (process,))).rows
+    unwatched = (yield Statement(_IS_UNWATCHED, (number,))).rows
     if unwatched and unwatched[0][0]:
         state = STATES[type(output)].value
         row = (state, token, fence.run, fence.token)
         if (yield Statement(_SETTLE_UNWATCHED, row)).changed:
-            number = (yield Statement(WHERE, (process,))).rows[0][0]
             ended = (yield Statement(_END_UNWATCHED, (state, write(output), number))).rows
             if not ended:
                 raise Again  # somebody began to watch it, or ended it

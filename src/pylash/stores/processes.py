@@ -218,10 +218,10 @@ class SqlProcesses(SqlLookups):
         registration = command.registration
         if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
             worker = None  # others gave us up: it is anyone's
-        leased = yield from register_process(command, number, worker, token)
+        if (yield from register_process(command, number, worker, token)):
+            fence = Fence(number, 1, ProcessScope(registration.id))
+            return None if worker is None else LeasedStart(number, fence)
         known = yield from _known(registration)
-        if leased:
-            return LeasedStart(number, Fence(number, 1, ProcessScope(registration.id)))
         ours = worker is not None and (known[2], known[3], known[4]) == (token, worker, 1)
         if ours:  # done by us already; the answer was lost
             return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)))
@@ -275,8 +275,8 @@ class SqlProcesses(SqlLookups):
             case StartProcess(registration=registration):
                 checked_registration(registration)
                 number = new_run_id(self._clock.now(), self._entropy)
-                yield from register_process(command, number)
-                yield from _known(registration)
+                if not (yield from register_process(command, number)):
+                    yield from _known(registration)
                 return {"id": registration.id}
             case ListProcesses():
                 return (yield from listed(command))
@@ -368,7 +368,7 @@ class SqlProcesses(SqlLookups):
     def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
         """End a process and its run."""
         token = f"settled:{fence.token}"
-        steps = partial(settle, fence, output, token)
+        steps = partial(settle, fence, number, output, token)
         kind, payload = ending(output)
         state = STATES[type(output)].value
         body = (state, write(output), kind, write(payload), token)
@@ -428,7 +428,7 @@ class SqlProcesses(SqlLookups):
 def register_process(
     command: StartProcess, number: int, worker: WorkerId | None = None, token: str | None = None
 ) -> Steps[bool]:
-    """Write the process, its run and its first event unless it is there; True if it is leased."""
+    """Write the process, its run and its first event; False if it is there already."""
     registration = command.registration
     body = (write(registration), registration.digest, registration.env)
     parent = registration.parent if registration.attached else None
@@ -450,7 +450,7 @@ def register_process(
         yield Statement(_WATCH, (parent,))
     if command.grant is not None:
         yield from add_grant(HandleGrant(command.grant, registration.id))
-    return worker is not None
+    return True
 
 
 def _known(registration: Registration) -> Steps[tuple[Any, ...]]:

@@ -70,12 +70,11 @@ MIGRATIONS: Final = (
             "alter table pylash_workers add column targets text not null default '[]'",
             # number is the first run's; watched says that its end is news to somebody.
             """create table pylash_processes(
-                id text primary key, number bigint not null, run bigint not null,
+                number {id}, id text not null unique, run bigint not null,
                 registration {blob} not null, digest {blob} not null, env text, parent text,
                 sequence bigint not null default 1, status text not null default 'open',
                 output {blob}, cancel bigint not null default 0, epoch bigint not null default 0,
                 watched bigint not null default 0, created bigint not null, settled bigint)""",
-            "create index pylash_processes_number on pylash_processes(number)",
             """create index pylash_processes_attached on pylash_processes(parent)
                 where parent is not null and status = 'open'""",
             # taken is 0 for a signal that waits to be received, 1 for one that was.

@@ -193,6 +193,7 @@ class SqliteDriver(Publisher):
         with translated(self.path):
             connection = self._raw_connection()
             connection.execute("pragma query_only = on")
+            connection.execute("pragma cache_size = -500")
             return connection
 
     def _grow_wal(self, connection: sqlite3.Connection) -> None:
@@ -208,7 +209,7 @@ class SqliteDriver(Publisher):
             connection.execute("insert into pylash_grow values (zeroblob(?))", (WAL_BYTES,))
         if connection.in_transaction:
             connection.execute("rollback")
-        connection.execute("pragma cache_size = -8000")
+        connection.execute("pragma cache_size = -2000")
 
     # --- the loop's side ---
 
