@@ -15,6 +15,7 @@ from pylash.durable import (
     ScopedController,
     WaitIdentity,
 )
+from pylash.runtime import InlineHost
 from pylash.values import Duration
 from tests.backends import OpenedHost
 
@@ -41,16 +42,17 @@ class SerialController(EffectController):
 
 
 class SerialHost(EffectHost):
-    """A journal host whose controllers take one effect at a time."""
+    """A host whose controllers take one effect at a time."""
 
     supports_durable_effects = True
     supports_concurrent_effects = False
 
-    def __init__(self, inner: OpenedHost) -> None:
+    def __init__(self, inner: OpenedHost | InlineHost) -> None:
         self.durability = inner.durability
         self._inner = inner
 
     async def reopen(self) -> SerialHost:
+        assert isinstance(self._inner, OpenedHost)
         reopened = await self._inner.reopen()
         assert isinstance(reopened, OpenedHost)
         return SerialHost(reopened)

@@ -40,6 +40,7 @@ class Branch:
         self.pending: set[str] = set()
         self.children: set[Branch] = set()
         self.cancelling = False
+        self.was_cancelled = False
         self._counts: Counter[str] = Counter()
 
     @property
@@ -184,6 +185,8 @@ class Group:
             done, pending = await asyncio.wait(tasks, return_when=until)
         finally:
             self._run.work(self._parent)
+        if any(branch.was_cancelled for branch in self.branches):
+            self._parent.cancelling = False  # it was delivered below
         await self._run.gate()
         return done, pending
 

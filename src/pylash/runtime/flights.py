@@ -109,7 +109,9 @@ class Flight:
     def abandon(self) -> None:
         """Let the callers go: the task was cancelled, perhaps before its first step."""
         self._leave()
-        if self._task is None or self._task.done():  # one that ignores being cancelled is left alone
+        if (
+            self._task is None or self._task.done()
+        ):  # one that ignores being cancelled is left alone
             self._work.close()
         for caller in self._callers:
             caller.cancel()

@@ -3,10 +3,13 @@
 Rule 1. Our lease is one row, renewed by one small write, however much runs.
 Rule 2. Whoever is given up by the others has lost its runs, and joins again to own new ones.
 Rule 3. The dead are looked for when we join and every second after that.
+
+Both go by real time, also under a simulated clock: they keep house, and nobody waits for them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
@@ -67,12 +70,12 @@ class Membership:
 
     async def _renew_forever(self) -> None:
         while True:
-            await self._clock.sleep(self._timings.renew_every / SECOND)
+            await asyncio.sleep(self._timings.renew_every / SECOND)
             with suppress(StoreError):  # away for the moment: the lease decides
                 await self.renew()
 
     async def _bury_forever(self) -> None:
         while True:
-            await self._clock.sleep(UNDERTAKER_SECONDS)
+            await asyncio.sleep(UNDERTAKER_SECONDS)
             with suppress(StoreError):
                 await self.bury_the_dead()

@@ -160,6 +160,7 @@ class ProcessRun:
             return await self._executed(asked, local)
         except asyncio.CancelledError:
             (branch or owner).cancelling = False
+            (branch or owner).was_cancelled = True
             raise
         finally:
             pending.discard(key)
@@ -171,6 +172,7 @@ class ProcessRun:
             if self._turnstile is None:
                 return await self.controller.execute(asked, local)
             async with self._turnstile:
+                await self._admit()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
             self.close(error)
@@ -186,6 +188,7 @@ class ProcessRun:
             raise Detached from error
         branch.cancelling = False
         if delivered:
+            branch.was_cancelled = True
             raise asyncio.CancelledError
 
     async def _admit(self) -> None:
@@ -213,7 +216,7 @@ class ProcessRun:
     ) -> asyncio.Task[T]:
         """Start a branch of the run."""
         parent.children.add(branch)
-        branch.cancelling = branch.name in self._flagged
+        branch.cancelling = parent.cancelling or branch.name in self._flagged
         self._busy += 1
         return spawned(self._branch(branch, parent, work), branch, self.tasks)
 

@@ -23,6 +23,7 @@ from pylash.durable import (
     Fence,
     Instant,
     JournalEntry,
+    RunState,
     WorkerId,
     new_run_id,
     scope_name,
@@ -56,7 +57,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 _FIND_RUN = """
 select r.id, r.fence, r.owner, w.expires, r.settled,
-       case when r.lane is not null and r.state = 'queued' and r.at is null then 1 end, {now}
+       case when r.lane is not null and r.state = 'queued' and r.at is null then 1 end, r.state, {now}
 from pylash_runs r
 left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
 
@@ -176,9 +177,11 @@ class SqlJournal(Port):
         found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
         if not found:
             return None
-        run, token, owner, expires, settled, queued, now = found[0]
+        run, token, owner, expires, settled, queued, state, now = found[0]
         if owner not in (None, worker) and expires is not None and expires > now:
             raise LeaseHeld(scope_name(scope), owner)
+        if state == RunState.BLOCKED:
+            raise LeaseHeld(scope_name(scope), "of whoever retries it: it is blocked")
         if queued:
             raise LeaseHeld(scope_name(scope), "of the run before it in its lane")
         if settled is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Awaitable, Callable
 
 from pylash.durable import SECOND, Instant
 from pylash.values import Duration, seconds
@@ -25,6 +26,7 @@ class SimClock:
         self._start = start
         self._order = itertools.count()
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._watched: list[Callable[[], Awaitable[None]]] = []
 
     def now(self) -> Instant:
         """Return the simulated time."""
@@ -44,14 +46,30 @@ class SimClock:
         heapq.heappush(self._sleepers, (due, next(self._order), future))
         await future
 
+    def watch(self, quiet: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """Let time go on only when quiet has returned: an app that is open watches itself.
+
+        Returns how to stop.
+        """
+        self._watched.append(quiet)
+        return lambda: self._watched.remove(quiet)
+
     async def advance(self, duration: Duration) -> None:
         """Move time on, waking sleepers in the order of their times."""
         target = self._now + round(seconds(duration) * SECOND)
+        await self._settled()
         while self._sleepers and self._sleepers[0][0] <= target:
             due, _, future = heapq.heappop(self._sleepers)
+            if future.done():
+                continue
             self._now = max(self._now, due)
-            if not future.done():
-                future.set_result(None)
-                await asyncio.sleep(0)
+            future.set_result(None)
+            await self._settled()
         self._now = target
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until everyone who was woken has done what they could."""
         await asyncio.sleep(0)
+        for quiet in tuple(self._watched):
+            await quiet()
