@@ -233,9 +233,15 @@ class Lash:
         await self._worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
 
+    @overload
+    def process_handle(self, process_id: str) -> ProcessHandle[Any]: ...
+    @overload
     def process_handle(
-        self, process_id: str, process: ProcessDefinition[Any, R] | None = None
-    ) -> ProcessHandle[R]:
+        self, process_id: str, process: ProcessDefinition[Any, R]
+    ) -> ProcessHandle[R]: ...
+    def process_handle(
+        self, process_id: str, process: ProcessDefinition[Any, Any] | None = None
+    ) -> ProcessHandle[Any]:
         """Return the handle of a process; ``process`` says what its result is."""
         self._use("process_handle")
         return self._handle(process_id, process)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pylash import InlineHost, Lash, ProcessContext, ProcessFailed, StepFailed, WorkerConfig
-from tests.backends import Backend
+from tests.backends import Backend, eventually
 from tests.processes.test_steps import effects
 from tests.serial_host import SerialHost
 
@@ -90,9 +90,11 @@ async def test_a_race_is_won_once_and_for_all(durable: Backend) -> None:
 
 async def parked(app: Lash, process_id: str) -> None:
     """Wait until a process keeps only its row."""
-    async with asyncio.timeout(10):
-        while await app.process_handle(process_id).status() != "waiting":
-            await asyncio.sleep(0.005)
+
+    async def look() -> bool:
+        return await app.process_handle(process_id).status() == "waiting"
+
+    await eventually(look)
 
 
 async def test_a_gather_that_fails_cancels_its_siblings_and_says_who_was_first(
@@ -167,7 +169,7 @@ async def test_a_context_is_refused_to_tasks_the_process_did_not_start(backend: 
         await asyncio.gather(fetch(ctx, 1), fetch(ctx, 2))  # noqa: TID251 - the mistake
 
     async with app:
-        with pytest.raises(ProcessFailed, match="pass the coroutine to ctx.gather") as caught:
+        with pytest.raises(ProcessFailed, match=r"pass the coroutine to ctx\.gather") as caught:
             await (await app.start(wild)).result(timeout="10s")
         assert caught.value.code == "effect_outside_branch"
 

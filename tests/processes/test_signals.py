@@ -19,7 +19,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.testing import SimClock
-from tests.backends import Backend
+from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 
 LIVE = WorkerConfig(park_after="1h")
@@ -143,9 +143,7 @@ async def test_a_wait_is_answered_from_outside_by_its_key(
 
     async with app:
         handle = await app.start(ask)
-        async with asyncio.timeout(10):
-            while not (waits := await app.waits()):
-                await asyncio.sleep(0.005)
+        waits = await eventually(app.waits)
         assert (waits[0].kind, waits[0].title) == ("custom", "approval")
         assert waits[0].key == keys[0]
         if config is PARKING:
@@ -172,9 +170,7 @@ async def test_a_wait_may_be_answered_with_an_error_or_not_at_all(backend: Backe
 
     async with app:
         handle = await app.start(ask)
-        async with asyncio.timeout(10):
-            while not (waits := await app.waits()):
-                await asyncio.sleep(0.005)
+        waits = await eventually(app.waits)
         await app.resolve(waits[0].key, error="no")
         assert await handle.result(timeout="10s") == ["WaitFailed", "WaitTimeout"]
 
@@ -191,15 +187,18 @@ async def test_an_open_wait_for_a_signal_is_listed_and_its_key_sends_it(backend:
 
     async with app:
         handle = await app.start(branchy)
-        async with asyncio.timeout(10):
-            while len(waits := await app.waits()) < 2:
-                await asyncio.sleep(0.005)
+        waits = await eventually(lambda: two_waits(app))
         keys = {wait.title: wait.key for wait in waits}
         assert {wait.kind for wait in waits} == {"signal"}
         assert (await app.resolve(keys["b"], 2)).status == "accepted"
         assert (await app.resolve(keys["b"], 3)).status == "already_resolved"
         assert (await app.resolve(keys["a"], 1)).status == "accepted"
         assert await handle.result(timeout="10s") == [1, 2]
+
+
+async def two_waits(app: Lash) -> list[Any]:
+    waits = await app.waits()
+    return waits if len(waits) == 2 else []
 
 
 async def test_weeks_pass_in_milliseconds(backend: Backend) -> None:
@@ -242,8 +241,7 @@ async def test_time_and_chance_are_the_same_after_a_restart(durable: Backend) ->
     seen: list[tuple[str, float, str]] = []
 
     async def note(ctx: ProcessContext[None]) -> None:
-        for _ in range(2):
-            seen.append((ctx.now().isoformat(), ctx.random(), ctx.uuid()))
+        seen.extend((ctx.now().isoformat(), ctx.random(), ctx.uuid()) for _ in range(2))
         await ctx.wait_signal("go")
 
     app = Lash(durable.url, worker=PARKING)

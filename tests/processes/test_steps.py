@@ -20,7 +20,7 @@ from pylash import (
     ValueNotJson,
     WorkerConfig,
 )
-from tests.backends import Backend
+from tests.backends import Backend, eventually
 
 QUICK = Retry(3, delay="1ms")
 
@@ -30,6 +30,10 @@ class Profile(BaseModel):
 
     name: str
     born: datetime
+
+
+async def opened_three(app: Lash) -> bool:
+    return len(await effects(app, "p")) == 3
 
 
 async def effects(app: Lash, process_id: str) -> list[str]:
@@ -53,8 +57,8 @@ async def test_a_step_runs_once_and_is_replayed_after_a_restart(durable: Backend
         return second
 
     async with Lash(durable.url) as app:
-        handle = await app.start(app.process(body).options(id="p"), n=1)
-        await until_waiting(handle)
+        await app.start(app.process(body).options(id="p"), n=1)
+        await eventually(lambda: opened_three(app))
     assert calls == [1, 2]
     async with Lash(durable.url) as app:
         app.process(body)
@@ -64,12 +68,6 @@ async def test_a_step_runs_once_and_is_replayed_after_a_restart(durable: Backend
         keys = await effects(app, "p")
     assert calls == [1, 2]
     assert keys == ["count", "count#2", "root:process:wait_signal:go"]
-
-
-async def until_waiting(handle: Any) -> None:
-    async with asyncio.timeout(10):
-        while await handle.status() not in ("waiting", "running"):
-            await asyncio.sleep(0.01)
 
 
 async def test_steps_of_one_name_are_numbered(backend: Backend) -> None:

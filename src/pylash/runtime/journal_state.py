@@ -79,7 +79,7 @@ class JournalState:
         """Take a run that was claimed already, with its journal."""
         self._attached_at = self._clock.monotonic()
         self._entries = dict(attached.entries)
-        self.unread = {key for key, entry in self._entries.items() if entry.size}
+        self.unread = set(self._entries)
         self._attached = attached
 
     def woken(self) -> None:
@@ -156,6 +156,7 @@ class JournalState:
         assert self._attached is not None
         key = envelope.invocation.replay_key
         assert key is not None
+        self.unread.discard(key)
         now = self._clock.now()
         opening = self._entries.get(key) or asked_of(envelope, key).entry(now)
         data = withdrawn(_cancel_code(opening))

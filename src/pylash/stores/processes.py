@@ -270,7 +270,7 @@ class SqlProcesses(SqlLookups):
             runs += [row[1] for row in (yield Statement(WHERE, (process,))).rows]
         return runs
 
-    def _work(self, command: ProcessCommand) -> Steps[Any]:  # noqa: PLR0911 - one a command
+    def _work(self, command: ProcessCommand) -> Steps[Any]:  # noqa: C901, PLR0911, PLR0912 - one line a command
         match command:
             case StartProcess(registration=registration):
                 checked_registration(registration)

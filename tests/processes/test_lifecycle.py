@@ -1,0 +1,564 @@
+"""The life of processes: children, restarts, blocked ones, long ones, and closing the app."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pylash import (
+    AppInsideProcess,
+    AppNotOpen,
+    ForkInvalid,
+    InlineHost,
+    Lash,
+    NotAProcess,
+    NotBlocked,
+    Ok,
+    ProcessBlocked,
+    ProcessConflict,
+    ProcessContext,
+    ProcessFailed,
+    ProcessUnknown,
+    ToolUnknown,
+    WorkerConfig,
+)
+from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
+from tests.backends import Backend, eventually
+from tests.processes.test_branches import PARKING, parked, value
+from tests.processes.test_steps import effects
+
+# --- starting ---
+
+
+async def test_the_same_id_with_the_same_input_is_the_same_process(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def greet(ctx: ProcessContext[None], name: str) -> str:
+        return f"Hello {name}"
+
+    async with app:
+        first = await app.start(greet.options(id="g"), name="Ann")
+        second = await app.start(greet.options(id="g"), name="Ann")
+        assert (
+            await first.result(timeout="10s") == await second.result(timeout="10s") == "Hello Ann"
+        )
+        with pytest.raises(ProcessConflict):
+            await app.start(greet.options(id="g"), name="Bob")
+        assert len(await app.processes()) == 1
+        assert [one.id for one in await app.processes(status="completed")] == ["g"]
+        assert await app.processes(status="queued") == []
+
+
+async def test_another_app_may_start_what_this_one_runs(durable: Backend) -> None:
+    app, client = Lash(durable.url), Lash(durable.url, worker=None)
+
+    @app.process
+    async def greet(ctx: ProcessContext[None], name: str) -> str:
+        return f"Hello {name}"
+
+    async with app, client:
+        handle = await client.start(greet, name="Ann")
+        assert await handle.result(timeout="10s") == "Hello Ann"
+
+
+async def test_wrong_uses_get_one_clear_sentence(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    async def plain(ctx: ProcessContext[None]) -> None: ...
+
+    @app.process
+    async def inside(ctx: ProcessContext[None]) -> None:
+        await app.start(inside)
+
+    @app.process
+    async def handle_inside(ctx: ProcessContext[None]) -> None:
+        await app.process_handle("x").status()
+
+    with pytest.raises(AppNotOpen):
+        await app.start(inside)
+    async with app:
+        with pytest.raises(NotAProcess):
+            await app.start(plain)  # type: ignore[arg-type]
+        for process in (inside, handle_inside):
+            with pytest.raises(ProcessFailed, match="inside a process") as caught:
+                await (await app.start(process)).result(timeout="10s")
+            assert caught.value.code == AppInsideProcess.default_code
+
+
+async def test_the_app_may_be_used_inside_a_step(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    async def look() -> int:
+        return len(await app.processes())
+
+    @app.process
+    async def counting(ctx: ProcessContext[None]) -> int:
+        return await ctx.step(look)
+
+    async with app:
+        assert await (await app.start(counting)).result(timeout="10s") == 1
+
+
+async def test_dependencies_are_made_on_each_worker(backend: Backend) -> None:
+    opened: list[str] = []
+
+    @asynccontextmanager
+    async def deps() -> AsyncIterator[dict[str, str]]:
+        opened.append("open")
+        yield {"db": "connection"}
+        opened.append("close")
+
+    app = Lash(backend.url, deps=deps)
+
+    @app.process
+    async def use(ctx: ProcessContext[dict[str, str]]) -> str:
+        return ctx.deps["db"]
+
+    async with app:
+        assert await (await app.start(use)).result(timeout="10s") == "connection"
+    assert opened == ["open", "close"]
+
+
+async def test_logging_is_silent_during_replay(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def chatty(ctx: ProcessContext[None]) -> None:
+        ctx.log.info("begins")
+        await ctx.step(value, 1)
+        ctx.log.info("stepped")
+        await ctx.wait_signal("go")
+        ctx.log.info("ends")
+
+    async with app:
+        handle = await app.start(chatty)
+        await parked(app, handle.id)
+        await handle.signal("go")
+        await handle.result(timeout="10s")
+    said = [one.message for one in caplog.records if one.name == "pylash.process"]
+    assert said == ["begins", "stepped", "ends"]
+
+
+# --- children ---
+
+
+async def test_a_parent_never_holds_a_slot_its_child_needs(backend: Backend) -> None:
+    app = Lash(backend.url, worker=WorkerConfig(concurrency=1, park_after="1h"))
+
+    @app.process
+    async def nested(ctx: ProcessContext[None], depth: int) -> int:
+        if depth == 0:
+            return 0
+        child = await ctx.start(nested, depth=depth - 1)
+        return 1 + await child.result()
+
+    async with app:
+        assert await (await app.start(nested, depth=8)).result(timeout="20s") == 8
+
+
+async def test_a_childs_failure_is_its_parents_to_handle(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> None:
+        await ctx.sleep("20ms")
+        raise ValueError("broken")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> str:
+        handle = await ctx.start(child)
+        try:
+            await handle.result()
+        except ProcessFailed as error:
+            return str(error.failure.failure_class)
+        return "never"
+
+    async with app:
+        assert await (await app.start(parent)).result(timeout="10s") == "ValueError"
+
+
+async def test_a_child_inherits_originator_wake_target_and_environment(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> None:
+        await ctx.wake("child is ready")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> None:
+        handle = await ctx.start(child.options(id="child"))
+        await handle.result()
+        await ctx.wake("parent is ready")
+
+    async with app:
+        handle = await app.start(parent.options(id="parent", wake="chat-1"))
+        await handle.result(timeout="10s")
+        mother = await app.store.processes.get("parent")
+        found = await app.store.processes.get("child")
+        queued = await app.store.processes.queued("chat-1")
+        events = [event async for event in handle.events()]
+    assert mother is not None
+    assert found is not None
+    assert found.registration.originator == mother.registration.originator == SessionRef("chat-1")
+    assert found.registration.wake_target == SessionRef("chat-1")
+    assert found.registration.env == mother.registration.env
+    assert found.registration.env is not None
+    assert [wake.text for wake in queued] == ["child is ready", "parent is ready"]
+    assert [event.type for event in events] == [
+        "process.started",
+        "process.wake",
+        "process.completed",
+    ]
+    assert str(events[1].key).startswith("process:parent:event:")
+
+
+async def test_a_process_signals_and_cancels_others(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> Any:
+        return await ctx.wait_signal("value")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> list[Any]:
+        first, second = await ctx.start(child), await ctx.start(child)
+        await first.signal("value", 7)
+        await second.cancel("not needed")
+        results: list[Any] = [await first.result()]
+        try:
+            await second.result()
+        except Exception as error:  # noqa: BLE001 - any end is told
+            results.append(type(error).__name__)
+        return results
+
+    async with app:
+        assert await (await app.start(parent)).result(timeout="10s") == [7, "ProcessCancelled"]
+
+
+# --- long lives ---
+
+
+async def test_a_process_goes_on_with_a_fresh_journal(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def loop(ctx: ProcessContext[None], n: int, seen: list[str]) -> list[str]:
+        word = await ctx.wait_signal("word")
+        await ctx.emit("seen", {"word": word})
+        if n == 1:
+            return [*seen, word]
+        return ctx.continue_as(n=n - 1, seen=[*seen, word])
+
+    async with app:
+        handle = await app.start(loop, n=3, seen=[])
+        for word in "abc":
+            await handle.signal("word", word)
+        assert await handle.result(timeout="10s") == ["a", "b", "c"]
+        types = [event.type async for event in handle.events()]
+        assert len(await effects(app, handle.id)) == 2
+    assert types.count("process.continued") == 2
+    assert types.count("seen") == 3
+
+
+async def test_a_log_can_be_followed_until_the_end(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def slow(ctx: ProcessContext[None]) -> None:
+        for n in range(3):
+            await ctx.wait_signal("next")
+            await ctx.emit("step", n)
+
+    async with app:
+        handle = await app.start(slow)
+        seen = []
+        async with asyncio.timeout(20):
+            async for event in handle.events(follow=True):
+                seen.append(event.type)
+                if event.type in ("process.started", "step"):
+                    await handle.signal("next") if seen.count("step") < 3 else None
+        after = [event.type async for event in handle.events(after=len(seen) - 1)]
+    assert [kind for kind in seen if kind == "step"] == ["step"] * 3
+    assert seen[-1] == "process.completed"
+    assert after == ["process.completed"]
+
+
+# --- blocked ---
+
+
+async def test_a_diverged_replay_is_blocked_with_its_reason_and_goes_on_when_mended(
+    durable: Backend,
+) -> None:
+    async def original(ctx: ProcessContext[None]) -> int:
+        first = await ctx.step(value, 1)
+        await ctx.wait_signal("go")
+        return first
+
+    async def edited(ctx: ProcessContext[None]) -> int:
+        try:
+            first = await ctx.step(value, 2)
+        except Exception:  # noqa: BLE001 - not theirs to catch
+            first = -1
+        await ctx.wait_signal("go")
+        return first
+
+    app = Lash(durable.url, worker=PARKING)
+    async with app:
+        await app.start(app.process(name="p")(original).options(id="p"))
+        await parked(app, "p")
+    wrong = Lash(durable.url, worker=PARKING)
+    wrong.process(name="p")(edited)
+    async with wrong:
+        handle = wrong.process_handle("p")
+        await handle.signal("go")
+        await eventually(lambda: _is(handle, "blocked"))
+        (view,) = await wrong.processes(status="blocked")
+        assert str(view.reason).startswith("effect_replay_mismatch")
+        with pytest.raises(ProcessBlocked, match="effect_replay_mismatch"):
+            await handle.result(timeout="10ms")
+    right = Lash(durable.url, worker=PARKING)
+    right.process(name="p")(original)
+    async with right:
+        await right.retry("p")
+        assert await right.process_handle("p").result(timeout="10s") == 1
+        with pytest.raises(NotBlocked):
+            await right.retry("p")
+        with pytest.raises(ProcessUnknown):
+            await right.retry("nobody")
+
+
+async def _is(handle: Any, *states: str) -> bool:
+    return await handle.status() in states
+
+
+async def test_a_process_nobody_knows_shows_as_blocked_until_someone_does(durable: Backend) -> None:
+    other, app = Lash(durable.url, worker=None), Lash(durable.url)
+
+    @other.process
+    async def unknown(ctx: ProcessContext[None]) -> int:
+        return 1
+
+    async with other, app:
+        handle = await other.start(unknown)
+        assert await handle.status() == "blocked"
+        (view,) = await other.processes(status="blocked")
+        assert view.reason == "unknown_target"
+        app.process(unknown)
+        assert await handle.result(timeout="10s") == 1
+
+
+async def test_what_can_never_run_fails_with_its_code(backend: Backend) -> None:
+    async with Lash(backend.url, tools=[value]) as app:
+        for ref, reason in ((None, "missing a captured"), ("0" * 64, "is gone")):
+            given = Registration(id=f"p-{ref}", input=ToolCallInput("value", {"n": 1}), env=ref)
+            await app.store.processes.start(StartProcess(given))
+            with pytest.raises(ProcessFailed, match=reason) as caught:
+                await app.process_handle(given.id).result(timeout="10s")
+            assert caught.value.code == "process_recovery_failed"
+
+
+# --- other inputs ---
+
+
+async def test_external_processes_complete_with_their_metadata(backend: Backend) -> None:
+    async with Lash(backend.url) as app:
+        given = Registration(id="outside", input=ExternalInput({"ticket": 7}))
+        await app.store.processes.start(StartProcess(given))
+        result = await app.process_handle("outside").result(timeout="10s")
+    assert result == {"metadata": {"ticket": 7}}
+
+
+async def test_a_tool_call_runs_as_a_process_and_inside_one(backend: Backend) -> None:
+    app = Lash(backend.url, tools=[value])
+
+    @app.process
+    async def using(ctx: ProcessContext[None]) -> Any:
+        return await ctx.call_tool("value", n=3)
+
+    @app.process
+    async def wrong(ctx: ProcessContext[None]) -> Any:
+        return await ctx.call_tool("nothing")
+
+    async with app:
+        given = Registration(id="t", input=ToolCallInput("value", {"n": 5}), env=app.template.env)
+        await app.store.processes.start(StartProcess(given))
+        assert await app.process_handle("t").result(timeout="10s") == 5
+        assert await (await app.start(using)).result(timeout="10s") == 3
+        with pytest.raises(ProcessFailed, match="known: value") as caught:
+            await (await app.start(wrong)).result(timeout="10s")
+        assert caught.value.code == ToolUnknown.default_code
+
+
+async def test_an_inline_host_runs_processes_and_records_nothing(backend: Backend) -> None:
+    app = Lash(backend.url, host=InlineHost())
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> int:
+        return await ctx.step(value, 2)
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> list[Any]:
+        handle = await ctx.start(child)
+        key = ctx.wait_key("answer")
+        answer = ctx.wait(key)
+        await app.effect_host.resolve(key, Ok(1))
+        return [await handle.result(), await ctx.wait_signal("go"), await answer]
+
+    async with app:
+        handle = await app.start(parent)
+        await handle.signal("go", 3)
+        assert await handle.result(timeout="10s") == [2, 3, 1]
+        assert "value" not in await effects(app, handle.id)
+
+
+# --- forks ---
+
+
+async def test_a_fork_goes_on_from_what_was_recorded(backend: Backend) -> None:
+    calls: list[int] = []
+
+    async def count(n: int) -> int:
+        calls.append(n)
+        return n
+
+    app = Lash(backend.url)
+
+    @app.process
+    async def three(ctx: ProcessContext[None]) -> list[int]:
+        return [await ctx.step(count, n) for n in range(3)]
+
+    async with app:
+        first = await app.start(three.options(id="first"))
+        await first.result(timeout="10s")
+        fork = await app.fork_process("first", from_effect="count#3")
+        assert await fork.result(timeout="10s") == [0, 1, 2]
+        assert calls == [0, 1, 2, 2]
+        with pytest.raises(ForkInvalid):
+            await app.fork_process("first", from_effect="nothing")
+
+
+# --- limits and closing ---
+
+
+async def test_a_concurrency_key_limits_what_executes_and_not_what_waits(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+    running: dict[str, int] = {"ann": 0, "bob": 0}
+    most: dict[str, int] = {"ann": 0, "bob": 0}
+
+    async def work(user: str) -> None:
+        running[user] += 1
+        most[user] = max(most[user], running[user])
+        await asyncio.sleep(0.01)
+        running[user] -= 1
+
+    @app.process(concurrency=1, key="{user}")
+    async def limited(ctx: ProcessContext[None], user: str, wait: bool = False) -> None:
+        if wait:
+            await ctx.wait_signal("go")
+        await ctx.step(work, user)
+
+    async with app:
+        waiting = await app.start(limited, user="ann", wait=True)
+        await parked(app, waiting.id)
+        handles = [await app.start(limited, user=user) for user in ("ann", "bob") * 4]
+        for handle in handles:
+            await handle.result(timeout="20s")
+        await waiting.signal("go")
+        await waiting.result(timeout="10s")
+    assert most == {"ann": 1, "bob": 1}
+
+
+async def test_closing_waits_the_grace_and_loses_nothing(durable: Backend) -> None:
+    begun, calls = asyncio.Event(), []
+
+    async def slow(n: int) -> int:
+        calls.append(n)
+        begun.set()
+        await asyncio.sleep(0.1)
+        return n
+
+    async def two(ctx: ProcessContext[None]) -> int:
+        await ctx.step(slow, 1)
+        await ctx.wait_signal("go")
+        return await ctx.step(slow, 2)
+
+    app = Lash(durable.url, worker=WorkerConfig(park_after="1h", grace="5s"))
+    async with app:
+        await app.start(app.process(two).options(id="p"))
+        await begun.wait()
+    again = Lash(durable.url)
+    again.process(two)
+    async with again:
+        await again.process_handle("p").signal("go")
+        assert await again.process_handle("p").result(timeout="10s") == 2
+    assert calls == [1, 2]
+
+
+async def test_what_is_over_the_grace_is_released_and_counts_as_no_attempt(
+    durable: Backend,
+) -> None:
+    begun = asyncio.Event()
+    over: list[str] = []
+
+    async def endless() -> str:
+        begun.set()
+        if over:
+            return "done"
+        await asyncio.sleep(60)
+        return "never"
+
+    async def stuck(ctx: ProcessContext[None]) -> str:
+        return await ctx.step(endless)
+
+    app = Lash(durable.url, worker=WorkerConfig(grace="50ms"))
+    async with app:
+        await app.start(app.process(stuck).options(id="p"))
+        await begun.wait()
+    over.append("now")
+    again = Lash(durable.url)
+    again.process(stuck)
+    async with again:
+        assert await again.process_handle("p").result(timeout="10s") == "done"
+
+
+async def test_workers_with_shifted_clocks_share_work_without_running_anything_twice(
+    postgres: str,
+) -> None:
+    """Times are the database's: a client whose own clock is wrong by an hour does no harm."""
+    from pylash.runtime import SystemClock  # noqa: PLC0415
+    from tests.backends import PostgresBackend  # noqa: PLC0415
+
+    runs: list[int] = []
+
+    async def once(n: int) -> int:
+        runs.append(n)
+        return n
+
+    async def body(ctx: ProcessContext[None], n: int) -> int:
+        await ctx.sleep("30ms")
+        return await ctx.step(once, n)
+
+    class Shifted(SystemClock):
+        def now(self) -> Any:
+            return super().now() + 3_600_000_000
+
+    async with PostgresBackend(postgres) as backend:
+        first, second = Lash(backend.url, worker=PARKING), Lash(backend.url, worker=PARKING)
+        process = first.process(body)
+        second.process(body)
+        async with first, second:
+            second._journal.clock = Shifted()
+            apps = (first, second)
+            handles = [await apps[n % 2].start(process, n=n) for n in range(40)]
+            results = [await handle.result(timeout="30s") for handle in handles]
+    assert results == list(range(40))
+    assert sorted(runs) == list(range(40))
