@@ -14,7 +14,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pylash.durable import SECOND, Attached, Clock, Envelope, Fence, Instant, Journal, JournalEntry
+from pylash.durable import (
+    SECOND,
+    Attached,
+    Clock,
+    EffectKind,
+    Envelope,
+    Fence,
+    Instant,
+    Journal,
+    JournalEntry,
+)
 from pylash.runtime.flights import Board
 from pylash.runtime.records import withdrawn
 from pylash.values import ProcessSignalWaitCancelled, decode, digest_for_difference, encode
@@ -90,9 +100,11 @@ class JournalState:
                 bell.set_result(None)
 
     def recorded(self, key: str) -> bool:
-        """Return whether the effect of key has an outcome."""
+        """Return whether the effect of key has ended; the end of a sleep is when it is due."""
         entry = self._entries.get(key)
-        return entry is not None and bool(entry.size)
+        if entry is None or entry.size:
+            return entry is not None
+        return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
 
     def ride(self, key: str, make: Callable[[], Any]) -> Any:
         """Return the value recorded under key, or make one that is recorded with the next effect."""
