@@ -1,14 +1,15 @@
-"""A durable scope of three steps is killed with SIGKILL in the middle, and resumed.
+"""A process with steps, a timer and a signal is killed with SIGKILL in the middle, and resumed.
 
-Run it with ``make demo``. The parent starts this very file as a worker process, kills it while the
-second step is running, and starts it again on the same store: the first step is answered from the
-journal, the second runs again because its outcome was never recorded, and the third follows.
+Run it with ``make demo``. The parent starts this very file as a worker process, kills it while a step
+is running, and starts it again on the same store: what was recorded is answered from the journal, the
+step that was interrupted runs again, the timer goes on with the rest, and the signal is received.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,12 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pylash import JournalHost, ProcessScope, durable_step, open_host
+from pylash import Lash, ProcessContext, draw_timeline
 
-ORDER = ProcessScope("order-7")
-
-
-# --- the worker: an ordinary program ---
+# --- the program: ordinary async Python ---
 
 
 async def charge_card(cents: int) -> dict[str, Any]:
@@ -36,6 +34,7 @@ async def pack_box(item: str) -> dict[str, Any]:
     if os.environ.get("SLOW"):
         say("packing")
         await asyncio.sleep(60)
+    await asyncio.sleep(0.15)
     return {"packed": item, "by": os.getpid()}
 
 
@@ -44,19 +43,30 @@ async def send_mail(to: str) -> dict[str, Any]:
     return {"mailed": to, "by": os.getpid()}
 
 
-async def run_order(host: JournalHost) -> None:
-    """Run the order: every step crosses the boundary under a name of its own."""
-    boundary = host.scoped(ORDER)
-    for step, given in ((charge_card, 500), (pack_box, "teapot"), (send_mail, "ann")):
-        done = await durable_step(boundary, step.__name__, step, given)
-        how = "ran" if done["by"] == os.getpid() else "replayed"
-        say(f"{how} {step.__name__} {done['by']}")
+async def fulfil(ctx: ProcessContext[None], item: str, cents: int) -> str:
+    """Fulfil an order: each await is recorded once, and replayed ever after."""
+    told(await ctx.step(charge_card, cents), "charge_card")
+    told(await ctx.step(pack_box, item), "pack_box")
+    await ctx.sleep("700ms")  # the glue must dry
+    say("asking for the address")
+    address = await ctx.wait_signal("address", timeout="1w")
+    told(await ctx.step(send_mail, address), "send_mail")
+    return f"{item} is on its way to {address}"
 
 
 async def worker(store: str) -> None:
-    """Open the store and run the order to its end."""
-    async with open_host(store) as host:
-        await run_order(host)
+    """Work on the store until the order is complete."""
+    app = Lash(store)
+    process = app.process(fulfil)
+    async with app:
+        order = await app.start(process.options(id="order-7"), item="teapot", cents=500)
+        say(f"done: {await order.result()}")
+
+
+def told(done: dict[str, Any], step: str) -> None:
+    """Say how a step was answered."""
+    how = "ran" if done["by"] == os.getpid() else "replayed"
+    say(f"{how} {step} {done['by']}")
 
 
 def say(text: str) -> None:
@@ -98,28 +108,60 @@ def narrate(line: str) -> None:
         tell("  ↺", "blue", f"{name}: answered from the journal, as process {pid} recorded it")
 
 
+def first_worker(store: str) -> int:
+    """Run the order until its second step, then kill the worker; return its process id."""
+    with started(store, SLOW="1") as worker:
+        assert worker.stdout is not None
+        tell("▶", "grey", f"worker {worker.pid} starts order-7 on {store}")
+        for line in worker.stdout:
+            if line.strip() == "packing":
+                return worker.pid
+            narrate(line)
+    raise SystemExit("the first worker ended by itself")
+
+
+async def second_worker(store: str) -> None:
+    """Let another worker finish the order, and send it the signal it waits for."""
+    async with Lash(store, worker=None) as client:
+        with started(store) as worker:
+            assert worker.stdout is not None
+            tell("▶", "grey", f"worker {worker.pid} starts on the same store")
+            while line := await asyncio.to_thread(worker.stdout.readline):
+                if line.startswith("asking"):
+                    tell(
+                        "  ◆",
+                        "yellow",
+                        "the timer is over; it waits for a signal: we send the address",
+                    )
+                    await client.process_handle("order-7").signal("address", "ann@example.org")
+                elif line.startswith("done"):
+                    tell("✔", "green", line.strip().removeprefix("done: "))
+                else:
+                    narrate(line)
+            if await asyncio.to_thread(worker.wait) != 0:
+                raise SystemExit(f"worker {worker.pid} failed with status {worker.returncode}")
+
+
+async def timeline(store: str, killed: int) -> None:
+    """Draw what the process did."""
+    async with Lash(store, worker=None) as client:
+        effects = await client.process_handle("order-7").timeline()
+    width = shutil.get_terminal_size((100, 24)).columns
+    print()
+    print(
+        draw_timeline(effects, width=min(width, 120), colour=not PLAIN, marks={killed: "kill -9"})
+    )
+
+
 def story(store: str) -> None:
     """Kill a worker in the middle of a step, and let another finish the work."""
-    with started(store, SLOW="1") as first:
-        assert first.stdout is not None
-        tell("▶", "grey", f"worker {first.pid} starts order-7 on {store}")
-        for line in first.stdout:
-            if line.strip() == "packing":
-                break
-            narrate(line)
-    died = time.perf_counter()
-    tell("  ✗", "red", f"pack_box: kill -9 {first.pid}, before its outcome was recorded")
-    with started(store) as second:
-        assert second.stdout is not None
-        tell("▶", "grey", f"worker {second.pid} starts on the same store")
-        for line in second.stdout:
-            narrate(line)
-        if second.wait() != 0:
-            raise SystemExit(f"worker {second.pid} failed with status {second.returncode}")
+    pid = first_worker(store)
+    killed, died = time.time_ns() // 1000, time.perf_counter()
+    tell("  ✗", "red", f"pack_box: kill -9 {pid}, before its outcome was recorded")
+    asyncio.run(second_worker(store))
     took = time.perf_counter() - died
-    tell(
-        "✔", "green", f"order-7 is complete {took:.1f} s after the kill; the card was charged once"
-    )
+    tell("✔", "green", f"complete {took:.1f} s after the kill; the card was charged once")
+    asyncio.run(timeline(store, killed))
 
 
 if __name__ == "__main__":

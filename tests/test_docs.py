@@ -51,5 +51,8 @@ def test_the_demo_tells_its_story() -> None:
     assert "  ● charge_card: ran in process N and was recorded" in story
     assert "  ✗ pack_box: kill -N N, before its outcome was recorded" in story
     assert "  ↺ charge_card: answered from the journal, as process N recorded it" in story
+    assert "the timer is over; it waits for a signal" in story
     assert "the card was charged once" in story
+    rows = [line.split()[0] for line in done.stdout.splitlines() if "█" in line]
+    assert rows == ["charge_card", "pack_box", "sleep", "address", "send_mail"]
     assert "\x1b" not in story

@@ -48,7 +48,7 @@ async def test_a_cancelled_process_cleans_up_with_durable_steps(
         if config is PARKING:
             await parked(app, handle.id)
         await handle.cancel("enough")
-        with pytest.raises(ProcessCancelled):
+        with pytest.raises(ProcessCancelled, match="enough"):
             await handle.result(timeout="10s")
         assert await handle.status() == "cancelled"
         types = [event.type async for event in handle.events()]

@@ -311,6 +311,10 @@ class Processes(Protocol):
         """Return whether the process was asked to end, and the names of signals that wait for it."""
         ...
 
+    def cancel_reason(self, process_id: str) -> Awaitable[str | None]:
+        """Return why a process was asked to end."""
+        ...
+
     def view(self, process_id: str) -> Awaitable[ProcessView | None]:
         """Return a process as people see it."""
         ...

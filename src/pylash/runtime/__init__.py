@@ -63,6 +63,10 @@ from pylash.runtime.system import (
     SystemClock,
     system_entropy,
 )
+from pylash.runtime.timeline import (
+    Effect,
+    draw_timeline,
+)
 from pylash.runtime.triggers import (
     EVENT,
     Triggers,
@@ -80,6 +84,7 @@ __all__ = (
     "EVENT",
     "BranchTask",
     "ChildHandle",
+    "Effect",
     "Environment",
     "Executor",
     "InlineHost",
@@ -105,6 +110,7 @@ __all__ = (
     "any_executor",
     "await_options",
     "direct_executor",
+    "draw_timeline",
     "durable_step",
     "fork_registration",
     "open_waits",

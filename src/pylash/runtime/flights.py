@@ -127,7 +127,9 @@ class Flight:
         try:
             outcome = await work
             if self.verdict is not None:
-                await asyncio.wait((self.verdict,))  # being cancelled must not cancel it: others wait too
+                await asyncio.wait(
+                    (self.verdict,)
+                )  # being cancelled must not cancel it: others wait too
         except asyncio.CancelledError:
             self._leave()
             for caller in self._callers:

@@ -19,6 +19,7 @@ from pylash.durable import (
     Success,
 )
 from pylash.runtime.signatures import Shape
+from pylash.runtime.timeline import Effect, effects_of
 from pylash.values import (
     Duration,
     ProcessBlocked,
@@ -122,6 +123,11 @@ class ProcessHandle(Generic[R]):
             if not follow:
                 return
             await self._observers.news(self.id, after)
+
+    async def timeline(self) -> list[Effect]:
+        """Return what the process did so far and when: draw it with ``draw_timeline``."""
+        self._services.outside("handle.timeline")
+        return await effects_of(self._services.store, self.id)
 
 
 class ChildHandle(Generic[R]):

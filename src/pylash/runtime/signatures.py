@@ -20,7 +20,7 @@ from pylash.values import ArgumentsInvalid, ResultInvalid, refuse, round_trip
 
 _PLAIN: Final = (Any, inspect.Parameter.empty, inspect.Signature.empty, object)
 _SCALARS: Final = (str, int, bool, float, type(None))
-_CONTAINERS: Final = (dict, list)
+_CONTAINERS: Final = (dict, list, dict[str, Any], list[Any])
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -9,40 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-
 from pylash.durable import (
-    Aborted,
     Attached,
-    CancelProcess,
     Claim,
     EffectHost,
-    Failure,
     Fence,
     Instant,
     Output,
     ProcessRecord,
     StartProcess,
-    Success,
     just_started,
 )
-from pylash.runtime.branches import CURRENT
 from pylash.runtime.config import Programs, WorkerConfig
-from pylash.runtime.failures import failure_of
+from pylash.runtime.execution import STORE_AWAY_SECONDS, Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.parking import MAX_IDLE, Parking
-from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
+from pylash.runtime.runs import Detached, ProcessRun
 from pylash.runtime.slots import SlotPool
 from pylash.tasks import TaskOwner
 from pylash.values import (
-    DurabilityError,
-    LashError,
     LeaseLost,
-    ProcessTimeout,
     StaticScopesRequired,
     StoreError,
     seconds,
@@ -51,7 +41,6 @@ from pylash.values import (
 NET_SECONDS: Final = 5.0
 """How often everything is looked at, hint or no hint."""
 
-STORE_AWAY_SECONDS: Final = 0.2
 CLAIM_AT_ONCE: Final = 200
 QUIET_SECONDS: Final = 0.001
 
@@ -75,6 +64,7 @@ class Worker:
         self._runs = TaskOwner()
         park_after = seconds(config.park_after)
         self._parking = Parking(host.store.runs, park_after, self._relook, self._tasks)
+        self._execution = Execution(host, programs, self._tasks, lambda: self.is_open)
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
@@ -347,95 +337,13 @@ class Worker:
 
     async def _drive(self, run: ProcessRun) -> None:
         """Execute the run here until it ends, or is detached."""
-        run.root.task = asyncio.current_task()
-        CURRENT.set(run.root)
         try:
-            end = await self._outcome(run)
-        finally:
-            CURRENT.set(None)
-        try:
-            if run.closed:
-                await self._detached(run)
-            else:
-                await self._ended(run, end)
+            output = await self._execution.drive(run)
+            if output is not None:
+                self._ids.discard(run.id)
+                self.told(run.id, output)
         finally:
             self._forget(run)
-
-    async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
-        """Return how the program ended; None if it was detached."""
-        try:
-            await self._programs.check(run.record.registration)
-            if run.record.state.cancel and not run.cancelled:
-                run.root.cancelling = run.cancelled = True
-            if run.deadline is not None:
-                self._tasks.serve(self._expire(run))
-            return Success(await self._programs.run(run))
-        except Detached:
-            return None
-        except asyncio.CancelledError as error:
-            return self._cancelled(run, error)
-        except ContinueAs as again:
-            return again
-        except Exception as error:  # noqa: BLE001 - user code: every failure is its outcome
-            return failure_of(error)
-
-    def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
-        """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            run.close()
-            return None
-        if not run.cancelled:
-            return Failure(
-                type(error).__name__, "process_failed", "it raised CancelledError itself"
-            )
-        if run.deadline is not None and run.remaining() == 0:
-            return failure_of(ProcessTimeout(run.id))
-        return Aborted(None)
-
-    async def _ended(self, run: ProcessRun, end: Output | ContinueAs | None) -> None:
-        """Write how the run ended."""
-        if run.journal is not None:
-            run.closed = True
-            run.journal.break_off(Detached())
-        processes = self._host.store.processes
-        if isinstance(end, ContinueAs):
-            given = run.record.registration.input
-            changed = msgspec.structs.replace(given, arguments=end.arguments)
-            registration = msgspec.structs.replace(run.record.registration, input=changed)
-            await self._persist(run, lambda: processes.continue_as(run.fence, registration))
-        elif end is not None:
-            number = run.record.number
-            if await self._persist(run, lambda: processes.settle(run.fence, number, end)):
-                self._ids.discard(run.id)
-                self.told(run.id, end)
-
-    async def _detached(self, run: ProcessRun) -> None:
-        """Deal with the run of an execution that was closed."""
-        trouble = run.trouble
-        if isinstance(trouble, LeaseLost):
-            _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
-        elif isinstance(trouble, DurabilityError):
-            reason = f"{trouble.code}: {trouble.message}"
-            await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
-        elif not run.parked:
-            await self._persist(run, lambda: self._host.store.journal.release(run.fence))
-
-    async def _persist(self, run: ProcessRun, write: Callable[[], Awaitable[None]]) -> bool:
-        """Write what became of a run, however long the store is away; False if it is not ours."""
-        while True:
-            try:
-                await write()
-            except LeaseLost as error:
-                _log.info("process %s goes on elsewhere: %s", run.id, error.message)
-                return False
-            except StoreError as error:
-                if not self.is_open:
-                    return False  # our lease will tell the others
-                _log.warning("the end of process %s cannot be written yet: %s", run.id, error)
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-                continue
-            return True
 
     def _forget(self, run: ProcessRun) -> None:
         if self.live.get(run.record.run) is run:
@@ -454,16 +362,6 @@ class Worker:
             self._slot_is_free()
         self._parking.changed.set()
         run.dispose()
-
-    async def _expire(self, run: ProcessRun) -> None:
-        """Ask a process to end when its time is over."""
-        remaining = run.remaining()
-        if remaining is not None:
-            await self._host.clock.sleep(remaining)
-        if not run.closed:
-            with suppress(LashError):
-                command = CancelProcess(run.id, "its timeout is over")
-                await self._host.store.processes.perform(command)
 
     # --- looking ---
 

@@ -55,6 +55,10 @@ _ATTENTION = """
 select p.cancel, e.type from pylash_processes p
 left join pylash_process_events e on e.process = p.number and e.taken = 0 where p.id = ?"""
 
+_CANCEL_REASON = """
+select e.payload from pylash_process_events e
+join pylash_processes p on p.number = e.process and e.key = ? where p.id = ?"""
+
 _OUTPUTS = """
 select id, output from pylash_processes where id in ({texts}) and output is not null"""
 
@@ -108,6 +112,12 @@ class SqlLookups(Port):
         rows = (yield Statement(_ATTENTION, (process_id,))).rows
         names = {row[1].removeprefix(SIGNAL) for row in rows if row[1] is not None}
         return bool(rows) and bool(rows[0][0]), names
+
+    @operation(read_only=True)
+    def cancel_reason(self, process_id: str) -> Steps[str | None]:
+        """Return why a process was asked to end."""
+        rows = (yield Statement(_CANCEL_REASON, (f"process:{process_id}:cancel", process_id))).rows
+        return decode(rows[0][0])["reason"] if rows else None
 
     @operation(read_only=True)
     def view(self, process_id: str) -> Steps[ProcessView | None]:

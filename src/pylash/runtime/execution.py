@@ -1,0 +1,142 @@
+"""Executing a run here: from its first line to what is written in the end.
+
+Rule 1. Every exception of user code is the process's failure; only our own troubles are not.
+Rule 2. Who was detached writes nothing of what its code did after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from pylash.durable import Aborted, CancelProcess, Failure, Output, Success
+from pylash.runtime.branches import CURRENT
+from pylash.runtime.config import Programs
+from pylash.runtime.failures import failure_of
+from pylash.runtime.journal import JournalHost
+from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
+from pylash.tasks import TaskOwner
+from pylash.values import DurabilityError, LashError, LeaseLost, ProcessTimeout, StoreError
+
+STORE_AWAY_SECONDS: Final = 0.2
+
+_log = logging.getLogger("pylash")
+
+
+class Execution:
+    """Drives runs of one worker, each in a task of its own."""
+
+    def __init__(
+        self, host: JournalHost, programs: Programs, tasks: TaskOwner, is_open: Callable[[], bool]
+    ) -> None:
+        self._host = host
+        self._programs = programs
+        self._tasks = tasks
+        self._is_open = is_open
+
+    async def drive(self, run: ProcessRun) -> Output | None:
+        """Execute the run until it ends or is detached; return how its process ended, if it did."""
+        run.root.task = asyncio.current_task()
+        CURRENT.set(run.root)
+        try:
+            end = await self._outcome(run)
+        finally:
+            CURRENT.set(None)
+        if run.closed:
+            await self._detached(run)
+            return None
+        return await self._ended(run, end)
+
+    async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
+        """Return how the program ended; None if it was detached."""
+        try:
+            await self._programs.check(run.record.registration)
+            if run.record.state.cancel and not run.cancelled:
+                run.root.cancelling = run.cancelled = True
+            if run.deadline is not None:
+                self._tasks.serve(self._expire(run))
+            return Success(await self._programs.run(run))
+        except Detached:
+            return None
+        except asyncio.CancelledError as error:
+            return await self._cancelled(run, error)
+        except ContinueAs as again:
+            return again
+        except StoreError as error:  # not the program's: its environment could not be read
+            run.close(error)
+            return None
+        except Exception as error:  # noqa: BLE001 - user code: every failure is its outcome
+            return failure_of(error)
+
+    async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
+        """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            run.close()
+            return None
+        if not run.cancelled:
+            return Failure(
+                type(error).__name__, "process_failed", "it raised CancelledError itself"
+            )
+        if run.deadline is not None and run.remaining() == 0:
+            return failure_of(ProcessTimeout(run.id))
+        return Aborted(await self._host.store.processes.cancel_reason(run.id))
+
+    async def _ended(self, run: ProcessRun, end: Output | ContinueAs | None) -> Output | None:
+        """Write how the run ended; return how the process did, if it has."""
+        if run.journal is not None:
+            run.closed = True
+            run.journal.break_off(Detached())
+        processes = self._host.store.processes
+        if isinstance(end, ContinueAs):
+            given = run.record.registration.input
+            changed = msgspec.structs.replace(given, arguments=end.arguments)
+            registration = msgspec.structs.replace(run.record.registration, input=changed)
+            await self._persist(run, lambda: processes.continue_as(run.fence, registration))
+        elif end is not None:
+            number = run.record.number
+            if await self._persist(run, lambda: processes.settle(run.fence, number, end)):
+                return end
+        return None
+
+    async def _detached(self, run: ProcessRun) -> None:
+        """Deal with the run of an execution that was closed."""
+        trouble = run.trouble
+        if isinstance(trouble, LeaseLost):
+            _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
+        elif isinstance(trouble, DurabilityError):
+            reason = f"{trouble.code}: {trouble.message}"
+            await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
+        elif not run.parked:
+            await self._persist(run, lambda: self._host.store.journal.release(run.fence))
+
+    async def _persist(self, run: ProcessRun, write: Callable[[], Awaitable[None]]) -> bool:
+        """Write what became of a run, however long the store is away; False if it is not ours."""
+        while True:
+            try:
+                await write()
+            except LeaseLost as error:
+                _log.info("process %s goes on elsewhere: %s", run.id, error.message)
+                return False
+            except StoreError as error:
+                if not self._is_open():
+                    return False  # our lease will tell the others
+                _log.warning("the end of process %s cannot be written yet: %s", run.id, error)
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                continue
+            return True
+
+    async def _expire(self, run: ProcessRun) -> None:
+        """Ask a process to end when its time is over."""
+        remaining = run.remaining()
+        if remaining is not None:
+            await self._host.clock.sleep(remaining)
+        if not run.closed:
+            with suppress(LashError):
+                command = CancelProcess(run.id, "its timeout is over")
+                await self._host.store.processes.perform(command)
