@@ -19,6 +19,7 @@ from pylash.values import (
     first_difference,
     round_trip,
     stable_hash,
+    write,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -139,3 +140,11 @@ def test_a_difference_is_named_whenever_there_is_one(old: Any, new: Any) -> None
 
 def test_decoding_is_the_inverse() -> None:
     assert decode(b'{"a":[1,null,true]}') == {"a": [1, None, True]}
+
+
+def test_a_text_of_a_class_of_its_own_is_its_text() -> None:
+    class Key(str):
+        __slots__ = ()
+
+    assert encode({"key": Key("v1")}) == write({"key": Key("v1")}) == b'{"key":"v1"}'
+    assert round_trip([Key("v1")]) == ["v1"]

@@ -24,8 +24,16 @@ MAX_DEPTH: Final = 200
 DIFFERENCE_BYTES: Final = 8 * 1024
 """Up to this size a command is kept whole beside its hash; above it, hashes by path."""
 
-_ENCODER = msgspec.json.Encoder(order="sorted")
-_WRITER = msgspec.json.Encoder()
+
+def _plain_text(value: Any) -> str:
+    """Write a text of a class of its own, such as a signed key, as the text it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=_plain_text)
+_WRITER = msgspec.json.Encoder(enc_hook=_plain_text)
 _DECODER = msgspec.json.Decoder()
 _INSTEAD: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((tuple, set, frozenset), "a list"),
