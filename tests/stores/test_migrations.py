@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import ProcessScope
+from pylash.durable import Occurrence, ProcessScope, RunState, SessionRef, Slot, fold
 from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
@@ -123,7 +123,27 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     run = await old.runs.get(ProcessScope("order-7"))
     assert run is not None
     assert run.state == "waiting"
+    if version >= 2:
+        await _has_its_processes(old)
     await old.close()
+
+
+async def _has_its_processes(old: SqlStore) -> None:
+    record = await old.processes.get("order-7")
+    assert record is not None
+    assert record.state == fold(await old.processes.events("order-7"))
+    assert (record.registration.slot, record.run_state) == (Slot("mail", 2), RunState.WAITING)
+    assert await old.processes.look("order-7") == (False, {"paid"})
+    assert await old.envs.get(record.registration.env or "") == b'{"tools":[]}'
+    (wake,) = await old.processes.queued("chat-42")
+    assert wake.text == "paid"
+    (grant,) = await old.processes.grants(SessionRef("chat-42"))
+    assert (grant.process_id, grant.label) == ("order-7", "the order")
+    (view,) = await old.triggers.listed("chat-42")
+    assert view.subscription.template.target == "python:build"
+    push = Occurrence(type="push", source="repo", payload={"n": 1}, idempotency_key="k")
+    (delivery,) = await old.triggers.emit(push)
+    assert await old.processes.get(delivery.process_id) is None  # delivered long ago
 
 
 async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:

@@ -264,6 +264,8 @@ def _folded(state: ProcessState, event: ProcessEvent, terminal: set[str]) -> Pro
 def semantics_of(registration: Registration, kind: str, payload: Any) -> Semantics:
     """Return what an event means to others, or refuse one that the process never declared."""
     if kind == WAKE:
+        if not isinstance(payload, dict):
+            raise ProcessEventInvalid(registration.id, kind, "its payload is an object with a text")
         return Semantics.WAKE
     if not kind.strip() or kind.startswith(_OURS):
         raise ProcessEventInvalid(registration.id, kind, "this name is not free")

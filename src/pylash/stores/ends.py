@@ -60,8 +60,8 @@ select id, run from pylash_processes where parent = ? and status = 'open' order 
 def force_end(command: CancelProcess) -> Steps[Any]:
     """End a process whoever runs it: its owner's fence is stale from then on."""
     process = command.process_id
-    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
-    attached = (yield Statement(_ATTACHED, (process,))).rows
+    concerned = yield from _concerned(process)
+    waiting, attached = concerned
     known = (yield Statement(WHERE, (process,))).rows
     if not known:
         raise ProcessUnknown(process)
@@ -70,7 +70,7 @@ def force_end(command: CancelProcess) -> Steps[Any]:
     locked = yield from locked_process(process)
     if locked[3] != "open":
         return {"id": process}
-    if locked[1] != run or (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows != waiting:
+    if locked[1] != run or (yield from _concerned(process)) != concerned:
         raise Again
     yield from _end(process, run, "forced", Aborted(command.reason), [row[0] for row in waiting])
     for child, _ in attached:
@@ -95,8 +95,8 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
             yield Statement(ADD_EVENT, event)
             yield Notify(f"process:{process}")
             return
-    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
-    attached = (yield Statement(_ATTACHED, (process,))).rows
+    concerned = yield from _concerned(process)
+    waiting, attached = concerned
     others = [*(row[0] for row in waiting), *(row[1] for row in attached)]
     locked = yield from lock_runs([fence.run, *others])
     if locked.get(fence.run) != fence.token:
@@ -104,11 +104,17 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
             return  # done by us already; the answer was lost
         raise LeaseLost(fence.name)
     yield from locked_process(process)
-    if (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows != waiting:
+    if (yield from _concerned(process)) != concerned:
         raise Again
     yield from _end(process, fence.run, token, output, [row[0] for row in waiting])
     for child, _ in attached:
         yield from ask_cancel(child, "its parent ended")
+
+
+def _concerned(process: str) -> Steps[tuple[list[Any], list[Any]]]:
+    """Return the runs that wait for a process, and its attached children with theirs."""
+    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+    return waiting, (yield Statement(_ATTACHED, (process,))).rows
 
 
 def _end(process: str, run: int, token: str, output: Output, waiting: Sequence[int]) -> Steps[None]:

@@ -77,7 +77,7 @@ def listed(command: ListProcesses) -> Steps[Any]:
 def transfer(command: TransferHandles) -> Steps[Any]:
     """Give handles of one session to another."""
     source, target = command.source, command.target
-    for process in command.process_ids:
+    for process in command.process_ids if source != target else ():
         held = (process, source.session_id, source.frame or "")
         yield Statement(_TRANSFER, (target.session_id, target.frame or "", *held))
         yield Statement(REVOKE, held)

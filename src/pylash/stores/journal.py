@@ -257,12 +257,11 @@ class SqlJournal(Port):
         for entry in decisions:
             yield Statement(_RECORD, _row(fence, entry))
         for entry in sorted(cancelled, key=lambda entry: entry.wait or ""):
-            if entry.wait is not None and (yield from _has_ended(entry.wait)):
-                continue
-            written = (yield Statement(_RECORD, _row(fence, entry))).changed
-            if not written:
+            ended = entry.wait is not None and (yield from _has_ended(entry.wait))
+            if not ended and not (yield Statement(_RECORD, _row(fence, entry))).changed:
                 closing = (entry.outcome, entry.ended, fence.run, entry.key)
-                written = (yield Statement(_CLOSE, closing)).changed
+                yield Statement(_CLOSE, closing)
+            # A wait that has ended may be one that we cancelled; the answer was lost.
             stands = yield from standing(fence, entry.key)
             if stands.outcome == entry.outcome:
                 delivered.add(entry.key)

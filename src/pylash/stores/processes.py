@@ -97,7 +97,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
 
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
-  created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now})"""
+  created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict (id) do nothing"""
 
 # The same as the statements of _register for a leased start, at once and for many.
 _START_MANY = """
@@ -172,7 +172,8 @@ update pylash_processes set sequence = sequence + 1, epoch = epoch + 1, run = ?,
 _COPY_EFFECTS = f"""
 insert into pylash_effects(run, wait, {EFFECT_COLUMNS.removeprefix("run, ")})
 select cast(? as bigint), null, {EFFECT_COLUMNS.removeprefix("run, ")} from pylash_effects
-where run = ? and ((outcome is not null and ended <= ?) or (kind = 'sleep' and due <= ?))"""
+where run = ? and ((outcome is not null and ended <= ?) or (kind = 'sleep' and due <= ?))
+on conflict do nothing"""
 
 
 class SqlProcesses(SqlLookups):
@@ -192,9 +193,10 @@ class SqlProcesses(SqlLookups):
         registration = checked_registration(command.registration)
         number = new_run_id(self._clock.now(), self._entropy)
         token = self._entropy(8).hex()
-        steps = partial(self._start, command, number, worker, token)
-        plain = command.grant is None and not command.delay and registration.parent is None
-        if worker is None or not plain or registration.slot is not None:
+        if command.delay or registration.slot is not None:
+            worker = None  # its time comes later, and slots are given where runs are claimed
+        steps = partial(self._start, command, worker, token)
+        if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
         row = (
@@ -213,9 +215,10 @@ class SqlProcesses(SqlLookups):
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
-        self, command: StartProcess, number: int, worker: WorkerId | None, token: str
+        self, command: StartProcess, worker: WorkerId | None, token: str
     ) -> Steps[LeasedStart | None]:
         registration = command.registration
+        number = new_run_id(self._clock.now(), self._entropy)
         if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
             worker = None  # others gave us up: it is anyone's
         if (yield from register_process(command, number, worker, token)):
@@ -229,9 +232,14 @@ class SqlProcesses(SqlLookups):
 
     # --- commands ---
 
-    @operation()
-    def perform(self, command: ProcessCommand) -> Steps[Any]:
+    def perform(self, command: ProcessCommand) -> Awaitable[Any]:
         """Do what command asks."""
+        if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
+            key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
+            command = replace(command, key=key)
+        return self.driver.run(Operation("perform", partial(self._perform, command)))
+
+    def _perform(self, command: ProcessCommand) -> Steps[Any]:
         yield from lock_runs((yield from self._touched(command)))
         return (yield from self._work(command))
 
@@ -444,7 +452,9 @@ def register_process(
         how = ("running", None, worker, token, 1, 1)
     slot = registration.slot
     limits = (None, None) if slot is None else (slot.key, slot.limit)
-    yield Statement(_ADD_RUN, (number, scope, registration.target, *how, *limits))
+    run = (number, scope, registration.target, *how, *limits)
+    if not (yield Statement(_ADD_RUN, run)).changed:
+        raise Again  # another run has this number
     yield Statement(ADD_EVENT, (number, 1, STARTED, None, None, None))
     if parent is not None:
         yield Statement(_WATCH, (parent,))

@@ -92,7 +92,9 @@ _NEXT_HELD = """
 select id from pylash_runs where slot = ? and slot_seq is not null and state = 'queued'
 order by slot_seq limit 1"""
 
-_PROMOTE = "update pylash_runs set at = {now}, slot_seq = null where id = ?"
+_PROMOTE = """
+update pylash_runs set at = {now}, slot_seq = null
+where id = ? and state = 'queued' and slot_seq is not null"""
 
 _PARK = """
 update pylash_runs set state = 'waiting', at = ?, owner = null, token = null, attempts = 0
@@ -285,10 +287,11 @@ def release_slot(run: int) -> Steps[None]:
     """Give up the slot of a run that stops executing, to the next run that is held for it."""
     for (slot,) in (yield Statement(_FREE_SLOT, (run,))).rows:
         yield Statement(_LOCK_SLOT, (f"slot:{slot}",))
-        for (following,) in (yield Statement(_NEXT_HELD, (slot,))).rows:
-            yield Statement(_TAKE_SLOT, (slot, following))
-            yield Statement(_PROMOTE, (following,))
-            yield Notify("runs")
+        while following := (yield Statement(_NEXT_HELD, (slot,))).rows:
+            if (yield Statement(_PROMOTE, following[0])).changed:  # else it was ended meanwhile
+                yield Statement(_TAKE_SLOT, (slot, following[0][0]))
+                yield Notify("runs")
+                break
 
 
 def _with_slots(rows: list[tuple[Any, ...]]) -> Steps[list[tuple[Any, ...]]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from pylash.durable import WorkerId
+from pylash.durable import WorkerId, scope_from_text
+from pylash.stores.runs import release_slot
 from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
 from pylash.values import encode
 
@@ -47,6 +48,10 @@ update pylash_runs set owner = null, token = null, fence = fence + 1,
 where owner = ? and state = 'running'""".replace(
     "{stuck}", "(select count(*) from pylash_effects e where e.run = pylash_runs.id) <= seen"
 )
+
+# A run that is blocked does not execute: its slot goes to the next.
+_BLOCKED = """
+select id, scope from pylash_runs where id in ({bigints}) and state = 'blocked' order by id"""
 
 _FORGET = "delete from pylash_workers where id = ?"
 
@@ -122,8 +127,11 @@ class SqlWorkers(Port):
         row = (yield Statement(_LOCK_WORKER, (worker,))).rows
         if not row or not (dead or row[0][0]):
             return False
-        yield Statement(_LOCK_RUNS, (worker,))
+        runs = [run for (run,) in (yield Statement(_LOCK_RUNS, (worker,))).rows]
         if (yield Statement(sql, (worker,))).changed:
             yield Notify("runs")
+            for run, scope in (yield Statement(_BLOCKED, (runs,))).rows:
+                yield from release_slot(run)
+                yield Notify(f"process:{scope_from_text(scope).id}")
         yield Statement(_FORGET, (worker,))
         return True

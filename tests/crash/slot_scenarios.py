@@ -1,0 +1,98 @@
+"""Scenarios of crashes: concurrency keys, and workers whose runs are taken over."""
+
+from __future__ import annotations
+
+from pylash.durable import (
+    CancelProcess,
+    Fence,
+    Slot,
+    StartProcess,
+    Success,
+)
+from pylash.stores import SqlStore
+from pylash.stores.workers import _GIVE_UP, _TAKE_OVER, BLOCKED_AFTER
+from tests.crash.process_scenarios import STEP, TARGET, asking, leased, members, work
+from tests.crash.run_scenarios import claimed, owned
+from tests.crash.statements import ALIVE, W1, W2, Scenario, tick
+
+ONE = Slot("key", 1)
+
+
+async def slotted(store: SqlStore) -> None:
+    """Start three processes of which one may run."""
+    await members(store)
+    for n in range(3):
+        await tick()
+        await store.processes.start(StartProcess(work(f"p{n}", slot=ONE)))
+
+
+async def executing(store: SqlStore) -> Fence:
+    """Run the first of them and hold the others back."""
+    await slotted(store)
+    (claim,) = await store.runs.claim(W1, "first", limit=5, targets=[TARGET])
+    return claim.fence
+
+
+async def one_more(store: SqlStore) -> None:
+    await executing(store)
+    await tick()
+    await store.processes.start(StartProcess(work("p3", slot=ONE)))
+
+
+async def parked(store: SqlStore) -> Fence:
+    fence = await executing(store)
+    await store.runs.park(fence, 0)
+    return fence
+
+
+async def progressed(store: SqlStore) -> Fence:
+    fence = await leased(store)
+    await store.journal.record(fence, STEP)
+    return fence
+
+
+async def looping(store: SqlStore) -> None:
+    """Let a process with a slot crash as often as it may."""
+    await slotted(store)
+    for n in range(BLOCKED_AFTER):
+        await store.workers._join(W1, ALIVE, [TARGET])
+        await store.runs.claim(W1, f"claim {n}", limit=5, targets=[TARGET], suspect=n >= 3)
+        if n < BLOCKED_AFTER - 1:
+            await store.workers._take_over(W1, dead=True, sql=_TAKE_OVER)
+
+
+SLOT_SCENARIOS = {
+    "start: slot": Scenario(
+        members, lambda s, _: s.processes.start(StartProcess(work(slot=ONE)), W1)
+    ),
+    "claim: slots": Scenario(
+        slotted, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+    ),
+    "claim: held back": Scenario(
+        one_more, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+    ),
+    "claim: the next": Scenario(
+        parked, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+    ),
+    "park: slot": Scenario(executing, lambda s, f: s.runs.park(f, 0)),
+    "block: slot": Scenario(executing, lambda s, f: s.runs.block(f, "why")),
+    "settle: slot": Scenario(executing, lambda s, f: s.processes.settle(f, f.run, Success(1))),
+    "continue_as: slot": Scenario(
+        executing, lambda s, f: s.processes.continue_as(f, work("p0", slot=ONE))
+    ),
+    "perform: cancel by force, slot": Scenario(
+        executing, asking(CancelProcess("p0", "why", force=True))
+    ),
+    "_take_over": Scenario(
+        claimed, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
+    ),
+    "_take_over: progress": Scenario(
+        progressed, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
+    ),
+    "_take_over: crash loop": Scenario(
+        looping, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
+    ),
+    "_take_over: left": Scenario(
+        owned, lambda s, _: s.workers._take_over(W1, dead=True, sql=_GIVE_UP), same=False
+    ),
+}
