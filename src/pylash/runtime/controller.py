@@ -319,7 +319,8 @@ class JournalController(JournalState, EffectController):
                 flight.rest(None if rest is None else self.now() + rest)
             return status
 
-        resolution = await self._host.live.wait(opening.name, open_wait(), cancel, fence)
+        waiting = self._host.live.wait(opening.name, open_wait(), cancel, fence, flight.wake)
+        resolution = await waiting
         data = encode(resolution)
         opened = self._entries[asked.key]
         self._entries[asked.key] = replace(opened, outcome=data, size=len(data))
@@ -365,10 +366,10 @@ class JournalController(JournalState, EffectController):
         opening = asked.entry(self._host.clock.now())
         take = self._host.store.processes.take_signal
         while True:
-            bell = self._bell()
+            bell = self._bell(flight)
             entry, now = await take(fence, opening, command.name, timeout, wrapped)
             if entry.size:
-                self._bells.discard(bell)
+                self._bells.pop(bell, None)
                 return await self._stand(entry, asked)
             self._entries[asked.key] = entry
             if entry.hash != asked.digest:
@@ -382,32 +383,33 @@ class JournalController(JournalState, EffectController):
     ) -> Outcome:
         opening = asked.entry(self._host.clock.now())
         while True:
-            bell = self._bell()
+            bell = self._bell(flight)
             entry = await self._host.store.processes.watch(fence, opening, command, wrapped)
             if entry.size:
-                self._bells.discard(bell)
+                self._bells.pop(bell, None)
                 return await self._stand(entry, asked)
             self._entries[asked.key] = entry
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
             await self._rest(flight, bell, None, None)
 
-    def _bell(self) -> asyncio.Future[None]:
+    def _bell(self, flight: Flight) -> asyncio.Future[None]:
         """Return what rings when the run is woken: taken before the look, so that nothing is missed."""
         bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._bells.add(bell)
+        self._bells[bell] = flight
         return bell
 
     async def _rest(
         self, flight: Flight, bell: asyncio.Future[None], due: int | None, remaining: int | None
     ) -> None:
         """Wait for the bell, or until due."""
-        flight.rest(due)
+        if not bell.done():
+            flight.rest(due)
         try:
             if remaining is None:
                 await bell
             else:
                 await rung_in_time(bell, self._host.clock, remaining / SECOND)
         finally:
-            self._bells.discard(bell)
+            self._bells.pop(bell, None)
         flight.wake()

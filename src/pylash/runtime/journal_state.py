@@ -25,7 +25,7 @@ from pylash.durable import (
     Journal,
     JournalEntry,
 )
-from pylash.runtime.flights import Board
+from pylash.runtime.flights import Board, Flight
 from pylash.runtime.records import withdrawn
 from pylash.values import ProcessSignalWaitCancelled, decode, digest_for_difference, encode
 
@@ -83,7 +83,7 @@ class JournalState:
         self._entries: dict[str, JournalEntry] = {}
         self._flights = self.board.flights
         self._riders: list[JournalEntry] = []
-        self._bells: set[asyncio.Future[None]] = set()
+        self._bells: dict[asyncio.Future[None], Flight] = {}
 
     def adopt(self, attached: Attached) -> None:
         """Take a run that was claimed already, with its journal."""
@@ -94,9 +94,10 @@ class JournalState:
 
     def woken(self) -> None:
         """Look again: somebody made progress possible."""
-        bells, self._bells = self._bells, set()
-        for bell in bells:
+        bells, self._bells = self._bells, {}
+        for bell, flight in bells.items():
             if not bell.done():
+                flight.wake()  # at once: a run that has something to do is not parked
                 bell.set_result(None)
 
     def recorded(self, key: str) -> bool:
@@ -105,6 +106,13 @@ class JournalState:
         if entry is None or entry.size:
             return entry is not None
         return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
+
+    def is_pending(self, key: str) -> bool:
+        """Return whether the effect of key is under way, and can be cancelled."""
+        flight = self._flights.get(key)
+        if flight is None or flight.recording:
+            return False
+        return flight.resting or not self.recorded(key)
 
     def ride(self, key: str, make: Callable[[], Any]) -> Any:
         """Return the value recorded under key, or make one that is recorded with the next effect."""
@@ -143,6 +151,7 @@ class JournalState:
         flights = [self._flights[key] for key in keys if key in self._flights]
         flights = [flight for flight in flights if not flight.recording]
         verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        riders, self._riders = self._riders, []
         cancelled = []
         for flight in flights:
             flight.verdict = verdict
@@ -151,7 +160,7 @@ class JournalState:
             cancelled.append(replace(known, outcome=data, size=len(data), ended=now))
         made = [_decided(key, value, now) for key, value in decisions.items()]
         try:
-            delivered = await self._journal.deliver(fence, made, cancelled)
+            delivered = await self._journal.deliver(fence, [*riders, *made], cancelled)
             for entry in (*made, *(one for one in cancelled if one.key in delivered)):
                 self._entries[entry.key] = entry
             for flight in flights:
@@ -173,7 +182,8 @@ class JournalState:
         opening = self._entries.get(key) or asked_of(envelope, key).entry(now)
         data = withdrawn(_cancel_code(opening))
         entry = replace(opening, outcome=data, size=len(data), ended=now)
-        delivered = await self._journal.deliver(self._attached.fence, [], [entry])
+        riders, self._riders = self._riders, []
+        delivered = await self._journal.deliver(self._attached.fence, riders, [entry])
         if key in delivered:
             self._entries[key] = entry
         return key in delivered

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -44,7 +44,8 @@ class LiveWaits:
         self._clock = clock
         self._entropy = entropy
         self._names: dict[str, WaitName] = {}
-        self._waiters: defaultdict[str, set[asyncio.Future[WaitStatus]]] = defaultdict(set)
+        self._waiters: defaultdict[str, dict[asyncio.Future[WaitStatus], Callable[[], None]]]
+        self._waiters = defaultdict(dict)
         self._suspects: set[str] = set()
         self._wake = asyncio.Event()
         self._unsubscribe = store.subscribe(self._hear)
@@ -60,10 +61,16 @@ class LiveWaits:
         opening: Awaitable[WaitStatus],
         cancel: Cancellation | None,
         fence: Fence | None = None,
+        heard: Callable[[], None] = lambda: None,
     ) -> Resolution:
-        """Open the wait and return how it ended; a cancel or a deadline is an end of its own."""
-        with self._registered(name) as ended:
+        """Open the wait and return how it ended; a cancel or a deadline is an end of its own.
+
+        ``heard`` is called the moment its end is known here, before anyone goes on.
+        """
+        with self._registered(name, heard) as ended:
             status = await opening
+            if ended.done():
+                heard()
             while status.terminal is None and not status.revoked:
                 if await cancelled_first(self._until(status, ended), cancel):
                     status = await self._cancelled(name, fence)
@@ -111,15 +118,17 @@ class LiveWaits:
     # --- hints ---
 
     @contextmanager
-    def _registered(self, name: WaitName) -> Iterator[asyncio.Future[WaitStatus]]:
+    def _registered(
+        self, name: WaitName, heard: Callable[[], None]
+    ) -> Iterator[asyncio.Future[WaitStatus]]:
         future: asyncio.Future[WaitStatus] = asyncio.get_running_loop().create_future()
         waiters = self._waiters[name.id]
         self._names[name.id] = name
-        waiters.add(future)
+        waiters[future] = heard
         try:
             yield future
         finally:
-            waiters.discard(future)
+            waiters.pop(future, None)
             if not waiters and self._waiters.get(name.id) is waiters:
                 del self._waiters[name.id], self._names[name.id]
 
@@ -133,8 +142,9 @@ class LiveWaits:
 
     def _deliver(self, wait: str, status: WaitStatus) -> None:
         self._suspects.discard(wait)
-        for future in self._waiters.get(wait, ()):
+        for future, heard in self._waiters.get(wait, {}).items():
             if not future.done():
+                heard()
                 future.set_result(status)
 
     async def _look_forever(self) -> None:
@@ -151,13 +161,11 @@ class LiveWaits:
             suspects, self._suspects = self._suspects, set()
             names = [self._names[wait] for wait in suspects if wait in self._names]
             if names:
-                await self._look(names)
+                with suppress(StoreError):  # it is away for the moment; the net will look again
+                    await self._look(names)
 
     async def _look(self, names: list[WaitName]) -> None:
-        try:
-            seen = await self._store.waits.look(names)
-        except StoreError:  # it is away for the moment; the net will look again
-            return
+        seen = await self._store.waits.look(names)
         for wait, status in seen.items():
             if status.terminal is not None or status.revoked:
                 self._deliver(wait, status)

@@ -191,7 +191,7 @@ class Worker:
             if run.journal is not None:
                 run.journal.woken()
         elif kind == "cancel" and (run := self.live.get(int(rest))) is not None:
-            self._tasks.serve(self._look(run))
+            self._tasks.serve(self._look_soon(run))
         elif not topic:
             self._kick.set()
             self._suspect_everything.set()
@@ -367,11 +367,14 @@ class Worker:
 
     async def _look(self, run: ProcessRun) -> None:
         """Look whether the process was asked to end."""
-        with suppress(StoreError):
-            asked, _ = await self._host.store.processes.look(run.id)
-            if asked:
-                with suppress(Detached):
-                    await run.cancel()
+        asked, _ = await self._host.store.processes.look(run.id)
+        if asked:
+            with suppress(Detached):
+                await run.cancel()
+
+    async def _look_soon(self, run: ProcessRun) -> None:
+        with suppress(StoreError):  # the net will look again
+            await self._look(run)
 
     async def _look_forever(self) -> None:
         """Look at every live run now and then: a hint may have been lost."""
@@ -397,9 +400,12 @@ class Worker:
                 await self._relook(run, wake_seq)
 
     async def _relook(self, run: ProcessRun, wake_seq: int) -> None:
-        """Look at everything the run waits for; the count was read before."""
-        run.wake_seq = wake_seq
+        """Look at everything the run waits for; the count was read before.
+
+        It counts as seen when everything was looked at: until then the run cannot be parked.
+        """
         if run.journal is not None:
             await self._host.live.look_at(run.journal.open_wait_names())
             run.journal.woken()
         await self._look(run)
+        run.wake_seq = max(run.wake_seq, wake_seq)
