@@ -3,15 +3,17 @@
 Rule 1. A key is taken when a method is called, in the order of the text.
 Rule 2. A namespace belongs to one task: two branches never number each other's names.
 Rule 3. Only who was first may depend on timing, and that is recorded.
+Rule 4. A branch is cancelled where it waits: at an effect, or at the branches it waits for. Then it
+        hears of it when they have ended, whatever came of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from weakref import ref
 
 from pylash.durable import replay_key
@@ -29,11 +31,28 @@ CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=
 """The branch whose context a task has. Tasks that a branch starts by itself have it too."""
 
 
+class Joining(NamedTuple):
+    """The branches another one waits for, all or the first; ``whole``: for the group of that key."""
+
+    group: str
+    branches: Sequence[Branch]
+    until: str
+    whole: bool
+
+
 class Branch:
     """One task of a run."""
 
-    def __init__(self, run: ProcessRun, path: tuple[str | tuple[str, int], ...] = ()) -> None:
+    def __init__(
+        self,
+        run: ProcessRun,
+        path: tuple[str | tuple[str, int], ...] = (),
+        parent: Branch | None = None,
+    ) -> None:
         self._run = ref(run)  # which has us
+        self.parent = parent
+        self.joining: Joining | None = None
+        self.held = False
         self.path = path
         self.name = replay_key(*path)
         self.task: asyncio.Task[Any] | None = None
@@ -57,11 +76,38 @@ class Branch:
         """Return the replay key of parts in this branch."""
         return replay_key(*self.path, *parts)
 
-    def leaves(self) -> list[Branch]:
-        """Return the branches below this one that have none below them."""
-        if not self.children:
-            return [self]
-        return [leaf for child in self.children for leaf in child.leaves()]
+    def stops(self) -> tuple[list[Branch], list[str]]:
+        """Return where a cancel finds this branch: branches at effects, and groups waited for."""
+        if self.joining is None:
+            return [self], []
+        leaves: list[Branch] = []
+        groups = [self.joining.group] if self.joining.whole else []
+        for branch in self.joining.branches:
+            if branch in self.children:
+                found, inner = branch.stops()
+                leaves += found
+                groups += inner
+        return leaves, groups
+
+    def waits(self, is_pending: Callable[[str], bool]) -> bool:
+        """Return whether this branch, and whatever it waits for, goes on only if others do something."""
+        if self.joining is None:
+            return self.held or (bool(self.pending) and all(map(is_pending, self.pending)))
+        left = [branch for branch in self.joining.branches if branch in self.children]
+        whole = len(left) == len(self.joining.branches)
+        joined = not left if self.joining.until == asyncio.ALL_COMPLETED else not whole
+        return not joined and all(branch.waits(is_pending) for branch in left)
+
+    def waiting_above(self) -> Branch | None:
+        """Return the branch that waits for this one and is to be cancelled."""
+        branch = self
+        while (above := branch.parent) is not None and above.joining is not None:
+            if branch not in above.joining.branches:
+                return None
+            if above.cancelling:
+                return above
+            branch = above
+        return None
 
     def below(self) -> list[Branch]:
         """Return every branch below this one."""
@@ -112,7 +158,7 @@ class BranchTask(Generic[T]):
         return self._task.result()
 
     async def _joined(self) -> T:
-        await self._group.joined([self._task])
+        await self._group.joined([self._task], whole=False)
         return self._task.result()
 
 
@@ -126,16 +172,17 @@ class Group:
         self._key = parent.key(part)
         self.branches: list[Branch] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        self._decision = run.controller_decision(self._key)
-        self._flagged = set(self._decision["cancelled"]) if self._decision else set()
+        self._decision = run.decided(self._key)
+        if run.decided(cancel_key(self._key)) is not None:
+            parent.cancelling = False  # it was passed on to us
 
     def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Start work in a branch of its own."""
         name, count = self._part
         numbered = f"{name}#{count}" if count > 1 else name
-        branch = Branch(self._run, (*self._parent.path, f"{numbered}.{len(self.tasks)}"))
+        path = (*self._parent.path, f"{numbered}.{len(self.tasks)}")
+        branch = Branch(self._run, path, self._parent)
         task = self._run.start_branch(branch, self._parent, _awaited(work))
-        branch.cancelling = branch.cancelling or branch.name in self._flagged
         self.branches.append(branch)
         self.tasks.append(task)
         return task
@@ -163,10 +210,11 @@ class Group:
         if winner is None:
             done, _ = await self.joined(self.tasks, asyncio.FIRST_COMPLETED)
             winner = next(n for n, task in enumerate(self.tasks) if task in done)
-            if not self.tasks[winner].cancelled():
+            interrupted = self._key in self._run.interrupted
+            if not (interrupted or self.tasks[winner].cancelled()):
                 await self._decide(winner)
         await self.joined(self.tasks)
-        if self.tasks[winner].cancelled():
+        if self.tasks[winner].cancelled() or self._key in self._run.interrupted:
             raise asyncio.CancelledError
         return self.tasks[winner].result()
 
@@ -177,13 +225,21 @@ class Group:
         await self.joined(self.tasks)
 
     async def joined(
-        self, tasks: Sequence[asyncio.Task[Any]], until: str = asyncio.ALL_COMPLETED
+        self,
+        tasks: Sequence[asyncio.Task[Any]],
+        until: str = asyncio.ALL_COMPLETED,
+        *,
+        whole: bool = True,
     ) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
-        """Wait for tasks as one of the run's waits."""
+        """Wait for tasks as one of the run's waits; ``whole``: for the group, and not for one of it."""
+        known = zip(self.branches, self.tasks, strict=True)
+        branches = [branch for branch, task in known if task in tasks]
+        self._parent.joining = Joining(self._key, branches, until, whole)
         self._run.rest(self._parent)
         try:
             done, pending = await asyncio.wait(tasks, return_when=until)
         finally:
+            self._parent.joining = None
             self._run.work(self._parent)
         if any(branch.was_cancelled for branch in self.branches):
             self._parent.cancelling = False  # it was delivered below
@@ -218,8 +274,14 @@ class Group:
         self._decision = await self._run.cancel_branches(others, self._key, {"first": first})
 
     def _raise_if_cancelled(self, failed: int | None) -> None:
-        if failed is None and any(task.cancelled() for task in self.tasks):
+        cancelled = failed is None and any(task.cancelled() for task in self.tasks)
+        if cancelled or self._key in self._run.interrupted:
             raise asyncio.CancelledError
+
+
+def cancel_key(group: str = "") -> str:
+    """Return the key under which it is recorded that a run was cancelled, or that a group was told."""
+    return f"!cancel {group}" if group else "!cancel"
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -104,6 +104,8 @@ class Flight:
             if not caller.done():
                 caller.set_exception(error)
         if not self.recording and self._task is not None:
+            work = self._work  # never begun, if it is cancelled before its first step
+            self._task.add_done_callback(lambda _: work.close())
             self._task.cancel()
 
     def abandon(self) -> None:
@@ -127,9 +129,7 @@ class Flight:
         try:
             outcome = await work
             if self.verdict is not None:
-                await asyncio.wait(
-                    (self.verdict,)
-                )  # being cancelled must not cancel it: others wait too
+                await asyncio.wait((self.verdict,))  # others wait for it: it is not cancelled with us
         except asyncio.CancelledError:
             self._leave()
             for caller in self._callers:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from pylash.durable import (
@@ -27,15 +28,12 @@ from pylash.durable import (
     RuntimeScope,
     envelope,
 )
-from pylash.runtime.branches import Branch, current_branch, spawned
+from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
 from pylash.tasks import TaskOwner
 from pylash.values import DurabilityError, LashError, StoreError
 
 T = TypeVar("T")
-
-CANCEL: Final = "!cancel"
-"""The key under which the delivery of a cancel is recorded."""
 
 MAX_REFUSALS: Final = 50
 """How often a closed context refuses before it holds the caller for ever: it may be in a loop."""
@@ -108,16 +106,17 @@ class ProcessRun:
         self._busy = 1
         self._refusals = 0
         self._taking: asyncio.Task[None] | None = None
+        self.interrupted: set[str] = set()
         self._flagged: set[str] = set()
         self._warned = False
+        self._delivering = 0
+        self._held: asyncio.Future[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._turnstile = None if controller.supports_concurrent_effects else asyncio.Lock()
         if self.journal is not None:
             self.journal.board.changed = self._changed
-            delivered = self.journal.decision(CANCEL)
-            if delivered is not None:
-                self.cancelled = True
-                self._flagged = set(delivered["cancelled"])
-                self.root.cancelling = "" in self._flagged
+            self.cancelled = self.decided(cancel_key()) is not None
+            self.root.cancelling = "" in self._flagged
 
     @property
     def replaying(self) -> bool:
@@ -151,8 +150,10 @@ class ProcessRun:
         )
         if branch is None:
             self._warn(name)
-        elif branch.cancelling and self.journal is not None and not self.journal.recorded(key):
-            await self._withdraw(branch, asked)
+        elif self.journal is not None and not self.journal.recorded(key):
+            await self._hold(branch)
+            if branch.cancelling:
+                await self._withdraw(branch, asked)
         pending = (branch or owner).pending
         pending.add(key)
         self.rest(branch)
@@ -177,6 +178,47 @@ class ProcessRun:
         except (DurabilityError, StoreError) as error:
             self.close(error)
             raise Detached from error
+
+    async def _hold(self, branch: Branch) -> None:
+        """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
+        while branch.waiting_above() is not None:
+            branch.held = True
+            self._held = self._held or asyncio.get_running_loop().create_future()
+            self.rest(branch)
+            try:
+                await asyncio.wait((self._held,))
+            finally:
+                branch.held = False
+                self.work(branch)
+            await self.gate()
+
+    def _tell_soon(self) -> None:
+        """Pass a cancel on from a branch that waits for others to those, once they all wait."""
+        assert self.journal is not None
+        for branch in (self.root, *self.root.below()):
+            told = branch.cancelling and branch.joining is not None
+            if told and branch.waits(self.journal.is_pending):
+                self._telling = self.tasks.start(self._tell(branch))
+                return
+
+    async def _tell(self, branch: Branch) -> None:
+        joining = branch.joining
+        assert self.journal is not None
+        try:
+            if joining is not None and branch.waits(self.journal.is_pending):
+                branch.cancelling = False
+                if self.journal.decision(cancel_key(joining.group)) is None:
+                    with suppress(Detached):
+                        await self.cancel_branches([branch], cancel_key(joining.group), {})
+        finally:
+            self._telling = None
+            self._release()
+            self._changed()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.set_result(None)
 
     async def _withdraw(self, branch: Branch, asked: Any) -> None:
         """Deliver a cancel at an effect that has not begun."""
@@ -230,9 +272,13 @@ class ProcessRun:
             self._busy -= 1
             self._changed()
 
-    def controller_decision(self, key: str) -> Any:
-        """Return what was decided under key."""
-        return None if self.journal is None else self.journal.decision(key)
+    def decided(self, key: str) -> Any:
+        """Return what was decided under key, and remember whom it cancels."""
+        decision = None if self.journal is None else self.journal.decision(key)
+        if decision is not None:
+            self._flagged.update(decision["cancelled"])
+            self.interrupted.update(decision["groups"])
+        return decision
 
     # --- idle ---
 
@@ -250,7 +296,10 @@ class ProcessRun:
 
     def _changed(self) -> None:
         board = None if self.journal is None else self.journal.board
-        idle = board is not None and not (self._busy or board.flying) and bool(board.flights)
+        if (self._flagged or self.cancelled) and self._telling is None and not self.closed:
+            self._tell_soon()
+        busy = self._busy or self._delivering or self._held or self._telling
+        idle = board is not None and not (busy or board.flying) and bool(board.flights)
         if idle and not self.is_idle and not self.closed:
             self.is_idle = True
             self._slots.idle(self)
@@ -274,11 +323,13 @@ class ProcessRun:
 
     async def cancel(self) -> None:
         """Deliver a cancel at whatever the run waits for, once."""
+        while self.parking is not None:
+            await asyncio.wait((self.parking,))
         if self.cancelled or self.closed or self.journal is None:
             return
         self.cancelled = True
         try:
-            await self.cancel_branches(self.root.leaves(), CANCEL, {})
+            await self.cancel_branches([self.root], cancel_key(), {})
         except (DurabilityError, StoreError) as error:
             self.close(error)
 
@@ -286,21 +337,38 @@ class ProcessRun:
         self, branches: Sequence[Branch], key: str, decision: dict[str, Any]
     ) -> dict[str, Any]:
         """Record a decision, and cancel branches where they wait; the others at their next effect."""
-        leaves = [leaf for branch in branches for leaf in branch.leaves()]
-        decided = {**decision, "cancelled": sorted(leaf.name for leaf in leaves)}
+        leaves: list[Branch] = []
+        groups: list[str] = []
+        for branch in branches:
+            if self.journal is None or branch.waits(self.journal.is_pending):
+                found, inner = branch.stops()
+                leaves += found
+                groups += inner
+            else:
+                leaves.append(branch)  # it goes on by itself: told when it comes to wait
+        names = sorted(leaf.name for leaf in leaves)
+        decided = {**decision, "cancelled": names, "groups": sorted(groups)}
+        self._flagged.update(names)
+        self.interrupted.update(groups)
         for leaf in leaves:
             leaf.cancelling = True
-        keys = [pending for leaf in leaves for pending in sorted(leaf.pending)]
         if self.journal is None:
             for leaf in leaves:
                 if leaf.task is not None:
                     leaf.task.cancel()
             return decided
+        pending = (key for leaf in leaves for key in sorted(leaf.pending))
+        keys = [key for key in pending if self.journal.is_pending(key)]
+        self._delivering += 1
+        self._changed()  # it is not parked before they have heard of it
         try:
             await self.journal.deliver({key: decided}, keys)
         except (DurabilityError, StoreError) as error:
             self.close(error)
             raise Detached from error
+        finally:
+            self._delivering -= 1
+            self._changed()
         return decided
 
     # --- the end of this execution ---
@@ -311,6 +379,7 @@ class ProcessRun:
             return
         self.closed = True
         self.trouble = trouble
+        self._release()
         if self.journal is not None:
             self.journal.break_off(Detached())
 
@@ -343,7 +412,8 @@ class ProcessRun:
     def until(self) -> Instant | None:
         """Return when a parked run must be looked at again."""
         assert self.journal is not None
-        times = [at for at in (self.journal.next_due(), self.deadline) if at is not None]
+        deadline = None if self.cancelled else self.deadline
+        times = [at for at in (self.journal.next_due(), deadline) if at is not None]
         return Instant(min(times)) if times else None
 
     def remaining(self) -> float | None:
