@@ -59,7 +59,6 @@ class Branch:
         self.pending: set[str] = set()
         self.children: set[Branch] = set()
         self.cancelling = False
-        self.was_cancelled = False
         self._counts: Counter[str] = Counter()
 
     @property
@@ -241,8 +240,6 @@ class Group:
         finally:
             self._parent.joining = None
             self._run.work(self._parent)
-        if any(branch.was_cancelled for branch in self.branches):
-            self._parent.cancelling = False  # it was delivered below
         await self._run.gate()
         return done, pending
 

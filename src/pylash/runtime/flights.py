@@ -129,7 +129,9 @@ class Flight:
         try:
             outcome = await work
             if self.verdict is not None:
-                await asyncio.wait((self.verdict,))  # others wait for it: it is not cancelled with us
+                await asyncio.wait(
+                    (self.verdict,)
+                )  # others wait for it: it is not cancelled with us
         except asyncio.CancelledError:
             self._leave()
             for caller in self._callers:

@@ -161,7 +161,6 @@ class ProcessRun:
             return await self._executed(asked, local)
         except asyncio.CancelledError:
             (branch or owner).cancelling = False
-            (branch or owner).was_cancelled = True
             raise
         finally:
             pending.discard(key)
@@ -230,7 +229,6 @@ class ProcessRun:
             raise Detached from error
         branch.cancelling = False
         if delivered:
-            branch.was_cancelled = True
             raise asyncio.CancelledError
 
     async def _admit(self) -> None:
@@ -258,7 +256,7 @@ class ProcessRun:
     ) -> asyncio.Task[T]:
         """Start a branch of the run."""
         parent.children.add(branch)
-        branch.cancelling = parent.cancelling or branch.name in self._flagged
+        branch.cancelling = branch.name in self._flagged
         self._busy += 1
         return spawned(self._branch(branch, parent, work), branch, self.tasks)
 
