@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -94,3 +96,37 @@ def test_a_host_without_static_scopes_gives_none() -> None:
     assert not host.supports_durable_effects
     assert host.supports_concurrent_effects
     assert not host.requires_durable_attachment_store
+
+
+async def test_registry_work_outlives_its_caller() -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def work(_command: object, _timeout: int | None) -> str:
+        begun.set()
+        await asyncio.sleep(0.01)
+        done.set()
+        return "kept"
+
+    command = Process({"do": "list", "holder": {"type": "session", "session_id": "s"}})
+    asked = envelope(command, scope=RuntimeScope(), effect_id="p", replay_key="p")
+    async with asyncio.TaskGroup() as group:
+        host = InlineHost()
+        caller = group.create_task(_ignored(host.execute(asked, process_executor(work))))
+        await begun.wait()
+        caller.cancel()
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def _ignored(work: Awaitable[object]) -> None:
+    await work
+
+
+async def test_registry_work_that_breaks_is_told_with_its_code() -> None:
+    async def work(_command: object, _timeout: int | None) -> None:
+        raise OSError("gone")
+
+    command = Process({"do": "list", "holder": {"type": "session", "session_id": "s"}})
+    asked = envelope(command, scope=RuntimeScope(), effect_id="p", replay_key="p")
+    with pytest.raises(LashError) as caught:
+        await InlineHost().execute(asked, process_executor(work))
+    assert caught.value.code == "runtime_effect_process_task_join"
