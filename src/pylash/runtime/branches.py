@@ -97,6 +97,14 @@ class Branch:
         joined = not left if self.joining.until == asyncio.ALL_COMPLETED else not whole
         return not joined and all(branch.waits(is_pending) for branch in left)
 
+    def is_joined_by(self, branch: Branch) -> bool:
+        """Return whether this branch goes on now that branch, which it may wait for, has ended."""
+        if self.joining is None or branch not in self.joining.branches:
+            return False
+        if self.joining.until == asyncio.FIRST_COMPLETED:
+            return True
+        return not any(other in self.children for other in self.joining.branches)
+
     def waiting_above(self) -> Branch | None:
         """Return the branch that waits for this one and is to be cancelled."""
         branch = self
@@ -238,8 +246,9 @@ class Group:
         try:
             done, pending = await asyncio.wait(tasks, return_when=until)
         finally:
-            self._parent.joining = None
-            self._run.work(self._parent)
+            if self._parent.joining is not None:  # else the branch that ended last said so for us
+                self._parent.joining = None
+                self._run.work(self._parent)
         await self._run.gate()
         return done, pending
 

@@ -21,7 +21,14 @@ from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
 from pylash.tasks import TaskOwner
-from pylash.values import DurabilityError, LashError, LeaseLost, ProcessTimeout, StoreError
+from pylash.values import (
+    DurabilityError,
+    LashError,
+    LeaseLost,
+    Misuse,
+    ProcessTimeout,
+    StoreError,
+)
 
 STORE_AWAY_SECONDS: Final = 0.2
 
@@ -67,10 +74,15 @@ class Execution:
             return await self._cancelled(run, error)
         except ContinueAs as again:
             return again
+        except BaseExceptionGroup as group:
+            continued = group.subgroup(ContinueAs)
+            return failure_of(group) if continued is None else first_of(continued)
         except StoreError as error:  # not the program's: its environment could not be read
             run.close(error)
             return None
-        except Exception as error:  # noqa: BLE001 - user code: every failure is its outcome
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
             return failure_of(error)
 
     async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
@@ -100,8 +112,13 @@ class Execution:
             await self._persist(run, lambda: processes.continue_as(run.fence, registration))
         elif end is not None:
             number = run.record.number
-            if await self._persist(run, lambda: processes.settle(run.fence, number, end)):
-                return end
+            try:
+                settled = await self._persist(run, lambda: processes.settle(run.fence, number, end))
+            except Misuse as error:  # it cannot be written as it is
+                broken = failure_of(error)
+                await self._persist(run, lambda: processes.settle(run.fence, number, broken))
+                return broken
+            return end if settled else None
         return None
 
     async def _detached(self, run: ProcessRun) -> None:
@@ -140,3 +157,9 @@ class Execution:
             with suppress(LashError):
                 command = CancelProcess(run.id, "its timeout is over")
                 await self._host.store.processes.perform(command)
+
+
+def first_of(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:
+    """Return the first of the exceptions in a group, however deep."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pylash.durable import Failure
+from pylash.runtime.records import clean as _clean
+from pylash.runtime.records import message_of
 from pylash.values import (
     LashError,
     ProcessFailed,
@@ -15,14 +17,14 @@ from pylash.values import (
 )
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Return how a process failed."""
     if isinstance(error, ProcessRecoveryFailed):
         return Failure("recovery", error.code, error.message)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):
-        return Failure(name, error.code, error.message, _raw(error.data))
-    return Failure(name, ProcessFailed.default_code, str(error) or name, _raw(error.args))
+        return Failure(_clean(name), _clean(str(error.code)), message_of(error), _raw(error.data))
+    return Failure(_clean(name), ProcessFailed.default_code, message_of(error), _raw(error.args))
 
 
 def _raw(value: Any) -> Any:

@@ -49,6 +49,7 @@ class Flight:
         self.verdict: asyncio.Future[None] | None = None
         self._board = board
         self._task: asyncio.Task[None] | None = None
+        self._landing = 0
         self._callers: list[asyncio.Future[Outcome]] = []
         board.flights[opening.key] = self
         board.count(1)
@@ -94,15 +95,16 @@ class Flight:
                 self._work.close()  # if it was cancelled before its first step
             raise
         finally:
+            if self._landing:
+                self._landing -= 1
+                self._board.flying -= 1  # whoever was told goes on now, and says so itself
             del caller  # its exception holds this frame, which would hold it
 
     def break_off(self, error: BaseException) -> None:
         """Raise error where the effect is awaited; what was under way is cancelled."""
-        self._leave()
-        callers, self._callers = self._callers, []
+        callers = self._landed()
         for caller in callers:
-            if not caller.done():
-                caller.set_exception(error)
+            caller.set_exception(error)
         if not self.recording and self._task is not None:
             work = self._work  # never begun, if it is cancelled before its first step
             self._task.add_done_callback(lambda _: work.close())
@@ -117,6 +119,17 @@ class Flight:
             self._work.close()
         for caller in self._callers:
             caller.cancel()
+
+    def _landed(self) -> list[asyncio.Future[Outcome]]:
+        """Return the callers to tell; until they go on, the flight counts as flying."""
+        callers = [caller for caller in self._callers if not caller.done()]
+        self._callers = []
+        if self._board.flights.get(self.opening.key) is self:
+            self.wake()
+            self._landing += len(callers)
+            self._board.flying += len(callers)
+            self._leave()
+        return callers
 
     def _leave(self) -> None:
         flights = self._board.flights
@@ -140,18 +153,15 @@ class Flight:
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
             self._fail(error)
         else:
-            self._leave()
-            for number, caller in enumerate(self._callers):
-                if not caller.done():  # nobody shares a value that others may change
-                    caller.set_result(copy.deepcopy(outcome) if number else outcome)
+            for number, caller in enumerate(self._landed()):
+                # Nobody shares a value that others may change.
+                caller.set_result(copy.deepcopy(outcome) if number else outcome)
         finally:
             self._task = None  # how it ended holds its frames, which would hold it
 
     def _fail(self, error: BaseException) -> None:
-        self._leave()
-        callers, self._callers = self._callers, []
+        callers = self._landed()
         if not callers:
             _log.warning("an effect failed after its callers had left: %s", error)
         for caller in callers:
-            if not caller.done():
-                caller.set_exception(error)
+            caller.set_exception(error)

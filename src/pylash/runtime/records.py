@@ -101,7 +101,7 @@ class Performed(msgspec.Struct, frozen=True):
 
     data: bytes
     record: Record
-    cause: Exception | None = None
+    cause: BaseException | None = None
 
     def answer(self, kind: EffectKind) -> Outcome:
         """Return the outcome, or raise the failure, with the traceback of its cause."""
@@ -127,7 +127,7 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
 def _storable(key: str) -> bool:
     if len(key) > MAX_KEY or "\0" in key:
         return False
-    return key.isascii() or _clean(key) == key
+    return key.isascii() or clean(key) == key
 
 
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
@@ -140,7 +140,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
     except _NEVER_RECORDED:
         raise
-    except Exception as error:  # noqa: BLE001 - user code: every failure is an outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: every failure is an outcome
         return failed(error, kind)
     finally:
         _inside.pop(task, None)
@@ -170,12 +170,12 @@ def _refuse(outcome: Outcome) -> None:
         refuse(getattr(outcome, field), path)
 
 
-def failed(error: Exception, kind: EffectKind) -> Performed:
+def failed(error: Exception | SystemExit, kind: EffectKind) -> Performed:
     """Return the record of a failure."""
     failure = Failed(
         _code(error, kind),
-        _message(error),
-        _clean(type(error).__name__),
+        message_of(error),
+        clean(type(error).__name__),
         _data(error),
         bool(getattr(error, FINAL, False)),
     )
@@ -207,12 +207,12 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
     raise LashError.restore(record.code, record.message, record.data)
 
 
-def _code(error: Exception, kind: EffectKind) -> str:
+def _code(error: BaseException, kind: EffectKind) -> str:
     match error:
         case StoreError():
             return RuntimeStore.default_code
         case LashError():
-            return _clean(str(error.code))
+            return clean(str(error.code))
         case PluginError():
             return Plugin.default_code
         case _ if kind is EffectKind.DURABLE_STEP:
@@ -221,16 +221,17 @@ def _code(error: Exception, kind: EffectKind) -> str:
             return EffectFailed.default_code
 
 
-def _message(error: Exception) -> str:
+def message_of(error: BaseException) -> str:
+    """Return what an exception says, as it can be stored."""
     if isinstance(error, LashError):
-        return _clean(str(error.message))
+        return clean(str(error.message))
     try:
-        return _clean(str(error)) or type(error).__name__
+        return clean(str(error)) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         return type(error).__name__
 
 
-def _data(error: Exception) -> Any:
+def _data(error: BaseException) -> Any:
     """Return what goes with the failure, if it will be the same when it is read back."""
     try:
         return round_trip(error.data) if isinstance(error, LashError) else None
@@ -238,5 +239,6 @@ def _data(error: Exception) -> Any:
         return None
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Return text without what no database stores."""
     return text.encode("utf-8", "replace").decode()

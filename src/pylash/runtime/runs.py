@@ -267,7 +267,10 @@ class ProcessRun:
             return await work
         finally:
             parent.children.discard(branch)
-            self._busy -= 1
+            if parent.is_joined_by(branch):
+                parent.joining = None  # it goes on: in our place, so that nobody parks in between
+            else:
+                self._busy -= 1
             self._changed()
 
     def decided(self, key: str) -> Any:
