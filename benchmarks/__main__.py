@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.databases import RESULTS, file_system, postgres_server, work_folder
-from benchmarks.lines import Measure, lines_of
+from benchmarks.lines import lines_of
+from benchmarks.measures import Measure, named
 from benchmarks.rounds import Plan, Run, run_rounds, say
-from benchmarks.scores import TARGETS, as_json, reached, scores
+from benchmarks.scores import as_json, scores
 from benchmarks.table import report
+from benchmarks.targets import TARGETS
 
 ROUNDS: Final = 5
 QUICK_ROUNDS: Final = 2
@@ -50,14 +52,7 @@ def main() -> int:
         "rounds": run.plan.rounds,
         "facts": facts,
         "lines": [as_json(score) for score in found],
-        "targets": {
-            target.name: {
-                "wanted": target.wanted,
-                "base": target.base,
-                "is": reached(target, found),
-            }
-            for target in TARGETS
-        },
+        "targets": [{"name": target.name, **target.as_json(found)} for target in TARGETS],
         "left_out": run.missing | run.failed,
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +65,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="two rounds with little work")
     parser.add_argument(
-        "--only", type=measures, default=set(Measure), metavar="A,B,C", help="measure only these"
+        "--only",
+        type=measures,
+        default=set(Measure),
+        metavar="A,B,C",
+        help="measure only these (D is D1 and D2)",
     )
     parser.add_argument(
         "--json",
@@ -83,11 +82,14 @@ def _options() -> argparse.Namespace:
 
 
 def measures(text: str) -> set[Measure]:
-    return {Measure(name.strip().upper()) for name in text.split(",")}
+    try:
+        return named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _measured(options: argparse.Namespace) -> Run:
-    lines = tuple(lines_of(options.only))
+    lines = tuple(lines_of(options.only, quick=options.quick))
     with work_folder() as folder:
         if file_system(folder) in IN_MEMORY:
             say("!!! THIS FOLDER IS IN MEMORY: nothing is synced, and the figures mean nothing")

@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class Contender:
 
     @property
     def file(self) -> Path:
-        """The file of an SQLite URL."""
+        """The file of an SQLite URL, or the folder of a contender with its own storage."""
         return Path(self.url.removeprefix("sqlite:///"))
 
     async def open(self) -> Facts:
@@ -74,6 +74,72 @@ class Contender:
         """Measure C: milliseconds from resolving to going on, for each of ``load.steps`` waits."""
         raise NotImplementedError
 
+    async def start(self, load: Load) -> list[float]:
+        """Measure D1: milliseconds from starting an empty process to its result."""
+        raise NotImplementedError
+
+    async def starts(self, load: Load) -> list[float]:
+        """Measure D2: processes per second that ``load.scopes`` callers start and see finish."""
+        raise NotImplementedError
+
+    async def signal_live(self, load: Load) -> list[float]:
+        """Measure E1: milliseconds from a signal to the result of a process in memory."""
+        raise NotImplementedError
+
+    async def signal_parked(self, load: Load) -> list[float]:
+        """Measure E2: milliseconds from a signal to the result of a process not in memory."""
+        raise NotImplementedError
+
+    async def recovery(self, load: Load) -> list[float]:
+        """Measure G: seconds until ``load.scopes`` killed processes are finished by a new worker.
+
+        Each has ``load.steps`` recorded steps and is inside one more. The figure is for 1,000.
+        """
+        raise NotImplementedError
+
+    async def replay(self, load: Load) -> list[float]:
+        """Measure H: milliseconds from resuming a process to its next step, ``load.scopes`` times.
+
+        The process has ``load.steps`` recorded steps.
+        """
+        raise NotImplementedError
+
+
+async def timed(work: Awaitable[Any]) -> float:
+    """Return how many milliseconds work takes."""
+    started = time.perf_counter()
+    await work
+    return (time.perf_counter() - started) * 1_000
+
+
+async def started_by(load: Load, start: Callable[[], Awaitable[Any]]) -> list[float]:
+    """Let many callers start one process after another; return the processes per second."""
+
+    async def caller() -> None:
+        for _ in range(load.steps):
+            await start()
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(load.scopes):
+            group.create_task(caller())
+    return [load.total / (time.perf_counter() - started)]
+
+
+async def signalled(
+    result: Coroutine[Any, Any, Any],
+    signal: Callable[[], Awaitable[Any]],
+    between: tuple[float, float] = BETWEEN_WAKES,
+) -> float:
+    """Send a signal while its process's result is waited for; return the milliseconds."""
+    async with asyncio.TaskGroup() as group:
+        waiter = group.create_task(result)
+        await asyncio.sleep(random.uniform(*between))
+        started = time.perf_counter()
+        await signal()
+        await waiter
+        return (time.perf_counter() - started) * 1_000
+
 
 class Wakes:
     """When each waiter went on."""
@@ -87,6 +153,10 @@ class Wakes:
         """Note that waiter goes on, in whatever thread it does."""
         now = time.perf_counter()
         self._loop.call_soon_threadsafe(self._note, waiter, now)
+
+    async def when(self, waiter: Any) -> float:
+        """Wait until waiter goes on; return when it did."""
+        return await self._resumed[waiter]
 
     def _note(self, waiter: Any, now: float) -> None:
         if not self._resumed[waiter].done():
@@ -104,5 +174,5 @@ class Wakes:
             await asyncio.sleep(random.uniform(*between))
             started = time.perf_counter()
             await resolve(waiter)
-            found.append((await self._resumed[waiter] - started) * 1_000)
+            found.append((await self.when(waiter) - started) * 1_000)
         return found

@@ -56,6 +56,8 @@ def postgres_server(folder: Path) -> Iterator[str | None]:
 
 async def database_url(store: str, name: str, folder: Path, server: str | None) -> str:
     """Make an empty database and return its URL."""
+    if store == "own":
+        return f"sqlite:///{folder / name}"  # a folder, for a contender that keeps its own files
     if store != "postgres":
         return f"sqlite:///{folder / name}.db"
     assert server is not None

@@ -11,41 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
+
+from benchmarks.measures import Measure
 
 QUICKER: Final = 5
 """By how much the work is divided for ``--quick`` and to warm up."""
 
-
-class Measure(Enum):
-    """What is measured; the value is the name on the command line."""
-
-    SEQUENTIAL = "A"
-    CONCURRENT = "B"
-    WAKE = "C"
-
-    @property
-    def title(self) -> str:
-        """The heading in the table."""
-        return _TITLES[self]
-
-    @property
-    def unit(self) -> str:
-        """What a value counts."""
-        return "ms" if self is Measure.WAKE else "steps/s"
-
-
-_TITLES: Final = {
-    Measure.SEQUENTIAL: "A. One run, durable steps one after another (steps/s)",
-    Measure.CONCURRENT: "B. 100 runs at once (steps/s)",
-    Measure.WAKE: "C. From resolving a wait to its waiter going on (ms)",
-}
+OWN: Final = "its own"
+"""The database of a contender that brings its storage with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of one round: ``steps`` in each of ``scopes``, which run at the same time."""
+    """The work of one round: ``steps`` in each of ``scopes``, which run at the same time.
+
+    For D2 these are starts of callers; for F samples beside so many parked processes.
+    """
 
     scopes: int
     steps: int
@@ -74,12 +56,15 @@ class Line:
     task: str
     load: Load
     role: str = ""
-    """``raw`` and ``dbos`` are what others are compared with; ``pylash`` is what targets judge."""
+    """Others are compared with ``raw``, ``dbos`` and ``restate``; targets judge ``pylash``."""
+    quick: Load | None = None
+    """The load of a quick run, if it is not a fraction."""
+    in_quick: bool = True
 
     @property
     def database(self) -> str:
         """The database in words."""
-        return "PostgreSQL" if self.store == "postgres" else "SQLite"
+        return {"postgres": "PostgreSQL", "own": OWN}.get(self.store, "SQLite")
 
     @property
     def child(self) -> str:
@@ -87,13 +72,21 @@ class Line:
         return f"{self.contender}-{self.store}"
 
 
+def lines_of(measures: set[Measure], *, quick: bool) -> Iterator[Line]:
+    """Return the lines of some measures, in the order in which they are measured."""
+    lines = (*STEP_LINES, *PROCESS_LINES)
+    return (line for line in lines if line.measure in measures and (line.in_quick or not quick))
+
+
 ONE_BY_ONE: Final = Load(1, 1_000)
 MANY: Final = Load(100, 50)
 WAKES: Final = Load(1, 60)
+DBOS_POLLS: Final = "DBOS (polls every 1 s)"
+ABSURD_POLLS: Final = "absurd (polls every 0.25 s)"
 
 _A, _B, _C = Measure.SEQUENTIAL, Measure.CONCURRENT, Measure.WAKE
 
-LINES: Final = (
+STEP_LINES: Final = (
     Line(_A, "raw", "sqlite", "raw single-row commits", "sequential", ONE_BY_ONE, "raw"),
     Line(_A, "raw", "sqlite", "raw, through a writer thread", "hop", ONE_BY_ONE),
     Line(_A, "pylash", "sqlite", "pylash", "sequential", ONE_BY_ONE, "pylash"),
@@ -115,13 +108,41 @@ LINES: Final = (
     Line(_B, "dbos", "postgres", "DBOS", "concurrent", Load(100, 6), "dbos"),
     Line(_B, "absurd", "postgres", "absurd, 8 workers", "concurrent", Load(100, 10)),
     Line(_C, "pylash", "sqlite", "pylash", "wake", WAKES, "pylash"),
-    Line(_C, "dbos", "sqlite", "DBOS (polls every 1 s)", "wake", Load(1, 3), "dbos"),
+    Line(_C, "dbos", "sqlite", DBOS_POLLS, "wake", Load(1, 3), "dbos"),
     Line(_C, "pylash", "postgres", "pylash", "wake", WAKES, "pylash"),
     Line(_C, "dbos", "postgres", "DBOS", "wake", Load(1, 20), "dbos"),
-    Line(_C, "absurd", "postgres", "absurd (polls every 0.25 s)", "wake", Load(1, 8)),
+    Line(_C, "absurd", "postgres", ABSURD_POLLS, "wake", Load(1, 8)),
 )
 
+STARTS: Final = Load(1, 200)
+CALLERS: Final = Load(100, 40)
+SIGNALS: Final = Load(1, 60)
+KILLED: Final = Load(1_000, 10)
+SOME_KILLED, FEW_KILLED = Load(100, 10), Load(50, 10)
+REPLAYED: Final = Load(3, 1_000)
+REPLAYED_ONCE: Final = Load(1, 1_000)
 
-def lines_of(measures: set[Measure]) -> Iterator[Line]:
-    """Return the lines of some measures, in the order of the table."""
-    return (line for line in LINES if line.measure in measures)
+_D1, _D2, _E1, _E2 = Measure.START, Measure.STARTS, Measure.SIGNAL_LIVE, Measure.SIGNAL_PARKED
+_F1, _F2, _F3 = Measure.PARKED_MEMORY, Measure.PARKED_WAKE, Measure.PARKED_START
+_G, _H = Measure.RECOVERY, Measure.REPLAY
+
+
+PROCESS_LINES: Final = (
+    Line(_D1, "dbos", "sqlite", "DBOS", "start", Load(1, 60), "dbos"),
+    Line(_D1, "dbos", "sqlite-wal", "DBOS, WAL", "start", Load(1, 60)),
+    Line(_D1, "dbos", "postgres", "DBOS", "start", Load(1, 60), "dbos"),
+    Line(_D1, "absurd", "postgres", ABSURD_POLLS, "start", Load(1, 6)),
+    Line(_D2, "dbos", "sqlite", "DBOS", "starts", Load(100, 2), "dbos"),
+    Line(_D2, "dbos", "sqlite-wal", "DBOS, WAL", "starts", Load(100, 2)),
+    Line(_D2, "dbos", "postgres", "DBOS", "starts", Load(100, 2), "dbos"),
+    Line(_D2, "absurd", "postgres", "absurd, 8 workers", "starts", Load(100, 5)),
+    Line(_E1, "dbos", "sqlite", DBOS_POLLS, "signal_live", Load(1, 3), "dbos"),
+    Line(_E1, "dbos", "postgres", "DBOS", "signal_live", Load(1, 20), "dbos"),
+    Line(_E2, "absurd", "postgres", ABSURD_POLLS, "signal_parked", Load(1, 6)),
+    Line(_G, "dbos-killed", "sqlite", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED),
+    Line(
+        _G, "dbos-killed", "postgres", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED
+    ),
+    Line(_H, "dbos", "sqlite", DBOS_POLLS, "replay", REPLAYED, "dbos", REPLAYED_ONCE),
+    Line(_H, "dbos", "postgres", DBOS_POLLS, "replay", REPLAYED, "dbos", REPLAYED_ONCE),
+)

@@ -35,7 +35,14 @@ class Plan:
 
     def load(self, line: Line) -> Load:
         """Return the load of line in this run."""
-        return line.load.less() if self.quick else line.load
+        if not self.quick:
+            return line.load
+        return line.quick or line.load.less()
+
+    def takes_part(self, line: Line, number: int) -> bool:
+        """Return whether line is measured in a round; long scenarios are not in all of them."""
+        rounds = line.measure.about.rounds
+        return number < (max(1, rounds // 2) if self.quick else rounds)
 
 
 @dataclass(slots=True)
@@ -63,11 +70,14 @@ async def run_rounds(plan: Plan) -> Run:
     try:
         await _open_all(run, children)
         for line in plan.lines:
-            await _measure(run, children, line, plan.load(line).less(), "warm-up")
+            if line.measure.about.warms_up:
+                await _measure(run, children, line, plan.load(line).less(), "warm-up")
         run.values.clear()
         for number in range(plan.rounds):
             run.load_averages.append(os.getloadavg()[0])
             for line in _in_turn(plan.lines, number):
+                if not plan.takes_part(line, number):
+                    continue
                 await _measure(run, children, line, plan.load(line), f"{number + 1}/{plan.rounds}")
     finally:
         async with asyncio.TaskGroup() as group:
@@ -111,8 +121,8 @@ async def _measure(run: Run, children: dict[str, Child], line: Line, load: Load,
         run.lose(line.child, error)
         return
     run.values.setdefault(line, []).append(values)
-    shown = f"{statistics.median(values):,.1f} {line.measure.unit}"
-    say(f"{when:>7}  {line.measure.value}  {line.database:<10}  {line.label:<30}{shown:>18}")
+    shown = f"{statistics.median(values):,.1f} {line.measure.about.unit}"
+    say(f"{when:>7}  {line.measure.value:<2}  {line.database:<10}  {line.label:<30}{shown:>18}")
 
 
 def say(text: str) -> None:

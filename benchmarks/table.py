@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from benchmarks.lines import Measure
-from benchmarks.scores import TARGETS, Score, reached
+from benchmarks.measures import Measure
+from benchmarks.scores import Score
+from benchmarks.targets import TARGETS
 
 _NOTES: Final = """\
-Medians of the rounds, which all contenders took in turn. Load: runs x steps a round, for C samples.
-of raw: share of the same database's raw commits.  x DBOS: times better than DBOS on that database.
-C pools all samples; p99 of fewer than 100 is the largest. Waiter and resolver share a process."""
+Medians of the rounds, which all contenders took in turn. Load: runs x steps a round, callers x
+starts in D2; where samples are pooled, their number; p99 of fewer than 100 is the largest.
+of raw: share of the same database's raw commits.  x DBOS, x Restate: times better than these.
+C: waiter and resolver share a process.  G: less than 1,000 processes are scaled to 1,000."""
 
 
 def report(found: list[Score], facts: dict[str, Any], *, quick: bool) -> str:
@@ -30,7 +32,7 @@ def report(found: list[Score], facts: dict[str, Any], *, quick: bool) -> str:
 def _facts(facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     machine = f"{facts['cores']} cores, {facts['system']}, disk {facts['file_system']}"
-    syncs = [f"  {child}: {_pairs(pairs)}" for child, pairs in facts["sync"].items()]
+    syncs = [f"  {child}: {_pairs(pairs)}" for child, pairs in facts["sync"].items() if pairs]
     return "\n".join([machine, versions, "Sync settings, as read from the connections:", *syncs])
 
 
@@ -39,14 +41,16 @@ def _pairs(pairs: dict[str, Any]) -> str:
 
 
 def _section(measure: Measure, among: list[Score]) -> str:
-    is_wake = measure is Measure.WAKE
-    heading = ("p50", "p99", "min .. max") if is_wake else ("median", "", "min .. max")
-    rows = [measure.title, _row(("", "", "load", *heading, "of raw", "x DBOS"))]
+    figures = ("p50", "p99") if measure.about.pooled else ("median", "")
+    base, heading = ("restate", "x Rest.") if measure.of_processes else ("raw", "of raw")
+    rows = [measure.about.title]
+    rows.append(_row(("", "", "load", *figures, "min .. max", heading, "x DBOS")))
     last = ""
     for score in among:
         database = "" if score.line.database == last else score.line.database
         last = score.line.database
-        rows.append(_row((database, score.line.label, _load(score), *_numbers(score))))
+        ratios = (_times(score.ratios.get(base)), _times(score.ratios.get("dbos")))
+        rows.append(_row((database, score.line.label, _load(score), *_numbers(score), *ratios)))
     return "\n".join(rows)
 
 
@@ -55,20 +59,18 @@ def _load(score: Score) -> str:
 
 
 def _numbers(score: Score) -> tuple[str, ...]:
-    show = _milliseconds if score.p99 is not None else _rate
+    show = _rate if score.line.measure.about.more_is_better else _amount
     return (
         show(score.median),
         "" if score.p99 is None else show(score.p99),
         f"{show(score.low)} .. {show(score.high)}",
-        _times(score.of_raw),
-        _times(score.times_dbos),
     )
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    database, label, load, middle, tail, spread, of_raw, times = cells
+    database, label, load, middle, tail, spread, first, second = cells
     return (
-        f"{database:<11}{label:<29}{load:>9}{middle:>9}{tail:>9}{spread:>18}{of_raw:>7}{times:>8}"
+        f"{database:<11}{label:<29}{load:>9}{middle:>9}{tail:>9}{spread:>17}{first:>8}{second:>8}"
     ).rstrip()
 
 
@@ -76,7 +78,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _milliseconds(value: float) -> str:
+def _amount(value: float) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -89,13 +91,5 @@ def _times(value: float | None) -> str:
 
 
 def _targets(found: list[Score], *, quick: bool) -> str:
-    rows = ["Targets (a quick run is too coarse to judge them):" if quick else "Targets:"]
-    for target in TARGETS:
-        ratio = reached(target, found)
-        if ratio is None:
-            verdict, is_now = "not measured", "-"
-        else:
-            verdict, is_now = "reached" if ratio >= target.wanted else "MISSED", f"{ratio:.2f}"
-        of = "of raw commits" if target.base == "raw" else "x DBOS"
-        rows.append(f"  {verdict:<13}{target.name:<24}{is_now:>7} {of} (wanted {target.wanted:g})")
-    return "\n".join(rows)
+    heading = "Targets (a quick run is too coarse to judge them):" if quick else "Targets:"
+    return "\n".join([heading, *(target.told(found) for target in TARGETS)])

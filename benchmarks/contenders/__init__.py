@@ -8,6 +8,7 @@ MODULES: Final = {
     "raw": "benchmarks.contenders.raw",
     "pylash": "benchmarks.contenders.pylash_contender",
     "dbos": "benchmarks.contenders.dbos_contender",
+    "dbos-killed": "benchmarks.contenders.dbos_killed",
     "absurd": "benchmarks.contenders.absurd_contender",
 }
 """Each module has a function ``contender(store, url)``. Only children import them."""

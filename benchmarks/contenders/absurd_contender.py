@@ -2,7 +2,7 @@
 
 Rule 1. Workers run only while a task is measured: idle ones would poll the server.
 Rule 2. Rates are taken from the first step to the last, inside the tasks.
-Rule 3. A worker has one connection. Measure B gives absurd several, which is its faster way.
+Rule 3. A worker has one connection. Measures B and D2 give absurd several, its faster way.
 
 Its schema comes with its command-line tool.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -21,13 +23,24 @@ import psycopg
 from absurd_sdk import AsyncAbsurd
 from absurdctl import BUNDLED_SCHEMA_SQL
 
-from benchmarks.contender import PAYLOAD, POSTGRES_SYNC, Contender, Facts, Wakes
+from benchmarks.contender import (
+    PAYLOAD,
+    POSTGRES_SYNC,
+    Contender,
+    Facts,
+    Wakes,
+    signalled,
+    started_by,
+    timed,
+)
 from benchmarks.lines import Load
 
 QUEUE: Final = "bench"
 WORKERS: Final = 8
 CONCURRENCY: Final = 100
 STEPS_POLL_SECONDS: Final = 0.01
+CONNECTED_SECONDS: Final = 0.3
+"""How long the workers are given to connect."""
 WAKE_POLL_SECONDS: Final = 0.25
 """The default of absurd; samples fall anywhere in it."""
 
@@ -109,6 +122,49 @@ class AbsurdContender(Contender):
             await asyncio.sleep(WAKE_POLL_SECONDS)
             return await wakes.latencies(numbers, emit, (0.0, WAKE_POLL_SECONDS))
 
+    async def start(self, load: Load) -> list[float]:
+        found = []
+        async with self._working(1, WAKE_POLL_SECONDS):
+            for _ in range(load.steps):
+                await asyncio.sleep(random.uniform(0.0, WAKE_POLL_SECONDS))
+                found.append(await timed(self._nothing_done()))
+        return found
+
+    async def starts(self, load: Load) -> list[float]:
+        """Spawn from one connection, and count until the last task has ended."""
+        key = next(self._rounds)
+        lap = self._laps[key] = Lap(load.total)
+        async with self._working(WORKERS, STEPS_POLL_SECONDS):
+            await asyncio.sleep(CONNECTED_SECONDS)
+            started = time.perf_counter()
+            await started_by(load, lambda: self._client.spawn("count", {"key": key}, queue=QUEUE))
+            await lap.over.wait()
+            return [load.total / (time.perf_counter() - started)]
+
+    async def signal_parked(self, load: Load) -> list[float]:
+        key, found = next(self._rounds), []
+        self._wakes[key] = Wakes()
+        self._reached = asyncio.Semaphore(0)
+        between = (0.0, WAKE_POLL_SECONDS)
+        tasks = [
+            await self._client.spawn("wait", {"key": key, "number": number}, queue=QUEUE)
+            for number in range(load.steps)
+        ]
+        async with self._working(1, WAKE_POLL_SECONDS):
+            for _ in tasks:
+                await self._reached.acquire()
+            await asyncio.sleep(WAKE_POLL_SECONDS)
+            for number, task in enumerate(tasks):
+                emit = partial(self._client.emit_event, f"go:{key}:{number}", PAYLOAD)
+                found.append(await signalled(self._done(task), emit, between))
+        return found
+
+    async def _nothing_done(self) -> None:
+        await self._done(await self._client.spawn("nothing", {}, queue=QUEUE))
+
+    async def _done(self, task: Any) -> None:
+        await self._client.await_task_result(task["task_id"])
+
     async def _rate(self, load: Load, workers: int) -> list[float]:
         key = next(self._rounds)
         lap = self._laps[key] = Lap(load.scopes)
@@ -142,6 +198,8 @@ class AbsurdContender(Contender):
         worker = AsyncAbsurd(self.url, queue_name=QUEUE)
         worker.register_task("step")(self._step)
         worker.register_task("wait")(self._wait)
+        worker.register_task("nothing")(_nothing)
+        worker.register_task("count")(self._count)
         return worker
 
     async def _step(self, params: dict[str, Any], context: Any) -> None:
@@ -151,6 +209,9 @@ class AbsurdContender(Contender):
             await context.step("step", _work)
         lap.end()
 
+    async def _count(self, params: dict[str, Any], _context: Any) -> None:
+        self._laps[params["key"]].end()
+
     async def _wait(self, params: dict[str, Any], context: Any) -> None:
         self._reached.release()  # also when it runs again to go on; nobody counts by then
         await context.await_event(f"go:{params['key']}:{params['number']}")
@@ -159,3 +220,7 @@ class AbsurdContender(Contender):
 
 async def _work() -> dict[str, Any]:
     return PAYLOAD
+
+
+async def _nothing(_params: dict[str, Any], _context: Any) -> int:
+    return 1

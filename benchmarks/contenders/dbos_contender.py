@@ -1,18 +1,22 @@
 """DBOS: async workflows with async steps, on its default settings.
 
-Rule 1. Only steps are timed. Workflows meet before their first step and after their last, so
-        that neither starting nor finishing them is in the figure.
+Rule 1. Where steps are measured, only they are timed. Workflows meet before their first step and
+        after their last, so that neither starting nor finishing them is in the figure.
 Rule 2. The sync API is measured beside the async one, which is what an agent would use.
 Rule 3. On SQLite DBOS keeps the rollback journal unless the file is in WAL mode already; the
         store ``sqlite-wal`` is such a file.
+Rule 4. A workflow that waits stays in memory, so there is no parked one to signal. What is
+        replayed was cancelled before, and is resumed by DBOS's call for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import sqlite3
 import time
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -26,6 +30,9 @@ from benchmarks.contender import (
     Contender,
     Facts,
     Wakes,
+    signalled,
+    started_by,
+    timed,
 )
 from benchmarks.lines import Load
 
@@ -52,6 +59,7 @@ class Meeting:
 _meetings: dict[int, Meeting] = {}
 _seconds: dict[int, float] = {}
 _wakes: dict[int, Wakes] = {}
+_interrupted: set[tuple[int, int]] = set()
 _rounds = itertools.count()
 
 
@@ -91,6 +99,42 @@ async def waiting(key: int, number: int) -> int:
     return number
 
 
+@DBOS.workflow()
+async def nothing(number: int) -> int:
+    return number
+
+
+@DBOS.step()
+async def next_step(key: int, number: int) -> None:
+    _wakes[key].resumed(number)
+
+
+@DBOS.workflow()
+async def remembering(key: int, steps: int, resumes: int) -> int:
+    """Do steps, and after every resumption one more before the next interruption."""
+    for number in range(steps):
+        await work(number)
+    for number in range(resumes + 1):
+        await next_step(key, number)
+        while (key, number) not in _interrupted:  # noqa: ASYNC110 - resumed ones have another loop
+            await asyncio.sleep(0.01)
+    return steps
+
+
+def launch(url: str) -> None:
+    """Start the process's one DBOS, with its defaults."""
+    DBOS(
+        config=DBOSConfig(
+            name="bench",
+            system_database_url=url.replace("postgresql://", "postgresql+psycopg://"),
+            application_version="1",
+            executor_id="bench",
+            log_level="ERROR",
+        )
+    )
+    DBOS.launch()
+
+
 class DbosContender(Contender):
     """The process's one DBOS."""
 
@@ -101,16 +145,7 @@ class DbosContender(Contender):
     async def open(self) -> Facts:
         if self.store == "sqlite-wal":
             sqlite3.connect(self.file).execute("pragma journal_mode = wal")
-        DBOS(
-            config=DBOSConfig(
-                name="bench",
-                system_database_url=self.url.replace("postgresql://", "postgresql+psycopg://"),
-                application_version="1",
-                executor_id="bench",
-                log_level="ERROR",
-            )
-        )
-        DBOS.launch()
+        launch(self.url)
         return {"versions": {"dbos": version("dbos")}, "sync": self._sync_settings()}
 
     async def close(self) -> None:
@@ -149,12 +184,52 @@ class DbosContender(Contender):
         async def send(number: int) -> None:
             await DBOS.send_async(handles[number].get_workflow_id(), PAYLOAD, TOPIC)
 
-        between = BETWEEN_WAKES if self.store == "postgres" else (0.0, POLL_SECONDS)
-        found = await wakes.latencies(list(range(load.steps)), send, between)
+        found = await wakes.latencies(list(range(load.steps)), send, self._between)
         for handle in handles:
             await handle.get_result()
         del _wakes[key]
         return found
+
+    async def start(self, load: Load) -> list[float]:
+        return [await timed(nothing(1)) for _ in range(load.steps)]
+
+    async def starts(self, load: Load) -> list[float]:
+        return await started_by(load, lambda: nothing(1))
+
+    async def signal_live(self, load: Load) -> list[float]:
+        key, found = next(_rounds), []
+        _wakes[key] = Wakes()
+        handles = [
+            await DBOS.start_workflow_async(waiting, key, number) for number in range(load.steps)
+        ]
+        await asyncio.sleep(PARKED_SECONDS)
+        for handle in handles:
+            send = partial(DBOS.send_async, handle.get_workflow_id(), PAYLOAD, TOPIC)
+            found.append(await signalled(handle.get_result(), send, self._between))
+        del _wakes[key]
+        return found
+
+    async def replay(self, load: Load) -> list[float]:
+        key, found = next(_rounds), []
+        wakes = _wakes[key] = Wakes()
+        handle = await DBOS.start_workflow_async(remembering, key, load.steps, load.scopes)
+        for number in range(load.scopes):
+            await wakes.when(number)
+            await DBOS.cancel_workflow_async(handle.get_workflow_id())
+            _interrupted.add((key, number))  # its next call ends it
+            await asyncio.sleep(random.uniform(PARKED_SECONDS, PARKED_SECONDS + POLL_SECONDS))
+            started = time.perf_counter()
+            await DBOS.resume_workflow_async(handle.get_workflow_id())
+            found.append((await wakes.when(number + 1) - started) * 1_000)
+        _interrupted.add((key, load.scopes))
+        await asyncio.sleep(PARKED_SECONDS)
+        del _wakes[key]
+        return found
+
+    @property
+    def _between(self) -> tuple[float, float]:
+        """How many seconds to wait before a signal, at random."""
+        return BETWEEN_WAKES if self.store == "postgres" else (0.0, POLL_SECONDS)
 
     def _sync_settings(self) -> dict[str, Any]:
         """Return how commits are synced, read from a connection of DBOS's own."""

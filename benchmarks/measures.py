@@ -1,0 +1,130 @@
+"""What can be measured, and what the parent must know about each measure.
+
+Rule 1. The name of a measure is a letter, or a letter and a digit where one scenario has several
+        figures; the letter alone means all of them on the command line.
+Rule 2. A measure gives samples, which are pooled, or one figure a round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Measure(Enum):
+    """What is measured; the value is the name on the command line."""
+
+    SEQUENTIAL = "A"
+    CONCURRENT = "B"
+    WAKE = "C"
+    START = "D1"
+    STARTS = "D2"
+    SIGNAL_LIVE = "E1"
+    SIGNAL_PARKED = "E2"
+    PARKED_MEMORY = "F1"
+    PARKED_WAKE = "F2"
+    PARKED_START = "F3"
+    RECOVERY = "G"
+    REPLAY = "H"
+
+    @property
+    def about(self) -> About:
+        """What the parent must know about it."""
+        return _ABOUT[self]
+
+    @property
+    def of_processes(self) -> bool:
+        """Whether whole processes are measured: a raw database has none to compare with."""
+        return self.value > Measure.WAKE.value
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A measure's heading, and how it is taken."""
+
+    title: str
+    unit: str
+    pooled: bool = False
+    """Whether a round gives samples instead of one figure."""
+    rounds: int = 99
+    """In how many rounds it takes part, at most: some scenarios are long, and steady."""
+    warms_up: bool = True
+    seconds: float = 60.0
+    """How long a round may take before the contender counts as lost."""
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether this is a rate."""
+        return self.unit.endswith("/s")
+
+
+def named(text: str) -> set[Measure]:
+    """Return the measures that a list of names on the command line means."""
+    found: set[Measure] = set()
+    for name in text.split(","):
+        among = {measure for measure in Measure if measure.value.startswith(name.strip().upper())}
+        if not among or not name.strip():
+            known = ", ".join(measure.value for measure in Measure)
+            raise ValueError(f"no measure is called {name!r}; there are {known}")
+        found |= among
+    return found
+
+
+_ABOUT: Final = {
+    Measure.SEQUENTIAL: About("A. One run, durable steps one after another (steps/s)", "steps/s"),
+    Measure.CONCURRENT: About("B. 100 runs at once (steps/s)", "steps/s"),
+    Measure.WAKE: About("C. From resolving a wait to its waiter going on (ms)", "ms", pooled=True),
+    Measure.START: About(
+        "D1. An empty process, from starting it to having its result (ms)", "ms", pooled=True
+    ),
+    Measure.STARTS: About(
+        "D2. Empty processes started by 100 callers at once (starts/s)", "starts/s"
+    ),
+    Measure.SIGNAL_LIVE: About(
+        "E1. From a signal to the result of the process waiting for it, live (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
+    ),
+    Measure.SIGNAL_PARKED: About(
+        "E2. The same, when the process is not in memory (ms)", "ms", pooled=True, rounds=3
+    ),
+    Measure.PARKED_MEMORY: About(
+        "F1. Resident memory per parked process (KB)",
+        "KB",
+        rounds=1,
+        warms_up=False,
+        seconds=240,
+    ),
+    Measure.PARKED_WAKE: About(
+        "F2. From a signal to the result of one process among the parked (ms)",
+        "ms",
+        pooled=True,
+        rounds=1,
+        warms_up=False,
+        seconds=240,
+    ),
+    Measure.PARKED_START: About(
+        "F3. An empty process beside the parked (ms)",
+        "ms",
+        pooled=True,
+        rounds=1,
+        warms_up=False,
+        seconds=240,
+    ),
+    Measure.RECOVERY: About(
+        "G. A new worker finishes 1,000 processes whose worker was killed (s)",
+        "s",
+        rounds=2,
+        warms_up=False,
+        seconds=120,
+    ),
+    Measure.REPLAY: About(
+        "H. From resuming a process with 1,000 recorded steps to its next step (ms)",
+        "ms",
+        pooled=True,
+        rounds=2,
+        warms_up=False,
+    ),
+}

@@ -1,0 +1,83 @@
+"""The targets: what pylash wants to reach, and whether a run reached it.
+
+Rule 1. A target is a ratio to something measured in the same run, or a size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.measures import Measure
+from benchmarks.scores import Score, among
+
+_WORDS: Final = {
+    "raw": "of raw commits",
+    "dbos": "x DBOS",
+    "restate": "x Restate",
+    "none": "x with none parked",
+    "": "KB each",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one measure on one database should come to, compared with ``base``."""
+
+    name: str
+    measure: Measure
+    database: str
+    base: str
+    wanted: float
+    parked: int | None = None
+    """Beside how many parked processes, if that matters."""
+    at_most: bool = False
+
+    def reached(self, found: list[Score]) -> float | None:
+        """Return what the run came to, if it was measured."""
+        score = among(found, "pylash", self.measure, self.database, self.parked)
+        if score is None:
+            return None
+        if self.base == "none":
+            none = among(found, "none", self.measure, self.database)
+            return None if none is None else score.median / none.median
+        return score.ratios.get(self.base) if self.base else score.median
+
+    def told(self, found: list[Score]) -> str:
+        """Return a line that says whether it is reached."""
+        value = self.reached(found)
+        if value is None:
+            verdict, shown = "not measured", "-"
+        else:
+            is_met = value <= self.wanted if self.at_most else value >= self.wanted
+            verdict, shown = "reached" if is_met else "MISSED", f"{value:.2f}"
+        wanted = f"wanted {'at most ' if self.at_most else ''}{self.wanted:g}"
+        return f"  {verdict:<13}{self.name:<32}{shown:>7} {_WORDS[self.base]} ({wanted})"
+
+    def as_json(self, found: list[Score]) -> dict[str, Any]:
+        """Return the target as it is written to the results."""
+        wanted = {"wanted": self.wanted, "at_most": self.at_most, "base": self.base}
+        return {**wanted, "is": self.reached(found)}
+
+
+_LITE, _PG = "SQLite", "PostgreSQL"
+
+TARGETS: Final = (
+    Target("SQLite, sequential", Measure.SEQUENTIAL, _LITE, "raw", 0.5),
+    Target("SQLite, concurrent", Measure.CONCURRENT, _LITE, "dbos", 50),
+    Target("PostgreSQL, sequential", Measure.SEQUENTIAL, _PG, "dbos", 6),
+    Target("PostgreSQL, concurrent", Measure.CONCURRENT, _PG, "dbos", 40),
+    Target("SQLite, empty process", Measure.START, _LITE, "dbos", 5),
+    Target("PostgreSQL, empty process", Measure.START, _PG, "dbos", 5),
+    Target("SQLite, starts", Measure.STARTS, _LITE, "dbos", 30),
+    Target("PostgreSQL, starts", Measure.STARTS, _PG, "dbos", 15),
+    Target("10,000 parked, memory", Measure.PARKED_MEMORY, _LITE, "", 0.7, 10_000, at_most=True),
+    Target("100,000 parked, memory", Measure.PARKED_MEMORY, _LITE, "", 0.2, 100_000, at_most=True),
+    Target(
+        "beside 100,000 parked", Measure.PARKED_START, _LITE, "none", 1.5, 100_000, at_most=True
+    ),
+    Target("SQLite, recovery", Measure.RECOVERY, _LITE, "restate", 3),
+    Target("SQLite, recovery", Measure.RECOVERY, _LITE, "dbos", 20),
+    Target("PostgreSQL, recovery", Measure.RECOVERY, _PG, "restate", 3),
+    Target("PostgreSQL, recovery", Measure.RECOVERY, _PG, "dbos", 20),
+)
