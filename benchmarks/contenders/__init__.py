@@ -10,5 +10,6 @@ MODULES: Final = {
     "dbos": "benchmarks.contenders.dbos_contender",
     "dbos-killed": "benchmarks.contenders.dbos_killed",
     "absurd": "benchmarks.contenders.absurd_contender",
+    "restate": "benchmarks.contenders.restate_contender",
 }
 """Each module has a function ``contender(store, url)``. Only children import them."""
