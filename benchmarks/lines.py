@@ -127,30 +127,56 @@ _F1, _F2, _F3 = Measure.PARKED_MEMORY, Measure.PARKED_WAKE, Measure.PARKED_START
 _G, _H = Measure.RECOVERY, Measure.REPLAY
 
 
+def _crowd(store: str, *counts: int, in_quick: bool = True) -> Iterator[Line]:
+    """Return the lines of F for so many parked processes, a larger crowd after a smaller one."""
+    tasks = ((_F1, "parked_memory", 1), (_F2, "parked_wake", 40), (_F3, "parked_start", 200))
+    for count in counts:
+        label = f"pylash, {count:,} parked" if count else "pylash, none parked"
+        role = "pylash" if count else "none"
+        for measure, task, samples in tasks if count else tasks[-1:]:
+            load = Load(count, samples)
+            yield Line(measure, "pylash-crowd", store, label, task, load, role, load, in_quick)
+
+
 PROCESS_LINES: Final = (
+    Line(_D1, "pylash-processes", "sqlite", "pylash", "start", STARTS, "pylash"),
     Line(_D1, "dbos", "sqlite", "DBOS", "start", Load(1, 60), "dbos"),
     Line(_D1, "dbos", "sqlite-wal", "DBOS, WAL", "start", Load(1, 60)),
+    Line(_D1, "pylash-processes", "postgres", "pylash", "start", STARTS, "pylash"),
     Line(_D1, "dbos", "postgres", "DBOS", "start", Load(1, 60), "dbos"),
     Line(_D1, "absurd", "postgres", ABSURD_POLLS, "start", Load(1, 6)),
     Line(_D1, "restate", "own", "Restate, a service", "start", Load(1, 150), "restate"),
+    Line(_D2, "pylash-processes", "sqlite", "pylash", "starts", CALLERS, "pylash"),
     Line(_D2, "dbos", "sqlite", "DBOS", "starts", Load(100, 2), "dbos"),
     Line(_D2, "dbos", "sqlite-wal", "DBOS, WAL", "starts", Load(100, 2)),
+    Line(_D2, "pylash-processes", "postgres", "pylash", "starts", CALLERS, "pylash"),
     Line(_D2, "dbos", "postgres", "DBOS", "starts", Load(100, 2), "dbos"),
     Line(_D2, "absurd", "postgres", "absurd, 8 workers", "starts", Load(100, 5)),
     Line(_D2, "restate", "own", "Restate, a service", "starts", Load(100, 8), "restate"),
+    Line(_E1, "pylash-processes", "sqlite", "pylash", "signal_live", SIGNALS, "pylash"),
     Line(_E1, "dbos", "sqlite", DBOS_POLLS, "signal_live", Load(1, 3), "dbos"),
+    Line(_E1, "pylash-processes", "postgres", "pylash", "signal_live", SIGNALS, "pylash"),
     Line(_E1, "dbos", "postgres", "DBOS", "signal_live", Load(1, 20), "dbos"),
     Line(_E1, "restate", "own", "Restate awakeable", "awakeable_live", Load(1, 30), "restate"),
     Line(_E1, "restate", "own", "Restate promise", "signal_live", Load(1, 30)),
+    Line(_E2, "pylash-parked", "sqlite", "pylash", "signal_parked", SIGNALS, "pylash"),
+    Line(_E2, "pylash-parked", "postgres", "pylash", "signal_parked", SIGNALS, "pylash"),
     Line(_E2, "absurd", "postgres", ABSURD_POLLS, "signal_parked", Load(1, 6)),
     Line(_E2, "restate", "own", "Restate awakeable", "awakeable_parked", Load(1, 30), "restate"),
     Line(_E2, "restate", "own", "Restate promise", "signal_parked", Load(1, 30)),
+    *_crowd("sqlite", 0, 10_000),
+    *_crowd("sqlite", 100_000, in_quick=False),
+    *_crowd("postgres", 0, 10_000),
+    Line(_G, "pylash-killed", "sqlite", "pylash", "recovery", KILLED, "pylash", KILLED),
     Line(_G, "dbos-killed", "sqlite", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED),
+    Line(_G, "pylash-killed", "postgres", "pylash", "recovery", KILLED, "pylash", KILLED),
     Line(
         _G, "dbos-killed", "postgres", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED
     ),
     Line(_G, "restate", "own", "Restate", "recovery", KILLED, "restate", Load(200, 10)),
+    Line(_H, "pylash-parked", "sqlite", "pylash", "replay", REPLAYED, "pylash", REPLAYED),
     Line(_H, "dbos", "sqlite", DBOS_POLLS, "replay", REPLAYED, "dbos", REPLAYED_ONCE),
+    Line(_H, "pylash-parked", "postgres", "pylash", "replay", REPLAYED, "pylash", REPLAYED),
     Line(_H, "dbos", "postgres", DBOS_POLLS, "replay", REPLAYED, "dbos", REPLAYED_ONCE),
     Line(_H, "restate", "own", "Restate", "replay", REPLAYED, "restate", REPLAYED),
 )

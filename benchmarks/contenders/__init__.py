@@ -7,9 +7,16 @@ from typing import Final
 MODULES: Final = {
     "raw": "benchmarks.contenders.raw",
     "pylash": "benchmarks.contenders.pylash_contender",
+    "pylash-processes": "benchmarks.contenders.pylash_processes",
+    "pylash-parked": "benchmarks.contenders.pylash_parked",
+    "pylash-crowd": "benchmarks.contenders.pylash_parked",
+    "pylash-killed": "benchmarks.contenders.pylash_killed",
     "dbos": "benchmarks.contenders.dbos_contender",
     "dbos-killed": "benchmarks.contenders.dbos_killed",
     "absurd": "benchmarks.contenders.absurd_contender",
     "restate": "benchmarks.contenders.restate_contender",
 }
-"""Each module has a function ``contender(store, url)``. Only children import them."""
+"""Each module has a function ``contender(store, url)``. Only children import them.
+
+Two names may share a module: the crowd has a process of its own, because its memory is measured.
+"""

@@ -45,7 +45,7 @@ class PylashContender(Contender):
     async def open(self) -> Facts:
         self._host = await self._stack.enter_async_context(open_host(self.url, migrate=True))
         versions = {"pylash": version("pylash")}
-        return {"versions": versions, "sync": await self._sync_settings()}
+        return {"versions": versions, "sync": await sync_settings(self._host, self.store)}
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -93,16 +93,18 @@ class PylashContender(Contender):
         await self._host.scoped(scope).execute(asked, await_options())
         wakes.resumed(key)
 
-    async def _sync_settings(self) -> dict[str, Any]:
-        """Return how commits are synced, read from a connection of the store's own."""
-        store: Any = self._host.store
-        if self.store == "postgres":
-            connection = await store.driver.connection()
-            found = {name: await connection.fetchval(f"show {name}") for name in POSTGRES_SYNC}
-            await connection.close()
-            return found
-        writing = store.driver._connection
-        return {name: writing.execute(f"pragma {name}").fetchone()[0] for name in SQLITE_SYNC}
+
+async def sync_settings(host: Any, store: str) -> dict[str, Any]:
+    """Return how commits are synced, read from a connection of the store's own."""
+    driver = host.store.driver
+    if store == "postgres":
+        connection = await driver.connection()
+        found = {name: await connection.fetchval(f"show {name}") for name in POSTGRES_SYNC}
+        await connection.close()
+        return found
+    return {
+        name: driver._connection.execute(f"pragma {name}").fetchone()[0] for name in SQLITE_SYNC
+    }
 
 
 async def _work(_: int) -> dict[str, Any]:
