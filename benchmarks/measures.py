@@ -76,10 +76,13 @@ _ABOUT: Final = {
     Measure.CONCURRENT: About("B. 100 runs at once (steps/s)", "steps/s"),
     Measure.WAKE: About("C. From resolving a wait to its waiter going on (ms)", "ms", pooled=True),
     Measure.START: About(
-        "D1. An empty process, from starting it to having its result (ms)", "ms", pooled=True
+        "D1. An empty process, from starting it to having its result (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
     ),
     Measure.STARTS: About(
-        "D2. Empty processes started by 100 callers at once (starts/s)", "starts/s"
+        "D2. Empty processes started by 100 callers at once (starts/s)", "starts/s", rounds=3
     ),
     Measure.SIGNAL_LIVE: About(
         "E1. From a signal to the result of the process waiting for it, live (ms)",

@@ -70,7 +70,7 @@ def _numbers(score: Score) -> tuple[str, ...]:
 def _row(cells: tuple[str, ...]) -> str:
     database, label, load, middle, tail, spread, first, second = cells
     return (
-        f"{database:<11}{label:<29}{load:>9}{middle:>9}{tail:>9}{spread:>17}{first:>8}{second:>8}"
+        f"{database:<11}{label:<29}{load:>11}{middle:>8}{tail:>8}{spread:>17}{first:>8}{second:>8}"
     ).rstrip()
 
 

@@ -116,7 +116,12 @@ class ParkedContender(ProcessContender):
     async def _use_everything_once(self) -> None:
         for _ in range(FIRST_USES):
             await self.run_nothing()
-        await self.signals(FIRST_USES)
+        self.reached = bytearray(FIRST_USES)
+        first = [await self.app.start(self.waiting, number=one) for one in range(FIRST_USES)]
+        await self.all_wait()
+        for handle in first:
+            await handle.signal("go", PAYLOAD)
+            await handle.result()
         self.reached = bytearray()
 
 
