@@ -166,7 +166,7 @@ PROCESS_LINES: Final = (
     Line(_E2, "restate", "own", "Restate promise", "signal_parked", Load(1, 30)),
     *_crowd("sqlite", 0, 10_000),
     *_crowd("sqlite", 100_000, in_quick=False),
-    *_crowd("postgres", 0, 10_000),
+    *_crowd("postgres", 0, 10_000, in_quick=False),
     Line(_G, "pylash-killed", "sqlite", "pylash", "recovery", KILLED, "pylash", KILLED),
     Line(_G, "dbos-killed", "sqlite", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED),
     Line(_G, "pylash-killed", "postgres", "pylash", "recovery", KILLED, "pylash", KILLED),

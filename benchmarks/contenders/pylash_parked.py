@@ -11,11 +11,12 @@ import asyncio
 import gc
 import itertools
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import psutil
 
-from benchmarks.contender import PAYLOAD, Contender, Wakes
+from benchmarks.contender import PAYLOAD, Contender, Wakes, started_by
 from benchmarks.contenders.pylash_processes import SETTLED_SECONDS, ProcessContender
 from benchmarks.lines import Load
 from pylash import ProcessContext
@@ -100,29 +101,40 @@ class ParkedContender(ProcessContender):
         if count <= self._parked:
             return
         self.reached.extend(bytes(count - self._parked))
-        numbers = iter(range(self._parked, count))
-
-        async def caller() -> None:
-            for number in numbers:
-                await self.app.start(self.waiting.options(id=f"parked-{number}"), number=number)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(CALLERS):
-                group.create_task(caller())
+        await _by_many(self._start_parked, range(self._parked, count))
         self._parked = count
         await self.all_wait()
         await asyncio.sleep(PARKED_SECONDS)
 
     async def _use_everything_once(self) -> None:
-        for _ in range(FIRST_USES):
-            await self.run_nothing()
+        """Do all that will be done, as many at once, so that only the parked are new afterwards."""
         self.reached = bytearray(FIRST_USES)
-        first = [await self.app.start(self.waiting, number=one) for one in range(FIRST_USES)]
+        await started_by(Load(CALLERS, FIRST_USES // CALLERS), self.run_nothing)
+        handles = [await self.app.start(self.waiting, number=one) for one in range(FIRST_USES)]
         await self.all_wait()
-        for handle in first:
-            await handle.signal("go", PAYLOAD)
-            await handle.result()
+        await _by_many(_go_on, handles)
         self.reached = bytearray()
+
+    async def _start_parked(self, number: int) -> None:
+        await self.app.start(self.waiting.options(id=f"parked-{number}"), number=number)
+
+
+async def _go_on(handle: Any) -> None:
+    await handle.signal("go", PAYLOAD)
+    await handle.result()
+
+
+async def _by_many(do: Callable[[Any], Awaitable[None]], items: Iterable[Any]) -> None:
+    """Do something with every item, as many callers at once."""
+    left = iter(items)
+
+    async def caller() -> None:
+        for item in left:
+            await do(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLERS):
+            group.create_task(caller())
 
 
 def _resident() -> int:
