@@ -118,7 +118,7 @@ STARTS: Final = Load(1, 200)
 CALLERS: Final = Load(100, 40)
 SIGNALS: Final = Load(1, 60)
 KILLED: Final = Load(1_000, 10)
-SOME_KILLED, FEW_KILLED = Load(60, 10), Load(30, 10)
+SOME_KILLED, FEW_KILLED = Load(60, 10), Load(20, 10)
 REPLAYED: Final = Load(3, 1_000)
 REPLAYED_LESS: Final = Load(2, 1_000)
 
@@ -173,10 +173,10 @@ PROCESS_LINES: Final = (
     Line(
         _G, "dbos-killed", "postgres", "DBOS, scaled", "recovery", SOME_KILLED, "dbos", FEW_KILLED
     ),
-    Line(_G, "restate", "own", "Restate", "recovery", KILLED, "restate", Load(200, 10)),
+    Line(_G, "restate", "own", "Restate", "recovery", KILLED, "restate", Load(100, 10)),
     Line(_H, "pylash-parked", "sqlite", "pylash", "replay", REPLAYED, "pylash", REPLAYED),
     Line(_H, "dbos", "sqlite", DBOS_POLLS, "replay", REPLAYED_LESS, "dbos", in_quick=False),
     Line(_H, "pylash-parked", "postgres", "pylash", "replay", REPLAYED, "pylash", REPLAYED),
     Line(_H, "dbos", "postgres", DBOS_POLLS, "replay", REPLAYED_LESS, "dbos", in_quick=False),
-    Line(_H, "restate", "own", "Restate", "replay", REPLAYED, "restate", REPLAYED),
+    Line(_H, "restate", "own", "Restate", "replay", REPLAYED, "restate", Load(1, 1_000)),
 )
