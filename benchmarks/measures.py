@@ -127,7 +127,7 @@ _ABOUT: Final = {
         "H. From resuming a process with 1,000 recorded steps to its next step (ms)",
         "ms",
         pooled=True,
-        rounds=2,
+        rounds=1,
         warms_up=False,
     ),
 }
