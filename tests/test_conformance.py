@@ -19,6 +19,9 @@ STORE_LAWS = [
     *conformance.wait_store.laws,
     *conformance.run_store.laws,
     *conformance.worker_store.laws,
+    *conformance.process_registry.laws,
+    *conformance.trigger_store.laws,
+    *conformance.process_env_store.laws,
 ]
 HOST_LAWS = [*conformance.effect_host.laws, *conformance.effect_host_await_events.laws]
 STEP_LAWS = [*DURABLE_STEPS.laws]

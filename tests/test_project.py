@@ -16,12 +16,33 @@ import pytest
 
 import pylash
 from pylash import testing
-from pylash.testing import controller_laws, host_laws, journal_laws, run_laws, wait_laws
+from pylash.testing import (
+    controller_laws,
+    ending_laws,
+    host_laws,
+    journal_laws,
+    process_laws,
+    run_laws,
+    slot_laws,
+    trigger_laws,
+    wait_laws,
+)
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "pylash"
 MODULES = sorted(SRC.rglob("*.py"))
 MAX_LINES = 500
+LAW_MODULES = (
+    controller_laws,
+    ending_laws,
+    host_laws,
+    journal_laws,
+    process_laws,
+    run_laws,
+    slot_laws,
+    trigger_laws,
+    wait_laws,
+)
 MISSION_ROWS = [
     *(f"E{n}" for n in range(1, 14)),
     *(f"D{n}" for n in range(1, 8)),
@@ -109,7 +130,7 @@ def test_a_module_says_what_it_is_about(path: Path) -> None:
 def laws() -> set[str]:
     return {
         value.__name__
-        for module in (controller_laws, host_laws, journal_laws, run_laws, wait_laws)
+        for module in LAW_MODULES
         for value in vars(module).values()
         if getattr(value, "__module__", "") == module.__name__
         and (inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value))
@@ -124,6 +145,9 @@ def checked_laws() -> set[str]:
         testing.conformance.wait_store,
         testing.conformance.run_store,
         testing.conformance.worker_store,
+        testing.conformance.process_registry,
+        testing.conformance.trigger_store,
+        testing.conformance.process_env_store,
         controller_laws.DURABLE_STEPS,
     )
     plain = {law.__name__ for suite in suites for law in suite.laws}

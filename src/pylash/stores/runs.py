@@ -297,7 +297,7 @@ def release_slot(run: int) -> Steps[None]:
 def _with_slots(rows: list[tuple[Any, ...]]) -> Steps[list[tuple[Any, ...]]]:
     """Return the claimed rows whose concurrency key has a slot for them; hold the others back."""
     claimed = []
-    for row in sorted(rows, key=lambda row: row[-2] or ""):
+    for row in sorted(rows, key=lambda row: (row[-2] or "", row[0])):  # the oldest first
         run, slot, limit = row[0], row[-2], row[-1]
         if slot is None or (yield from _has_slot(run, slot, limit)):
             claimed.append(row[:-2])

@@ -20,10 +20,15 @@ from pylash.testing.controller_laws import (
     StartReplay,
     run_replays,
 )
+from pylash.testing.ending_laws import ENDING_LAWS
 from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
 from pylash.testing.journal_laws import JOURNAL_STORE
+from pylash.testing.process_laws import REGISTRY_LAWS
 from pylash.testing.run_laws import RUN_STORE, WORKER_STORE
-from pylash.testing.suites import Make, holds, made
+from pylash.testing.slot_laws import SLOT_LAWS
+from pylash.testing.subjects import SubjectStore
+from pylash.testing.suites import Make, Suite, holds, made
+from pylash.testing.trigger_laws import PROCESS_ENV_STORE, TRIGGER_STORE
 from pylash.testing.wait_laws import WAIT_STORE
 
 effect_host = EFFECT_HOST
@@ -43,6 +48,17 @@ run_store = RUN_STORE
 
 worker_store = WORKER_STORE
 """Liveness and takeover."""
+
+process_registry = Suite[SubjectStore](
+    "process_registry", (*REGISTRY_LAWS, *ENDING_LAWS, *SLOT_LAWS)
+)
+"""Processes: registrations, logs, signals, handles, ends, slots, attempts."""
+
+trigger_store = TRIGGER_STORE
+"""Subscriptions, occurrences, deliveries."""
+
+process_env_store = PROCESS_ENV_STORE
+"""Captured environments."""
 
 
 async def effect_host_durable_steps(make: Make[EffectHost]) -> None:
@@ -89,7 +105,10 @@ __all__ = (
     "effect_host_await_events",
     "effect_host_durable_steps",
     "journal_store",
+    "process_env_store",
+    "process_registry",
     "run_store",
+    "trigger_store",
     "wait_store",
     "worker_store",
 )
