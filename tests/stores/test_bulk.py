@@ -1,0 +1,150 @@
+"""PostgreSQL's statements for many rows leave exactly what the plain ones leave."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from msgspec.structs import replace
+
+from pylash.durable import (
+    SECOND,
+    Aborted,
+    EngineInput,
+    Failure,
+    Fence,
+    LeasedStart,
+    Output,
+    Registration,
+    SessionRef,
+    StartProcess,
+    Success,
+    WorkerId,
+)
+from pylash.runtime import system_entropy
+from pylash.stores import SqlStore, open_store
+from pylash.stores.postgres import PostgresDriver
+from pylash.stores.processes import _SETTLE_MANY, _START_MANY
+from pylash.stores.sql import Operation, Statement, Steps
+from pylash.testing import SimClock
+from pylash.testing.suites import together
+from pylash.values import LashError
+from tests.backends import PostgresBackend
+from tests.crash.statements import TABLES
+
+W1, GONE = WorkerId("w1"), WorkerId("gone")
+OUTPUTS: tuple[Output, ...] = (
+    Success({"n": [1, None, "é"]}),
+    Failure("ValueError", "boom", "It broke.", {"raw": True}),
+    Aborted("why"),
+    Aborted(None),
+)
+
+
+async def opened(backend: PostgresBackend) -> SqlStore:
+    return await open_store(backend.url, clock=SimClock(), entropy=system_entropy, simulated=True)
+
+
+def registrations() -> list[Registration]:
+    given = EngineInput("python", "work", {"n": 1})
+    ann = SessionRef("ann")
+    return [
+        Registration(id="plain", input=given),
+        Registration(id="é", input=given, originator=ann, wake_target=ann, env="e" * 64),
+        Registration(id="timed", input=given, timeout=5, seed="plain"),
+        Registration(id="watched", input=given),
+    ]
+
+
+_NAMES = """
+select p.id, p.number, r.token from pylash_processes p join pylash_runs r on r.id = p.run"""
+
+
+def rows() -> Steps[dict[str, list[str]]]:
+    """Return every row, with names for what is random."""
+    names: dict[object, str] = {}
+    for process, number, token in (yield Statement(_NAMES)).rows:
+        names[number] = process
+        if token is not None and not token.startswith("settled:"):
+            names[token] = f"the token of {process}"
+    found: dict[str, list[str]] = {}
+    for table in TABLES:
+        shown = (yield Statement(f"select * from {table}")).rows
+        found[table] = sorted(repr([names.get(one, one) for one in row]) for row in shown)
+    return found
+
+
+def plainly(driver: PostgresDriver) -> None:
+    """Make driver forget that rows can go together."""
+    honest = driver.run
+
+    def run(operation: Operation[Any]) -> Awaitable[Any]:
+        bare, steps = operation.bare, operation.steps
+        return honest(Operation(operation.name, steps, bare, read_only=operation.read_only))
+
+    driver.run = run  # type: ignore[method-assign]
+
+
+def seen(driver: PostgresDriver) -> list[str]:
+    """Return the list of statements for many that driver will run to the end."""
+    honest, done = driver._write_together, list[str]()
+
+    async def write(batch: list[Any]) -> set[tuple[Any, ...]]:
+        written = await honest(batch)
+        done.extend([batch[0].bulk.many] * len(written))
+        return written
+
+    driver._write_together = write  # type: ignore[method-assign]
+    return done
+
+
+async def started(store: SqlStore, one: Registration, worker: WorkerId) -> LeasedStart | None:
+    return await store.processes.start(StartProcess(one), worker)
+
+
+async def settled(store: SqlStore, fence: Fence, number: int, output: Output) -> str:
+    try:
+        await store.processes.settle(fence, number, output)
+    except LashError as error:
+        return error.code
+    return "settled"
+
+
+async def lived(store: SqlStore) -> list[Any]:
+    """Start and settle processes at once; return what everyone was told, and the rows."""
+    await store.workers._join(W1, 600 * SECOND)
+    some = registrations()
+    leased = await together(*(started(store, one, W1) for one in some))
+    first, second, *_ = mine = [one for one in leased if one is not None]
+    told: list[Any] = [(one.fence.token, one.fence.scope) for one in mine]
+    told.append(await started(store, some[0], W1))
+    told.append(await started(store, replace(some[0], id="anyone's"), GONE))
+    told.append(await store.driver.run(Operation("rows", rows)))
+    await store.processes.mark_watched("watched")
+    stale = Fence(first.fence.run, 99, first.fence.scope)
+    told.append(await settled(store, stale, first.number, Success("stale")))
+    ends = []
+    for one, output in zip(mine, OUTPUTS, strict=True):
+        ends.append(settled(store, one.fence, one.number, output))
+    ends.append(settled(store, second.fence, second.number, OUTPUTS[1]))
+    told.append(await together(*ends))
+    told.append(await store.driver.run(Operation("rows", rows)))
+    return told
+
+
+async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(postgres: str) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await opened(backend)
+        assert isinstance(store.driver, PostgresDriver)
+        written = seen(store.driver)
+        bulk = await lived(store)
+        await store.close()
+    assert written.count(_START_MANY) == 4
+    assert written.count(_SETTLE_MANY) == 3  # the one that is watched goes alone
+    async with PostgresBackend(postgres) as backend:
+        store = await opened(backend)
+        assert isinstance(store.driver, PostgresDriver)
+        plainly(store.driver)
+        plain = await lived(store)
+        await store.close()
+    assert plain == bulk
