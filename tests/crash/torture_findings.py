@@ -288,9 +288,9 @@ class Findings:
         attempts = len(recorded) + forced if recorded else 1
         if len(executions) - excused > attempts:
             yield f"{step} was executed {len(executions)} times, {attempts} attempts, {excused} killed"
-        for one in recorded:
-            if b'"type":"returned"' in (one.outcome or b"") and one.ended is not None:
-                late = [other for other in executions if other.started_at > one.ended]
+        for effect in recorded:
+            if b'"type":"returned"' in (effect.outcome or b"") and effect.ended is not None:
+                late = [other for other in executions if other.started_at > effect.ended]
                 if late:
                     yield f"{step} was executed after its result was recorded: {late}"
 

@@ -16,6 +16,10 @@ NEVER = 99
 """A step that fails so often never succeeds."""
 
 
+Cancel = Literal["no", "ask", "force"]
+"""Whether, and how, a process is cancelled."""
+
+
 class Op(msgspec.Struct, kw_only=True, tag=True, frozen=True):
     """One thing a process does; ``at`` names it, once in the process."""
 
@@ -119,7 +123,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     epochs: list[Block]
     kind: Kind = "plain"
-    cancel: Literal["no", "ask", "force"] = "no"
+    cancel: Cancel = "no"
     cancel_after: float = 0.0
 
 
@@ -143,7 +147,8 @@ class Maker:
             last.append(Signal(at=self._at("never"), name="never"))
         elif dice.random() < 0.06:
             last.append(Raise(at=self._at("raise")))
-        cancel = dice.choices(("no", "ask", "force"), (70, 25, 5))[0]
+        ways: tuple[Cancel, ...] = ("no", "ask", "force")
+        cancel = dice.choices(ways, (70, 25, 5))[0]
         self._names = saved
         return Plan(epochs, kind, cancel if kind != "brief" else "no", dice.uniform(0, 1.5))
 

@@ -394,7 +394,7 @@ class Worker:
             run = self.live.get(number)
             if run is None or run.closed:
                 continue
-            if token != run.fence.token:
+            if token > run.fence.token:  # a smaller one was read before we claimed it again
                 run.close(LeaseLost(run.fence.name))
             elif wake_seq != run.wake_seq:
                 await self._relook(run, wake_seq)
