@@ -272,10 +272,10 @@ class Lash:
     ) -> ProcessHandle[Any]:
         """Start a process with what another recorded before an effect (None: everything it did)."""
         services = self._use("fork_process")
-        registration, until = await fork_registration(
+        registration, keys = await fork_registration(
             self.store, process_id, from_effect, id or f"{process_id}-fork-{services.new_id()}"
         )
-        await self.store.processes.fork(process_id, registration, until)
+        await self.store.processes.fork(process_id, registration, keys)
         return self._handle(registration.id)
 
     # --- waits ---

@@ -203,7 +203,7 @@ def asking_for(command: ProcessCommand) -> Act:
 
 
 def forked(store: SqlStore) -> Awaitable[None]:
-    return store.processes.fork("p", work("copy", seed="p"), 5)
+    return store.processes.fork("p", work("copy", seed="p"), ["step"])
 
 
 PROCESS_SCENARIOS = {

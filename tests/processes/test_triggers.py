@@ -101,7 +101,7 @@ async def test_what_does_not_fit_is_refused_where_it_is_given(backend: Backend) 
             await app.triggers.emit("github.pull", source_key="r")
         with pytest.raises(ArgumentsInvalid, match=r"trigger 'github\.push'"):
             await app.triggers.emit("github.push", source_key="r", payload={"commits": 1})
-        with pytest.raises(ArgumentsInvalid, match="it takes no sourrce"):
+        with pytest.raises(ArgumentsInvalid, match="missing a required argument: 'event'"):
             await app.triggers.register(
                 "github.push", source_key="r", target=on_push, key="k", inputs={"sourrce": EVENT}
             )

@@ -89,7 +89,7 @@ def seen(driver: PostgresDriver) -> list[str]:
     """Return the list of statements for many that driver will run to the end."""
     honest, done = driver._write_together, list[str]()
 
-    async def write(batch: list[Any]) -> set[tuple[Any, ...]]:
+    async def write(batch: list[Any]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         written = await honest(batch)
         done.extend([batch[0].bulk.many] * len(written))
         return written

@@ -108,6 +108,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     timeout: int | None = None
     slot: Slot | None = None
     seed: str | None = None
+    seed_epoch: int = 0
 
     @property
     def target(self) -> str:
@@ -267,7 +268,7 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
         if not isinstance(payload, dict):
             raise ProcessEventInvalid(registration.id, kind, "its payload is an object with a text")
         return Semantics.WAKE
-    if not kind.strip() or kind.startswith(_OURS):
+    if not kind.strip() or kind.startswith(_OURS) or re.search(r"[\x00-\x1f]", kind):
         raise ProcessEventInvalid(registration.id, kind, "this name is not free")
     if registration.event_types is None:
         return Semantics.PLAIN
@@ -306,6 +307,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     reason: str | None
     created: Instant
     settled: Instant | None
+    cancel_delivered: bool = False
 
     @property
     def id(self) -> str:
@@ -318,6 +320,7 @@ class LeasedStart(msgspec.Struct, frozen=True):
 
     number: int
     fence: Fence
+    now: Instant
 
 
 class Resumed(msgspec.Struct, frozen=True):

@@ -227,6 +227,10 @@ class Runs(Protocol):
         """Return the microseconds until the scheduler must look, and whether a suspect is ready."""
         ...
 
+    def owned_by(self, worker: WorkerId) -> Awaitable[list[Fence]]:
+        """Return the runs that a worker owns."""
+        ...
+
     def wake_seqs(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
         """Return how often runs were woken, and the token of the fence they have now."""
         ...
@@ -291,12 +295,16 @@ class Processes(Protocol):
         """End a process and its run."""
         ...
 
-    def continue_as(self, fence: Fence, registration: Registration) -> Awaitable[None]:
+    def continue_as(
+        self, fence: Fence, registration: Registration, *, cancelled: bool = False
+    ) -> Awaitable[None]:
         """Settle the run and go on with a fresh one, under the same process and log."""
         ...
 
-    def fork(self, process_id: str, registration: Registration, until: int) -> Awaitable[None]:
-        """Start a process with what another recorded up to a time."""
+    def fork(
+        self, process_id: str, registration: Registration, keys: Sequence[str]
+    ) -> Awaitable[None]:
+        """Start a process with some of what another recorded."""
         ...
 
     def get(self, process_id: str) -> Awaitable[ProcessRecord | None]:

@@ -30,7 +30,10 @@ Binding = EventBinding | ValueBinding
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What starts when an event of a type comes from a source. ``template`` has no id yet."""
+    """What starts when an event of a type comes from a source.
+
+    ``template`` has no id yet, and the key of its slot is filled in from the arguments.
+    """
 
     key: str
     type: str
@@ -38,6 +41,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     template: Registration
     inputs: dict[str, Binding] = {}
     session_id: str | None = None
+    delay: int = 0
 
     def registration(self, occurrence: Occurrence) -> Registration:
         """Return the process that an occurrence starts."""
@@ -50,10 +54,14 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
                     arguments[name] = value
                 case _:
                     arguments[name] = occurrence.payload
+        slot = self.template.slot
+        if slot is not None:
+            slot = msgspec.structs.replace(slot, key=slot.key.format(**arguments))
         return msgspec.structs.replace(
             self.template,
             id=f"trigger:{self.key}:{occurrence.id}",
             input=msgspec.structs.replace(given, arguments=arguments),
+            slot=slot,
         )
 
 

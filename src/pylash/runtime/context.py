@@ -177,7 +177,7 @@ class ProcessContext(StepContext[D]):
         return uuid_text(data[:16])
 
     def _epoch(self) -> str:
-        return str(self._run.record.state.epoch)
+        return str(self._run.record.registration.seed_epoch + self._run.record.state.epoch)
 
     # --- signals and waits ---
 

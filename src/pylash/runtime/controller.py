@@ -89,6 +89,7 @@ class JournalController(JournalState, EffectController):
         self._scope = scope
         self._attaching = asyncio.Lock()
         self._lost = False
+        self._given_up = host.membership.times_given_up
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
@@ -252,6 +253,8 @@ class JournalController(JournalState, EffectController):
         host = self._host
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
+        if self._given_up != host.membership.times_given_up:
+            await self._check_fence(fence)
         started = host.clock.now()
         performed = await perform(asked.envelope, local)
         flight.recording = True
@@ -263,6 +266,14 @@ class JournalController(JournalState, EffectController):
             return await self._stand(stands, asked)
         self._entries[asked.key] = entry
         return performed.answer(asked.envelope.command.kind)
+
+    async def _check_fence(self, fence: Fence) -> None:
+        """Look whether the run is still ours: others gave this worker up since we attached it."""
+        given_up = self._host.membership.times_given_up
+        standing = await self._host.store.runs.wake_seqs([fence.run])
+        if standing.get(fence.run, (0, -1))[1] != fence.token:
+            raise LeaseLost(fence.name)
+        self._given_up = given_up
 
     async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Take the entry that holds our key, whoever wrote it, and answer with it."""

@@ -63,10 +63,10 @@ class Execution:
         """Return how the program ended; None if it was detached."""
         try:
             await self._programs.check(run.record.registration)
-            if run.record.state.cancel and not run.cancelled:
+            if run.record.state.cancel and not (run.cancelled or run.record.cancel_delivered):
                 run.root.cancelling = run.cancelled = True
             if run.deadline is not None:
-                self._tasks.serve(self._expire(run))
+                run.expiring = self._tasks.start(self._expire(run))
             return Success(await self._programs.run(run))
         except Detached:
             return None
@@ -109,7 +109,10 @@ class Execution:
             given = run.record.registration.input
             changed = msgspec.structs.replace(given, arguments=end.arguments)
             registration = msgspec.structs.replace(run.record.registration, input=changed)
-            await self._persist(run, lambda: processes.continue_as(run.fence, registration))
+            cancelled = run.cancelled
+            await self._persist(
+                run, lambda: processes.continue_as(run.fence, registration, cancelled=cancelled)
+            )
         elif end is not None:
             number = run.record.number
             try:

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import msgspec
 
-from pylash.durable import Registration, Store
+from pylash.durable import EffectKind, JournalEntry, Registration, Store
 from pylash.values import ForkInvalid, ProcessUnknown
+
+AWAIT = EffectKind.AWAIT_EVENT
 
 
 async def fork_registration(
     store: Store, process_id: str, from_effect: str | None, new_id: str
-) -> tuple[Registration, int]:
-    """Return the registration of a fork, and the time up to which it takes what was recorded."""
+) -> tuple[Registration, list[str]]:
+    """Return the registration of a fork, and the keys of what it takes over."""
     record = await store.processes.get(process_id)
     if record is None:
         raise ProcessUnknown(process_id)
     given = record.registration
     registration = msgspec.structs.replace(
-        given, id=new_id, seed=given.seed or given.id, parent=None
+        given,
+        id=new_id,
+        seed=given.seed or given.id,
+        seed_epoch=given.seed_epoch + record.state.epoch,
+        parent=None,
+        attached=False,
     )
-    effects = {entry.key: entry for entry in await store.journal.timeline(record.run)}
+    effects = await store.journal.timeline(record.run)
+    return registration, _before(process_id, effects, from_effect)
+
+
+def _before(process_id: str, effects: list[JournalEntry], from_effect: str | None) -> list[str]:
+    """Return the keys of what had ended when an effect began; waits are asked for again."""
+    done = [entry for entry in effects if entry.size or entry.due is not None]
+    done = [entry for entry in done if entry.kind != AWAIT and not entry.key.startswith("!")]
     if from_effect is None:
-        return registration, max(
-            (entry.ended or entry.started for entry in effects.values()), default=0
-        )
-    if from_effect not in effects:
+        return [entry.key for entry in done]
+    began = [entry.started for entry in effects if entry.key == from_effect]
+    if not began:
         raise ForkInvalid(process_id, from_effect)
-    return registration, effects[from_effect].started
+    return [
+        entry.key
+        for entry in done
+        if entry.key != from_effect and (entry.ended or entry.due or 0) <= began[0]
+    ]

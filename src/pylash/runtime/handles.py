@@ -79,6 +79,10 @@ class ProcessHandle(Generic[R]):
             async with asyncio.timeout(limit):
                 output = await self._observers.end(self.id)
         except TimeoutError:
+            ended = await self._services.store.processes.outputs([self.id])
+            if self.id in ended:
+                found: R = value_of(self.id, ended[self.id], self._result)
+                return found
             view = await self._services.store.processes.view(self.id)
             if view is not None and view.status is RunState.BLOCKED:
                 raise ProcessBlocked(self.id, view.reason or "") from None

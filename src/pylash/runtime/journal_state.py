@@ -155,8 +155,8 @@ class JournalState:
         cancelled = []
         for flight in flights:
             flight.verdict = verdict
-            data = withdrawn(_cancel_code(flight.opening))
             known = self._entries.get(flight.opening.key, flight.opening)
+            data = withdrawn(_cancel_code(known))
             cancelled.append(replace(known, outcome=data, size=len(data), ended=now))
         made = [_decided(key, value, now) for key, value in decisions.items()]
         try:

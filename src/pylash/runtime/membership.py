@@ -31,6 +31,7 @@ class Membership:
         self._timings = timings
         self._until = 0.0
         self.targets: list[str] = []
+        self.times_given_up = 0
 
     @property
     def lease_is_over(self) -> bool:
@@ -55,14 +56,15 @@ class Membership:
         asked = self._clock.monotonic()
         kept = await self._store.workers.beat(self.worker, self._timings.ttl)
         if not kept:
+            self.times_given_up += 1
             await self._store.workers.join(self.worker, self._timings.ttl, self.targets)
         self._until = asked + self._timings.ttl / SECOND
         return kept
 
     async def announce(self, targets: list[str]) -> None:
         """Tell the others what this worker can run."""
-        self.targets = targets
         await self._store.workers.join(self.worker, self._timings.ttl, targets)
+        self.targets = targets
 
     async def bury_the_dead(self) -> None:
         """Make the runs of dead workers ready for others."""

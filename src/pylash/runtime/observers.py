@@ -10,11 +10,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from pylash.durable import Output, Store
 from pylash.tasks import TaskOwner
-from pylash.values import ProcessUnknown, StoreError
+from pylash.values import AppNotOpen, ProcessUnknown, StoreError
 
 NET_SECONDS: Final = 5.0
 """How often everything that is waited for is looked at, hint or no hint."""
@@ -34,8 +34,13 @@ class Observers:
         tasks.serve(self._look_forever())
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; who still waits is told."""
         self._unsubscribe()
+        waiting: list[asyncio.Future[Any]] = [one for each in self._ends.values() for one in each]
+        waiting += [one for each in self._events.values() for one in each]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(AppNotOpen())
 
     async def end(self, process_id: str) -> Output:
         """Return how a process ended, once it has."""

@@ -74,7 +74,9 @@ class Parking:
         except LeaseLost as error:
             run.close(error)
         except StoreError:  # it is away for the moment: wait as long again
-            self.add(run)
+            self.remove(run)
+            if run.is_idle:
+                self.add(run)
         finally:
             verdict, run.parking = run.parking, None
             verdict.set_result(None)

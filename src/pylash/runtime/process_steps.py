@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache, partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
@@ -35,6 +38,8 @@ from pylash.values import (
 D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+STEP_THREADS: Final = 64
 
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
@@ -162,6 +167,12 @@ class _Step(msgspec.Struct):
         return self.part, f"{what}.{number}"
 
 
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads of plain functions: their own, so that slow ones hold up nobody else."""
+    return ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pylash-step")
+
+
 async def called(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -169,7 +180,8 @@ async def called(
     if iscoroutinefunction(function):
         return await function(*args, **kwargs)
     if isinstance(function, type) or not iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - an object may be called
-        value = await asyncio.to_thread(function, *args, **kwargs)
+        call = partial(copy_context().run, function, *args, **kwargs)
+        value = await asyncio.get_running_loop().run_in_executor(_threads(), call)
         return await value if isawaitable(value) else value
     return await function(*args, **kwargs)
 

@@ -48,6 +48,7 @@ from pylash.runtime.runs import ProcessRun
 from pylash.runtime.signatures import Shape, Signature, signature_of
 from pylash.values import (
     AppInsideProcess,
+    ArgumentsInvalid,
     AwaitEventUnknownOrRevoked,
     Duration,
     NotAProcess,
@@ -148,6 +149,16 @@ class ProcessDefinition(Generic[P, R]):
         )
         return Slot(f"{self.name}:{text}", self._concurrency)
 
+    def slot_template(self) -> Slot | None:
+        """Return the concurrency key of starts whose arguments come later; it must be a text."""
+        if self._concurrency is None:
+            return None
+        if callable(self._key):
+            reason = "its concurrency key is a function, and a subscription needs a text such as '{user}'"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
+        name = self.name.replace("{", "{{").replace("}", "}}")
+        return Slot(f"{name}:{self._key or ''}", self._concurrency)
+
 
 class Prepared(Generic[P, R]):
     """A process with options for one start."""
@@ -189,7 +200,7 @@ class Prepared(Generic[P, R]):
             env=inherited.env,
             parent=inherited.parent,
             attached=self.attached,
-            timeout=self.definition.timeout,
+            timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,
             slot=self.definition.slot(arguments),
         )
         return StartProcess(registration, self.delay)
@@ -209,6 +220,7 @@ class Prepared(Generic[P, R]):
             wake_target=wake,
             env=inherited.env,
             timeout=self.definition.timeout,
+            slot=self.definition.slot_template(),
         )
 
 

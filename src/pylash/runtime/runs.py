@@ -101,6 +101,7 @@ class ProcessRun:
         self.trouble: LashError | None = None
         self.closed = False
         self.parked = False
+        self.expiring: asyncio.Task[None] | None = None
         self.parking: asyncio.Future[None] | None = None
         self._slots = slots
         self._busy = 1
@@ -326,7 +327,7 @@ class ProcessRun:
         """Deliver a cancel at whatever the run waits for, once."""
         while self.parking is not None:
             await asyncio.wait((self.parking,))
-        if self.cancelled or self.closed or self.journal is None:
+        if self.record.cancel_delivered or self.cancelled or self.closed or self.journal is None:
             return
         self.cancelled = True
         try:
@@ -387,6 +388,8 @@ class ProcessRun:
     def dispose(self) -> None:
         """Let go of everything, so that nothing waits for the garbage collector."""
         self.root.task = None
+        if self.expiring is not None:
+            self.expiring.cancel()
         if self.journal is not None:
             self.journal.board.changed = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -78,6 +78,13 @@ class Signature(msgspec.Struct, frozen=True):
         if self.rest is not None:
             given = {**given, **given.pop(self.rest, {})}
         return {name: self._dumped(name, value) for name, value in given.items()}
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse arguments that are missing or too many."""
+        try:
+            self.bound.bind(**dict.fromkeys(names))
+        except TypeError as error:
+            raise ArgumentsInvalid(self.name, str(error)) from None
 
     def dump_one(self, name: str, value: Any) -> Any:
         """Return one argument as plain JSON, or refuse it."""

@@ -86,10 +86,7 @@ class Triggers:
         chosen = prepared(target)
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
-        names = set(chosen.definition.signature.parameters)
-        if chosen.definition.signature.rest is None and set(given) - names:
-            unknown = ", ".join(sorted(set(given) - names))
-            raise ArgumentsInvalid(f"process {chosen.name!r}", f"it takes no {unknown}")
+        chosen.definition.signature.check_names(given)
         command = chosen.template(constants, self._app.template, session_id)
         subscription = Subscription(
             key=key,
@@ -103,6 +100,7 @@ class Triggers:
                 for name, one in given.items()
             },
             session_id=session_id,
+            delay=chosen.delay,
         )
         await self._app.store.triggers.register(subscription)
 

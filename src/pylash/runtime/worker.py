@@ -18,7 +18,6 @@ from pylash.durable import (
     Claim,
     EffectHost,
     Fence,
-    Instant,
     Output,
     ProcessRecord,
     StartProcess,
@@ -43,6 +42,11 @@ NET_SECONDS: Final = 5.0
 
 CLAIM_AT_ONCE: Final = 200
 QUIET_SECONDS: Final = 0.001
+EMPTY_MICROS: Final = 50_000
+"""How long to wait when something is due and nothing could be claimed."""
+DRAIN_SECONDS: Final = 10.0
+"""How long a suspect may make everything else wait."""
+UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
 
 _log = logging.getLogger("pylash")
 
@@ -74,6 +78,9 @@ class Worker:
         self._suspicious = False
         self._claiming = False
         self._suspect_everything = asyncio.Event()
+        self._maybe_orphans = False
+        self._claim_token: str | None = None
+        self._draining_since: float | None = None
         self.told: Callable[[str, Output | None], None] = lambda _id, _output: None
         self._ids: set[str] = set()
 
@@ -113,8 +120,10 @@ class Worker:
         loop = asyncio.get_running_loop()
         until = loop.time() + grace
         while self.live and loop.time() < until:
-            for run in [run for run in self.live.values() if run.is_idle]:
-                await self._parking.park(run)
+            idle = [run for run in self.live.values() if run.is_idle]
+            if idle:
+                parks = [self._tasks.start(self._parking.park(run)) for run in idle]
+                await asyncio.wait(parks, timeout=max(0.0, until - loop.time()))
             if not self.live:
                 return
             self._parking.changed.clear()
@@ -165,21 +174,26 @@ class Worker:
         if not here:
             await processes.start(command)
             return
+        # In a task of ours: whoever asked may leave, what was started here is executed here.
+        await asyncio.shield(self._tasks.start(self._start_here(command)))
+
+    async def _start_here(self, command: StartProcess) -> None:
+        registration = command.registration
         self._slots.reserve()
         self._beginning += 1
+        leased = None
         try:
-            leased = await processes.start(command, self._host.membership.worker)
-        except BaseException:
-            self._slots.give_back()
+            leased = await self._host.store.processes.start(command, self._host.membership.worker)
+        except StoreError:
+            self._maybe_orphans = True  # it may have been started before the store went away
             raise
         finally:
             self._beginning -= 1
-        if leased is None:
-            self._slots.give_back()
-            return
-        now = Instant(self._host.clock.now())
-        record = just_started(registration, leased.number, now)
-        self._begin(record, Attached(leased.fence, now), 0)
+            if leased is None:
+                self._slots.give_back()
+        if leased is not None:
+            record = just_started(registration, leased.number, leased.now)
+            self._begin(record, Attached(leased.fence, leased.now), 0)
 
     # --- scheduling ---
 
@@ -210,33 +224,55 @@ class Worker:
             except StoreError:  # it is away for the moment
                 await asyncio.sleep(STORE_AWAY_SECONDS)
                 self._kick.set()
+            except Exception:  # noqa: BLE001 - one broken row must not stop the others
+                _log.exception("the scheduler stumbled, and goes on")
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                self._kick.set()
             finally:
                 self._claiming = False
 
     async def _claim_ready(self) -> None:
         runs, targets = self._host.store.runs, self._programs.targets()
+        claimed = 0
         while self.is_open and self._room() > 0 and not self._suspicious:
             limit = min(self._room(), CLAIM_AT_ONCE)
-            if await self._claim(limit, targets) < limit:
+            claimed = await self._claim(limit, targets)
+            if claimed < limit:
                 break
         self._backlog = self._room() <= 0
         due, suspect = await runs.next_due(targets)
-        self._suspicious = suspect
-        if suspect and self.is_open:
+        self._suspicious = suspect and self._may_drain()
+        if self._suspicious and self.is_open:
             await self._claim_suspect(targets)
+        if due is not None and due <= 0 and not claimed and not self._suspicious:
+            await self._host.membership.renew()  # perhaps others gave us up
+            due = EMPTY_MICROS
         if due is not None and not self._backlog:
             self._ring_in(max(0, due) / 1_000_000)
+
+    def _may_drain(self) -> bool:
+        """Return whether to let everything else wait for a suspect: for a while, then not for longer."""
+        now = asyncio.get_running_loop().time()
+        if self._draining_since is None or now - self._draining_since > 2 * DRAIN_SECONDS:
+            self._draining_since = now
+            self._tasks.serve(self._kick_in(DRAIN_SECONDS))
+        return now - self._draining_since < DRAIN_SECONDS
+
+    async def _kick_in(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._kick.set()
 
     async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
         """Claim up to limit runs and begin them; return how many there were."""
         self._slots.reserve(limit)
         begun = 0
         try:
-            token = self._host.new_token()
+            token = self._claim_token = self._claim_token or self._host.new_token()
             worker = self._host.membership.worker
             claims = await self._host.store.runs.claim(
                 worker, token, limit=limit, targets=targets, suspect=suspect
             )
+            self._claim_token = None  # until we had an answer, asking again is the same claim
             if claims:
                 begun = len(claims)
                 await self._resume(claims)
@@ -267,8 +303,8 @@ class Worker:
         for number, claim in known.items():
             found = resumed.get(number)
             if found is None:
-                self._orphans.append(claim.fence)
                 self._slots.give_back()
+                await self._host.store.runs.block(claim.fence, UNREADABLE)
                 continue
             attached = Attached(claim.fence, found.now, found.entries)
             self._begin(found.record, attached, claim.run.wake_seq)
@@ -314,6 +350,10 @@ class Worker:
             run.has_slot = False
             self._slots.give_back()
         self._parking.add(run)
+        if (
+            run.record.registration.slot is not None
+        ):  # its concurrency key counts it until it is parked
+            self._tasks.serve(self._parking.park(run))
 
     def busy(self, run: ProcessRun) -> None:
         """Hear that a branch of the run goes on."""
@@ -383,10 +423,19 @@ class Worker:
                 async with asyncio.timeout(NET_SECONDS):
                     await self._suspect_everything.wait()
             self._suspect_everything.clear()
-            with suppress(StoreError):
+            try:
                 await self._look_at_all()
+            except StoreError:  # away for the moment; the net comes again
+                pass
+            except Exception:  # noqa: BLE001 - one broken row must not stop the others
+                _log.exception("looking at the runs here went wrong, and goes on")
 
     async def _look_at_all(self) -> None:
+        if self._maybe_orphans and not (self._beginning or self._claiming):
+            self._maybe_orphans = False
+            owned = await self._host.store.runs.owned_by(self._host.membership.worker)
+            self._orphans += [fence for fence in owned if fence.run not in self.live]
+            self._kick.set()
         if not self.live:
             return
         standing = await self._host.store.runs.wake_seqs(list(self.live))

@@ -195,7 +195,8 @@ class SqlJournal(Port):
     @operation()
     def release(self, fence: Fence) -> Steps[None]:
         """Give the run up."""
-        yield Statement(_RELEASE, (fence.run, fence.token))
+        if (yield Statement(_RELEASE, (fence.run, fence.token))).changed:
+            yield Notify("runs")
 
     def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
         """Record entry; return what stands under its key."""

@@ -71,8 +71,16 @@ insert into pylash_queue(session, process, sequence, body, at) values (?, ?, ?, 
 on conflict do nothing"""
 
 
+# Who is asked to end does not wait for its time, nor for a retry.
+_HURRY = """
+update pylash_runs set state = 'queued', at = {now}, reason = null, attempts = 0
+where id = ? and (state = 'blocked' or (state = 'queued' and at > {now}))"""
+
 _FINISH = """
 update pylash_processes set status = 'completed', output = ?, settled = {now} where id = ?"""
+
+CANCEL_DELIVERED = 2
+"""The value of a process's cancel once an earlier run of it has heard of it."""
 
 WAITING_RUNS = (
     "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
@@ -160,8 +168,10 @@ def ask_cancel(process_id: str, reason: str | None) -> Steps[Any]:
     yield Statement(_ASK_CANCEL, (process_id,))
     payload, key = write({"reason": reason}), f"process:{process_id}:cancel"
     yield Statement(ADD_EVENT, (number, sequence + 1, CANCEL_REQUESTED, payload, key, None))
+    yield Statement(_HURRY, (run,))
     yield from wake_run(run)
     yield Notify(f"cancel:{run}")
+    yield Notify("runs")
     yield Notify(f"events:{process_id}")
     return {"id": process_id}
 
@@ -187,6 +197,7 @@ def record_from(row: tuple[Any, ...]) -> ProcessRecord:
         reason,
         Instant(times[0]),
         None if times[1] is None else Instant(times[1]),
+        cancel == CANCEL_DELIVERED,
     )
 
 

@@ -49,7 +49,11 @@ where process = ? and sequence > ? order by sequence limit ?"""
 
 _QUEUED = "select process, sequence, body, at from pylash_queue where session = ? order by at, process, sequence"
 
-_RECORDS = RECORD.replace("where p.id = ?", "where p.run in ({bigints})")
+_RECORDS = RECORD.replace(
+    "where p.id = ?",
+    """where (p.number in ({bigints}) and p.run = p.number)
+    or (p.run in ({bigints}) and p.run <> p.number)""",
+)
 
 _ATTENTION = """
 select p.cancel, e.type from pylash_processes p
@@ -78,7 +82,8 @@ order by created desc, id limit ?"""
 
 _SIGNAL_WAITS = """
 select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_effects e
-join pylash_processes p on p.run = e.run and p.status = 'open'
+join pylash_processes p on p.status = 'open'
+  and ((p.number = e.run and p.run = p.number) or (p.run = e.run and p.run <> p.number))
 where e.wait >= 'signal:' and e.wait < 'signal;' and e.outcome is null order by e.started, e.key"""
 
 _NOW = "select {now}"
@@ -101,8 +106,11 @@ class SqlLookups(Port):
         now = Instant((yield Statement(_NOW)).rows[0][0])
         journals = yield from journals_of(runs)
         resumed = {}
-        for row in (yield Statement(_RECORDS, (list(runs),))).rows:
-            record = record_from(row)
+        for row in (yield Statement(_RECORDS, (list(runs), list(runs)))).rows:
+            try:
+                record = record_from(row)
+            except ValueError:  # written by code we do not understand
+                continue
             resumed[record.run] = Resumed(record, journals[record.run], now)
         return resumed
 

@@ -29,6 +29,8 @@ from pylash.values import (
     StoreFull,
     StoreUnavailable,
     StoreUrlInvalid,
+    decode,
+    encode,
 )
 
 T = TypeVar("T")
@@ -48,6 +50,8 @@ LOCKS_SETTLE_SECONDS: Final = 3.0
 PING_SECONDS: Final = 5.0
 RETAKE_TRIES: Final = 50
 CHANNEL: Final = "pylash"
+NOTIFY_BYTES: Final = 7_900
+"""What one notification can carry, with a margin."""
 
 _TRY_LOCK = "select pg_try_advisory_lock($1)"
 _UNLOCK = "select pg_advisory_unlock($1)"
@@ -196,7 +200,7 @@ class PostgresDriver(Publisher):
 
     def hear(self, payload: str) -> None:
         """Take what another process notified; our own echo is known already."""
-        sender, *topics = payload.split(" ")
+        sender, *topics = decode(payload.encode())
         if sender != self._name:
             for topic in topics:
                 self.publish(topic)
@@ -247,8 +251,7 @@ class PostgresDriver(Publisher):
             await link.connection.execute("begin", timeout=COMMAND_SECONDS)
             try:
                 result = await _statements(link, operation.steps(), topics)
-                if topics:
-                    payload = " ".join((self._name, *topics))
+                for payload in self._payloads(list(topics)):
                     await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
                 await link.connection.execute("commit", timeout=COMMAND_SECONDS)
             except (*_LOST, asyncio.CancelledError):
@@ -259,6 +262,18 @@ class PostgresDriver(Publisher):
         for topic in topics:
             self.publish(topic)
         return result
+
+    def _payloads(self, topics: list[str]) -> list[str]:
+        """Return what tells others of topics, each short enough for one notification."""
+        if not topics:
+            return []
+        payload = encode([self._name, *topics]).decode()
+        if len(payload.encode()) <= NOTIFY_BYTES:
+            return [payload]
+        if len(topics) == 1:  # a very long name: everyone looks at everything
+            return self._payloads([""])
+        half = len(topics) // 2
+        return self._payloads(topics[:half]) + self._payloads(topics[half:])
 
     async def _set_time(self, link: _Link) -> None:
         """Make a simulated clock the database's."""
@@ -293,26 +308,30 @@ class PostgresDriver(Publisher):
         firsts = {row.bulk.key: row for row in reversed(batch)}
         together = list(firsts.values())
         only = together[0].bulk.one is not None and len(together) == 1
-        written = set() if only else await self._write_together(together)
+        written = {} if only else await self._write_together(together)
         async with asyncio.TaskGroup() as group:
             for row in batch:
                 if row.bulk.key in written and firsts[row.bulk.key] is row:
-                    _answer(row.future, row.bulk.value)
+                    bulk = row.bulk
+                    rest = written[bulk.key]
+                    _answer(row.future, bulk.value if bulk.read is None else bulk.read(rest))
                     if row.bulk.topic is not None:
                         self.publish(row.bulk.topic)
                 else:
                     group.create_task(self._write_alone(row))
 
-    async def _write_together(self, batch: list[_Row]) -> set[tuple[Any, ...]]:
-        """Write the rows of batch in one statement; return the keys that were written."""
+    async def _write_together(self, batch: list[_Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Write the rows of batch in one statement; return what came back, by key."""
+        size = len(batch[0].bulk.key)
         rows = (row.bulk.row for row in batch)
         columns = tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
                 await self._set_time(link)
-                return set((await link.execute(batch[0].bulk.many, columns)).rows)
+                found = (await link.execute(batch[0].bulk.many, columns)).rows
+                return {row[:size]: row[size:] for row in found}
         except (*_LOST, asyncpg.PostgresError):
-            return set()  # whatever it was, each row will find out for itself
+            return {}  # whatever it was, each row will find out for itself
 
     async def _write_alone(self, row: _Row) -> None:
         try:

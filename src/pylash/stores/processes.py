@@ -7,7 +7,7 @@ Rule 2. A start and an end are written twice: as statements that run anywhere, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -113,7 +113,7 @@ r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fenc
       from x join p on p.number = x.number),
 e as (insert into pylash_process_events(process, sequence, type, at)
       select p.number, 1, 'process.started', {now} from p)
-select number from p"""
+select number, {now} from p"""
 
 _KNOWN = """
 select p.digest, p.number, r.token, r.owner, r.fence, p.run from pylash_processes p
@@ -167,12 +167,13 @@ insert into pylash_runs(id, scope, kind, target, state, at, owner, fence, slot, 
 select ?, ?, kind, target, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?"""
 
 _CONTINUE = """
-update pylash_processes set sequence = sequence + 1, epoch = epoch + 1, run = ?, registration = ? where id = ?"""
+update pylash_processes set sequence = sequence + 1, epoch = epoch + 1, run = ?, registration = ?,
+  cancel = case when ? then 2 else cancel end where id = ?"""
 
 _COPY_EFFECTS = f"""
 insert into pylash_effects(run, wait, {EFFECT_COLUMNS.removeprefix("run, ")})
 select cast(? as bigint), null, {EFFECT_COLUMNS.removeprefix("run, ")} from pylash_effects
-where run = ? and ((outcome is not null and ended <= ?) or (kind = 'sleep' and due <= ?))
+where run = ? and key in ({{texts}})
 on conflict do nothing"""
 
 
@@ -210,8 +211,11 @@ class SqlProcesses(SqlLookups):
             worker,
             token,
         )
-        value = LeasedStart(number, Fence(number, 1, scope))
-        bulk = Bulk(None, _START_MANY, row, (number,), value)
+
+        def leased(rest: tuple[Any, ...]) -> LeasedStart:
+            return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
+
+        bulk = Bulk(None, _START_MANY, row, (number,), None, read=leased)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -222,12 +226,15 @@ class SqlProcesses(SqlLookups):
         if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
             worker = None  # others gave us up: it is anyone's
         if (yield from register_process(command, number, worker, token)):
-            fence = Fence(number, 1, ProcessScope(registration.id))
-            return None if worker is None else LeasedStart(number, fence)
+            if worker is None:
+                return None
+            now = Instant((yield Statement(_NOW)).rows[0][0])
+            return LeasedStart(number, Fence(number, 1, ProcessScope(registration.id)), now)
         known = yield from _known(registration)
         ours = worker is not None and (known[2], known[3], known[4]) == (token, worker, 1)
         if ours:  # done by us already; the answer was lost
-            return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)))
+            now = Instant((yield Statement(_NOW)).rows[0][0])
+            return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)), now)
         return None
 
     # --- commands ---
@@ -386,8 +393,13 @@ class SqlProcesses(SqlLookups):
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()
-    def continue_as(self, fence: Fence, registration: Registration) -> Steps[None]:
-        """Settle the run and go on with a fresh one, under the same process and log."""
+    def continue_as(
+        self, fence: Fence, registration: Registration, *, cancelled: bool = False
+    ) -> Steps[None]:
+        """Settle the run and go on with a fresh one, under the same process and log.
+
+        ``cancelled``: the request to end was delivered, and is not delivered again.
+        """
         token = f"continued:{fence.token}"
         locked = yield from lock_runs([fence.run])
         if locked.get(fence.run) != fence.token:
@@ -400,15 +412,16 @@ class SqlProcesses(SqlLookups):
         scope = scope_text(fence.scope)
         yield Statement(_RENAME_RUN, (f"{scope}#{epoch}", token, fence.run))
         yield Statement(_NEXT_RUN, (following, scope, fence.run))
-        yield Statement(_CONTINUE, (following, write(registration), registration.id))
+        row = (following, write(registration), cancelled, registration.id)
+        yield Statement(_CONTINUE, row)
         arguments = write(getattr(registration.input, "arguments", None))
         yield Statement(ADD_EVENT, (number, sequence + 1, CONTINUED, arguments, None, None))
         yield from release_slot(fence.run)
         yield Notify("runs")
 
     @operation()
-    def fork(self, process_id: str, registration: Registration, until: int) -> Steps[None]:
-        """Start a process with what another recorded up to a time."""
+    def fork(self, process_id: str, registration: Registration, keys: Sequence[str]) -> Steps[None]:
+        """Start a process with some of what another recorded."""
         command = StartProcess(registration)
         number = new_run_id(self._clock.now(), self._entropy)
         yield from register_process(command, number)
@@ -417,7 +430,7 @@ class SqlProcesses(SqlLookups):
         if not source:
             raise ProcessUnknown(process_id)
         if run == number:
-            yield Statement(_COPY_EFFECTS, (number, source[0][1], until, until))
+            yield Statement(_COPY_EFFECTS, (number, source[0][1], list(keys)))
 
     @operation()
     def grant(self, grant: HandleGrant) -> Steps[None]:

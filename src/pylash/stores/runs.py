@@ -144,6 +144,9 @@ select at - {now} from pylash_runs where at is not null and target in ({texts})
 
 _NEXT_SUSPECT = _NEXT_DUE.replace("attempts <", "attempts >=")
 
+_OWNED = """
+select id, fence, scope from pylash_runs where owner = ? and state = 'running' and target <> ''"""
+
 _WAKE_SEQS = "select id, wake_seq, fence from pylash_runs where id in ({bigints})"
 
 ALONE_AFTER: Final = 3
@@ -264,6 +267,12 @@ class SqlRuns(Port):
         suspect = (yield Statement(_NEXT_SUSPECT, (list(targets), ALONE_AFTER))).rows
         later = [row[0][0] for row in (due, suspect) if row and (row is due or row[0][0] > 0)]
         return min(later, default=None), bool(suspect) and suspect[0][0] <= 0
+
+    @operation(read_only=True)
+    def owned_by(self, worker: WorkerId) -> Steps[list[Fence]]:
+        """Return the runs that a worker owns."""
+        rows = (yield Statement(_OWNED, (worker,))).rows
+        return [Fence(run, token, scope_from_text(scope)) for run, token, scope in rows]
 
     @operation(read_only=True)
     def wake_seqs(self, runs: Sequence[int]) -> Steps[dict[int, tuple[int, int]]]:

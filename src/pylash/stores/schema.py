@@ -75,6 +75,9 @@ MIGRATIONS: Final = (
                 sequence bigint not null default 1, status text not null default 'open',
                 output {blob}, cancel bigint not null default 0, epoch bigint not null default 0,
                 watched bigint not null default 0, created bigint not null, settled bigint)""",
+            # Most processes have one run, whose id is their number.
+            """create index pylash_processes_continued on pylash_processes(run)
+                where run <> number""",
             """create index pylash_processes_attached on pylash_processes(parent)
                 where parent is not null and status = 'open'""",
             # taken is 0 for a signal that waits to be received, 1 for one that was.

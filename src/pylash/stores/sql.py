@@ -51,7 +51,7 @@ class Bulk(msgspec.Struct):
     """A one-row write that drivers may run together with others of the same ``many``.
 
     ``many`` takes one array per column and returns the key of each row it wrote; the operation's
-    value is then ``value``, and ``topic`` is published in this process. A row that did not come back
+    value is then ``value``, or what ``read`` makes of what follows the key, and ``topic`` is published in this process. A row that did not come back
     is run again alone, as its operation. ``one`` is the same for one row, if one statement can do it.
     """
 
@@ -61,6 +61,7 @@ class Bulk(msgspec.Struct):
     key: tuple[Any, ...]
     value: Any
     topic: str | None = None
+    read: Callable[[tuple[Any, ...]], Any] | None = None
 
     def same_as(self, other: Bulk | None) -> bool:
         """Return whether other may be written by the same statement."""

@@ -93,7 +93,7 @@ class SqlTriggers(Port):
                 subscription = SUBSCRIPTIONS.decode(body)
                 registration = subscription.registration(occurrence)
                 number = new_run_id(self._clock.now(), self._entropy)
-                yield from register_process(StartProcess(registration), number)
+                yield from register_process(StartProcess(registration, subscription.delay), number)
                 delivery = (occurrence.id, subscription.key, registration.id)
                 yield Statement(_DELIVER, delivery)
             yield Notify("runs")

@@ -334,20 +334,20 @@ async def a_process_goes_on_with_a_fresh_journal(store: SubjectStore) -> None:
     equal(first, None, "it is still the process that was started with the first input")
 
 
-async def a_fork_begins_with_what_was_recorded_by_a_time(store: SubjectStore) -> None:
+async def a_fork_begins_with_what_it_takes_over(store: SubjectStore) -> None:
     own = await running(store)
     for key, ended in (("early", 5), ("late", 50)):
         await store.journal.record(own.fence, replace(recorded(key), ended=ended))
     await store.processes.take_signal(own.fence, effect("open"), "go", None, encode)
     copy = work(seed=own.id)
     for _ in range(2):
-        await store.processes.fork(own.id, copy, 10)
+        await store.processes.fork(own.id, copy, ["early"])
     (claim,) = await claim_processes(store, await joined(store))
     equal(claim.fence.scope, ProcessScope(copy.id), "the fork")
     resumed = (await store.processes.resume([claim.fence.run]))[claim.fence.run]
     equal(set(resumed.entries), {"early"}, "what it begins with")
     equal(len(await log_of(store, own.id)), 1, "the log of what was forked")
-    await refused(store.processes.fork("nobody", work(), 10), "process_unknown", "its source")
+    await refused(store.processes.fork("nobody", work(), []), "process_unknown", "its source")
 
 
 ENDING_LAWS = (
@@ -365,5 +365,5 @@ ENDING_LAWS = (
     attached_children_are_asked_to_end_with_their_parent,
     no_attached_child_is_left_behind_by_force,
     a_process_goes_on_with_a_fresh_journal,
-    a_fork_begins_with_what_was_recorded_by_a_time,
+    a_fork_begins_with_what_it_takes_over,
 )
