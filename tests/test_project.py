@@ -19,6 +19,7 @@ from pylash import testing
 from pylash.testing import (
     controller_laws,
     ending_laws,
+    handle_laws,
     host_laws,
     journal_laws,
     process_laws,
@@ -35,6 +36,7 @@ MAX_LINES = 500
 LAW_MODULES = (
     controller_laws,
     ending_laws,
+    handle_laws,
     host_laws,
     journal_laws,
     process_laws,

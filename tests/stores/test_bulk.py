@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from pylash.durable import (
@@ -27,6 +28,7 @@ from pylash.stores.postgres import PostgresDriver
 from pylash.stores.processes import _SETTLE_MANY, _START_MANY
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.testing import SimClock
+from pylash.testing.ending_laws import no_end_is_lost_while_the_parent_parks
 from pylash.testing.suites import together
 from pylash.values import LashError
 from tests.backends import PostgresBackend
@@ -74,15 +76,16 @@ def rows() -> Steps[dict[str, list[str]]]:
     return found
 
 
-def plainly(driver: PostgresDriver) -> None:
-    """Make driver forget that rows can go together."""
-    honest = driver.run
+def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let drivers forget that rows can go together."""
+    honest = PostgresDriver.run
 
-    def run(operation: Operation[Any]) -> Awaitable[Any]:
-        bare, steps = operation.bare, operation.steps
-        return honest(Operation(operation.name, steps, bare, read_only=operation.read_only))
+    def run(driver: PostgresDriver, operation: Operation[Any]) -> Awaitable[Any]:
+        plain = Operation(operation.name, operation.steps, operation.bare, operation.urgent)
+        plain.read_only = operation.read_only
+        return honest(driver, plain)
 
-    driver.run = run  # type: ignore[method-assign]
+    monkeypatch.setattr(PostgresDriver, "run", run)
 
 
 def seen(driver: PostgresDriver) -> list[str]:
@@ -132,7 +135,9 @@ async def lived(store: SqlStore) -> list[Any]:
     return told
 
 
-async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(postgres: str) -> None:
+async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await opened(backend)
         assert isinstance(store.driver, PostgresDriver)
@@ -142,9 +147,16 @@ async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(postgres: 
     assert written.count(_START_MANY) == 4
     assert written.count(_SETTLE_MANY) == 3  # the one that is watched goes alone
     async with PostgresBackend(postgres) as backend:
+        plainly(monkeypatch)
         store = await opened(backend)
-        assert isinstance(store.driver, PostgresDriver)
-        plainly(store.driver)
         plain = await lived(store)
         await store.close()
     assert plain == bulk
+
+
+async def test_no_end_is_lost_by_the_plain_statements(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly(monkeypatch)
+    async with PostgresBackend(postgres) as backend:
+        await no_end_is_lost_while_the_parent_parks(await backend.store())

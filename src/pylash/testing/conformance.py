@@ -21,6 +21,7 @@ from pylash.testing.controller_laws import (
     run_replays,
 )
 from pylash.testing.ending_laws import ENDING_LAWS
+from pylash.testing.handle_laws import HANDLE_LAWS
 from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
 from pylash.testing.journal_laws import JOURNAL_STORE
 from pylash.testing.process_laws import REGISTRY_LAWS
@@ -50,7 +51,7 @@ worker_store = WORKER_STORE
 """Liveness and takeover."""
 
 process_registry = Suite[SubjectStore](
-    "process_registry", (*REGISTRY_LAWS, *ENDING_LAWS, *SLOT_LAWS)
+    "process_registry", (*REGISTRY_LAWS, *HANDLE_LAWS, *ENDING_LAWS, *SLOT_LAWS)
 )
 """Processes: registrations, logs, signals, handles, ends, slots, attempts."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pylash.durable import (
+    SETTLED,
     Aborted,
     AppendEvent,
     AwaitProcess,
@@ -236,11 +237,12 @@ async def an_owner_that_was_paused_ends_nothing_after_the_takeover(store: Subjec
                 return False
             return True
 
-        async def take_over() -> None:
+        async def take_over() -> bool:
             await pause(n, 7)
-            await one.journal.attach(own.fence.scope, worker)
+            return (await one.journal.attach(own.fence.scope, worker)).fence.token != SETTLED
 
-        ended, _ = await together(settle(), take_over())
+        ended, taken = await together(settle(), take_over())
+        equal(ended, not taken, f"try {n}: one of them has it")
         status = (await record_of(one, own.id)).state.status
         equal(status, "completed" if ended else "open", f"try {n}: what the late owner was told")
 

@@ -144,6 +144,19 @@ async def never_more_than_the_limit_execute_and_none_is_left_behind(store: Subje
     holds(most <= slot.limit, f"{most} executed at once under a limit of {slot.limit}")
 
 
+async def claims_at_once_never_exceed_the_limit(store: SubjectStore) -> None:
+    clients = (store, await store.second() or store)
+    workers = [(client, await joined(client)) for client in clients for _ in range(3)]
+    for n in range(15):
+        slot = _slot(2)
+        await together(*(started(store, slot=slot) for _ in range(12)))
+        batches = await together(*(claim_processes(*worker, 2) for worker in workers))
+        claims = [claim for batch in batches for claim in batch]
+        equal(len(claims), slot.limit, f"try {n}: what runs")
+        for view in await store.processes.listed(None, 12):
+            await store.processes.perform(CancelProcess(view.id, force=True))
+
+
 async def a_slot_is_not_given_to_one_that_is_ended_meanwhile(store: SubjectStore) -> None:
     other, worker = await store.second() or store, await joined(store)
     for n in range(40):
@@ -255,6 +268,7 @@ SLOT_LAWS = (
     going_on_gives_the_slot_to_the_next,
     a_slot_survives_its_worker,
     never_more_than_the_limit_execute_and_none_is_left_behind,
+    claims_at_once_never_exceed_the_limit,
     a_slot_is_not_given_to_one_that_is_ended_meanwhile,
     who_crashes_three_times_without_progress_runs_alone,
     who_crashes_ten_times_without_progress_is_blocked,

@@ -22,6 +22,7 @@ from pylash.durable import (
     ProcessScope,
     Registration,
     RuntimeScope,
+    SessionRef,
     StartProcess,
     Store,
     WaitName,
@@ -133,6 +134,11 @@ class Running(NamedTuple):
     id: str
     fence: Fence
     number: int
+
+
+def new_session(frame: str | None = None) -> SessionRef:
+    """Return a session nobody used before."""
+    return SessionRef(f"session-{next(ids)}", frame)
 
 
 def work(process_id: str | None = None, **options: Any) -> Registration:
