@@ -259,8 +259,7 @@ class JournalController(JournalState, EffectController):
         performed = await perform(asked.envelope, local)
         flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())
-        if self._riders:
-            await self._record_riders(fence)
+        await self._record_riders(fence)
         stands = await host.store.journal.record(fence, entry)
         if stands is not entry:
             return await self._stand(stands, asked)

@@ -83,6 +83,7 @@ class JournalState:
         self._entries: dict[str, JournalEntry] = {}
         self._flights = self.board.flights
         self._riders: list[JournalEntry] = []
+        self._riding = asyncio.Lock()
         self._bells: dict[asyncio.Future[None], Flight] = {}
 
     def adopt(self, attached: Attached) -> None:
@@ -129,9 +130,16 @@ class JournalState:
         return value
 
     async def _record_riders(self, fence: Fence) -> None:
-        riders, self._riders = self._riders, []
-        if riders:
-            await self._journal.record_all(fence, riders)
+        """Record what rides with the next effect, before that: it may depend on it.
+
+        Another effect may be recording it this moment, so that we wait for that too.
+        """
+        if not (self._riders or self._riding.locked()):
+            return
+        async with self._riding:
+            riders, self._riders = self._riders, []
+            if riders:
+                await self._journal.record_all(fence, riders)
 
     def decision(self, key: str) -> Any:
         """Return what was decided under key, or None."""
@@ -151,7 +159,6 @@ class JournalState:
         flights = [self._flights[key] for key in keys if key in self._flights]
         flights = [flight for flight in flights if not flight.recording]
         verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        riders, self._riders = self._riders, []
         cancelled = []
         for flight in flights:
             flight.verdict = verdict
@@ -160,7 +167,8 @@ class JournalState:
             cancelled.append(replace(known, outcome=data, size=len(data), ended=now))
         made = [_decided(key, value, now) for key, value in decisions.items()]
         try:
-            delivered = await self._journal.deliver(fence, [*riders, *made], cancelled)
+            await self._record_riders(fence)
+            delivered = await self._journal.deliver(fence, made, cancelled)
             for entry in (*made, *(one for one in cancelled if one.key in delivered)):
                 self._entries[entry.key] = entry
             for flight in flights:
@@ -182,8 +190,8 @@ class JournalState:
         opening = self._entries.get(key) or asked_of(envelope, key).entry(now)
         data = withdrawn(_cancel_code(opening))
         entry = replace(opening, outcome=data, size=len(data), ended=now)
-        riders, self._riders = self._riders, []
-        delivered = await self._journal.deliver(self._attached.fence, riders, [entry])
+        await self._record_riders(self._attached.fence)
+        delivered = await self._journal.deliver(self._attached.fence, [], [entry])
         if key in delivered:
             self._entries[key] = entry
         return key in delivered
