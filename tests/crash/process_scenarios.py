@@ -274,7 +274,7 @@ PROCESS_SCENARIOS = {
     "take_signal: late": Scenario(
         late, lambda s, f: s.processes.take_signal(f, WAIT, "go", SECOND, encode)
     ),
-    "mark_watched": Scenario(started, lambda s, _: s.processes.mark_watched("p")),
+    "observe": Scenario(started, lambda s, _: s.processes.observe(["p"])),
     # ending
     "settle: process": Scenario(started, lambda s, f: s.processes.settle(f, f.run, Success(1))),
     "settle: watched process": Scenario(

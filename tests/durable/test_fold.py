@@ -127,7 +127,7 @@ class Player:
                 self.fence = claim.fence
 
     async def watch(self) -> None:
-        await self.processes.mark_watched(self.id)
+        await self.processes.observe([self.id])
 
     async def ask(self, command: ProcessCommand) -> None:
         await self.processes.perform(command)

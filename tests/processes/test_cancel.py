@@ -113,6 +113,7 @@ async def test_a_cancel_is_replayed_at_the_effect_where_it_was_delivered(durable
     async with app:
         handle = await app.start(app.process(tidy).options(id="p"))
         await handle.signal("n0")
+        await eventually(lambda: _recorded(app, "root:process:wait_signal:n1"))
         await handle.cancel()
         await eventually(lambda: _recorded(app, "note"))
     assert log == ["cancelled at 1", "cleaning"]

@@ -24,8 +24,9 @@ from pylash.durable import (
 )
 from pylash.runtime import system_entropy
 from pylash.stores import SqlStore, open_store
+from pylash.stores.ends import SETTLE_MANY
 from pylash.stores.postgres import PostgresDriver
-from pylash.stores.processes import _SETTLE_MANY, _START_MANY
+from pylash.stores.processes import _START_MANY
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.testing import SimClock
 from pylash.testing.ending_laws import no_end_is_lost_while_the_parent_parks
@@ -123,7 +124,7 @@ async def lived(store: SqlStore) -> list[Any]:
     told.append(await started(store, some[0], W1))
     told.append(await started(store, replace(some[0], id="anyone's"), GONE))
     told.append(await store.driver.run(Operation("rows", rows)))
-    await store.processes.mark_watched("watched")
+    await store.processes.observe(["watched"])  # told of, and yet written with the others
     stale = Fence(first.fence.run, 99, first.fence.scope)
     told.append(await settled(store, stale, first.number, Success("stale")))
     ends = []
@@ -145,7 +146,7 @@ async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
         bulk = await lived(store)
         await store.close()
     assert written.count(_START_MANY) == 4
-    assert written.count(_SETTLE_MANY) == 3  # the one that is watched goes alone
+    assert written.count(SETTLE_MANY) == 4
     async with PostgresBackend(postgres) as backend:
         plainly(monkeypatch)
         store = await opened(backend)

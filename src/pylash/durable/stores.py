@@ -287,8 +287,11 @@ class Processes(Protocol):
         """Take the oldest signal of a name, or begin to wait for one, or end a wait that is late."""
         ...
 
-    def mark_watched(self, process_id: str) -> Awaitable[ProcessRecord]:
-        """Say that somebody outside waits for the end of a process; return where it stands."""
+    def observe(self, process_ids: Sequence[str]) -> Awaitable[dict[str, Output | None]]:
+        """Say that somebody outside waits for the ends of processes.
+
+        Returns those that are known and watched now, or have ended, with how; ask again for the rest.
+        """
         ...
 
     def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
@@ -333,6 +336,10 @@ class Processes(Protocol):
 
     def signal_waits(self) -> Awaitable[list[SignalWait]]:
         """Return the open waits for signals, the oldest first."""
+        ...
+
+    def known(self, process_ids: Sequence[str]) -> Awaitable[set[str]]:
+        """Return those of the ids that are processes."""
         ...
 
     def outputs(self, process_ids: Sequence[str]) -> Awaitable[dict[str, Output]]:

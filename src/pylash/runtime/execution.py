@@ -109,7 +109,7 @@ class Execution:
             given = run.record.registration.input
             changed = msgspec.structs.replace(given, arguments=end.arguments)
             registration = msgspec.structs.replace(run.record.registration, input=changed)
-            cancelled = run.cancelled
+            cancelled = run.was_told or run.record.cancel_delivered
             await self._persist(
                 run, lambda: processes.continue_as(run.fence, registration, cancelled=cancelled)
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from pylash.durable import Output, Store
 from pylash.tasks import TaskOwner
 from pylash.values import AppNotOpen, ProcessUnknown, StoreError
 
+AGAIN_SECONDS: Final = 0.01
 NET_SECONDS: Final = 5.0
 """How often everything that is waited for is looked at, hint or no hint."""
 
@@ -29,6 +30,7 @@ class Observers:
         self._ends: defaultdict[str, set[asyncio.Future[Output | None]]] = defaultdict(set)
         self._events: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._suspects: set[str] = set()
+        self._unseen: set[str] = set()
         self._wake = asyncio.Event()
         self._unsubscribe = store.subscribe(self._hear)
         tasks.serve(self._look_forever())
@@ -48,9 +50,8 @@ class Observers:
             with self._registered(self._ends, process_id) as ended:
                 if not self._runs_here(process_id):
                     # It may end in another process: from now on its end is news.
-                    record = await self._store.processes.mark_watched(process_id)
-                    if record.state.output is not None:
-                        return record.state.output
+                    self._unseen.add(process_id)
+                    self._wake.set()
                 output = await ended
             if output is not None:
                 return output
@@ -117,10 +118,37 @@ class Observers:
                 self._suspects.update(self._ends)
             self._wake.clear()
             suspects, self._suspects = self._suspects, set()
-            elsewhere = [one for one in suspects if one in self._ends]
-            with suppress(StoreError):  # away for the moment; the net will look again
-                for process, output in (await self._outputs(elsewhere)).items():
-                    self.tell(process, output)
+            unseen, self._unseen = self._unseen, set()
+            try:
+                await self._begin([one for one in unseen if one in self._ends])
+                known = [one for one in suspects if one in self._ends]
+                if known:
+                    self._tell_all(await self._store.processes.outputs(known))
+            except StoreError:  # away for the moment
+                self._unseen |= unseen
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._wake.set()
 
-    async def _outputs(self, processes: list[str]) -> dict[str, Output]:
-        return await self._store.processes.outputs(processes) if processes else {}
+    async def _begin(self, processes: list[str]) -> None:
+        """Watch processes that nobody here watched before; tell who waits for what has ended."""
+        while processes:
+            seen = await self._store.processes.observe(processes)
+            self._tell_all(seen)
+            left = [one for one in processes if one not in seen]
+            busy = await self._store.processes.known(left) if left else set()
+            for one in left:
+                if one not in busy:
+                    self._refuse(one)
+            processes = [one for one in left if one in busy]
+            if processes:  # being written this moment
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _tell_all(self, seen: Mapping[str, Output | None]) -> None:
+        for process, output in seen.items():
+            if output is not None:
+                self.tell(process, output)
+
+    def _refuse(self, process_id: str) -> None:
+        for waiting in self._ends.get(process_id, ()):
+            if not waiting.done():
+                waiting.set_exception(ProcessUnknown(process_id))

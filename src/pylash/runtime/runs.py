@@ -125,6 +125,11 @@ class ProcessRun:
         return self.journal is not None and bool(self.journal.unread)
 
     @property
+    def was_told(self) -> bool:
+        """Whether a cancel has reached the code: one that was only noted has not."""
+        return self.cancelled and not self.root.cancelling
+
+    @property
     def deadline(self) -> Instant | None:
         """When the process must have ended."""
         timeout = self.record.registration.timeout
@@ -416,7 +421,8 @@ class ProcessRun:
     def until(self) -> Instant | None:
         """Return when a parked run must be looked at again."""
         assert self.journal is not None
-        deadline = None if self.cancelled else self.deadline
+        asked = self.cancelled or self.record.cancel_delivered
+        deadline = None if asked else self.deadline
         times = [at for at in (self.journal.next_due(), deadline) if at is not None]
         return Instant(min(times)) if times else None
 

@@ -59,6 +59,8 @@ _ATTENTION = """
 select p.cancel, e.type from pylash_processes p
 left join pylash_process_events e on e.process = p.number and e.taken = 0 where p.id = ?"""
 
+_IDS = "select id from pylash_processes where id in ({texts})"
+
 _CANCEL_REASON = """
 select e.payload from pylash_process_events e
 join pylash_processes p on p.number = e.process and e.key = ? where p.id = ?"""
@@ -152,6 +154,11 @@ class SqlLookups(Port):
         """Return how those processes ended that have."""
         rows = (yield Statement(_OUTPUTS, (list(process_ids),))).rows
         return {process: OUTPUTS.decode(output) for process, output in rows}
+
+    @operation(read_only=True)
+    def known(self, process_ids: Sequence[str]) -> Steps[set[str]]:
+        """Return those of the ids that are processes."""
+        return {row[0] for row in (yield Statement(_IDS, (list(process_ids),))).rows}
 
     @operation(read_only=True)
     def events(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from pylash.durable import (
     CONTINUED,
+    OUTPUTS,
     STARTED,
     STATES,
     AppendEvent,
@@ -32,7 +33,6 @@ from pylash.durable import (
     ListProcesses,
     Output,
     ProcessCommand,
-    ProcessRecord,
     ProcessScope,
     Registration,
     SessionRef,
@@ -47,7 +47,7 @@ from pylash.durable import (
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, WHERE, force_end, settle
+from pylash.stores.ends import IS_SETTLED, SETTLE_MANY, WHERE, force_end, settle
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -65,7 +65,6 @@ from pylash.stores.logs import (
     append_signal,
     ask_cancel,
     lock_runs,
-    record_of,
 )
 from pylash.stores.lookups import SqlLookups
 from pylash.stores.runs import release_slot
@@ -84,6 +83,7 @@ from pylash.values import (
     ProcessConflict,
     ProcessUnknown,
     decode,
+    encode,
     write,
 )
 
@@ -119,25 +119,16 @@ _KNOWN = """
 select p.digest, p.number, r.token, r.owner, r.fence, p.run from pylash_processes p
 join pylash_runs r on r.id = p.run where p.id = ?"""
 
-# The same as the statements of settle for an end that nobody watches, at once and for many.
-_SETTLE_MANY = """
-with x as (select * from unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bytea[], ?::text[],
-             ?::bytea[], ?::text[])
-           as x(run, fence, number, status, output, type, payload, token)),
-r as (select r.id from pylash_runs r join x on x.run = r.id and x.fence = r.fence
-      where r.state = 'running' and r.slot is null order by r.id for update of r),
-p as (update pylash_processes p set sequence = p.sequence + 1, status = x.status, output = x.output,
-        settled = {now} from x join r on r.id = x.run
-      where p.number = x.number and p.run = x.run and p.watched = 0 and p.status = 'open'
-      returning p.number, p.sequence),
-u as (update pylash_runs r set state = x.status, settled = {now}, at = null, owner = null,
-        fence = r.fence + 1, token = x.token from x join p on p.number = x.number where r.id = x.run
-      returning x.number),
-e as (insert into pylash_process_events(process, sequence, type, payload, at)
-      select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
-select number from u"""
+_WATCH = """
+update pylash_processes set watched = watched | 2 where id = ? returning status, output, number"""
 
-_WATCH = "update pylash_processes set watched = 1 where id = ? returning status, output, number"
+# What is being ended this moment is skipped: two who lock many rows must not wait for each other.
+_OBSERVE = """
+with seen as (select number from pylash_processes where id in ({texts}) and status = 'open'
+              and watched & 1 = 0 order by number {skip})
+update pylash_processes set watched = watched | 1 where number in (select number from seen)"""
+
+_OBSERVED = "select id, output, watched & 1 from pylash_processes where id in ({texts})"
 
 _OPEN_EFFECT = """
 insert into pylash_effects(run, key, kind, hash, command, wait, due, started, label)
@@ -372,11 +363,19 @@ class SqlProcesses(SqlLookups):
         return (yield from standing(fence, entry.key)), now
 
     @operation()
-    def mark_watched(self, process_id: str) -> Steps[ProcessRecord]:
-        """Say that somebody outside waits for the end of a process; return where it stands."""
-        if not (yield Statement(_WATCH, (process_id,))).rows:
-            raise ProcessUnknown(process_id)
-        return (yield from record_of(process_id))
+    def observe(self, process_ids: Sequence[str]) -> Steps[dict[str, Output | None]]:
+        """Say that somebody outside waits for the ends of processes.
+
+        Returns those that are known and watched now, or have ended, with how; ask again for the rest.
+        """
+        ids = list(process_ids)
+        yield Statement(_OBSERVE, (ids,))
+        rows = (yield Statement(_OBSERVED, (ids,))).rows
+        return {
+            process: None if output is None else OUTPUTS.decode(output)
+            for process, output, watched in rows
+            if watched or output is not None
+        }
 
     # --- ending ---
 
@@ -389,7 +388,8 @@ class SqlProcesses(SqlLookups):
         body = (state, write(output), kind, write(payload), token)
         row = (fence.run, fence.token, number, *body)
         topic = f"process:{fence.scope.id}"
-        bulk = Bulk(None, _SETTLE_MANY, row, (number,), None, topic)
+        news = encode(["", topic]).decode()
+        bulk = Bulk(None, SETTLE_MANY, (*row, news), (number,), None, topic)
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()

@@ -102,8 +102,8 @@ async def an_end_is_written_once(store: SubjectStore) -> None:
     equal(len(await log_of(store, own.id)), 2, "its log")
     record = await record_of(store, own.id)
     equal((record.state.output, record.run_state), (Success(7), RunState.COMPLETED), "its end")
-    seen = await store.processes.mark_watched(own.id)
-    equal(seen.state, record.state, "what who comes late is told")
+    seen = await store.processes.observe([own.id, "nobody"])
+    equal(seen, {own.id: Success(7)}, "what who comes late is told")
 
 
 async def no_end_is_lost_while_the_parent_parks(store: SubjectStore) -> None:

@@ -212,7 +212,7 @@ async def an_unknown_process_is_an_error(store: SubjectStore) -> None:
     ):
         await refused(store.processes.perform(command), "process_unknown", f"{command}")
     await refused(store.processes.events(nobody), "process_unknown", "its log")
-    await refused(store.processes.mark_watched(nobody), "process_unknown", "its end")
+    equal(await store.processes.observe([nobody]), {}, "its end")
     granting = store.processes.grant(HandleGrant(new_session(), nobody))
     await refused(granting, "process_unknown", "its handle")
     equal(await store.processes.get(nobody), None, "the process")
