@@ -147,6 +147,8 @@ class Lash:
         environment = Environment(model, self.instructions)
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
         await host.store.envs.put(environment.ref, environment.body)
+        for definition in self._definitions.values():
+            await definition.signature.prepare()
         self._services.deps = await self._made_deps(stack)
         self._worker = Worker(host, self.effect_host, PythonPrograms(self._services), config)
         self._observers = Observers(host.store, self._worker.runs_here, host.tasks)
@@ -229,6 +231,7 @@ class Lash:
         """
         services = self._use("start")
         chosen = prepared(target)
+        await chosen.definition.signature.prepare()
         command = chosen.command(args, kwargs, services.new_id, self._template)
         await self._worker.start(command)
         return self._handle(command.registration.id, chosen.definition)

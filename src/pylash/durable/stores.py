@@ -334,7 +334,7 @@ class Processes(Protocol):
         """Return processes as people see them, the newest first."""
         ...
 
-    def signal_waits(self) -> Awaitable[list[SignalWait]]:
+    def signal_waits(self, process_id: str | None = None) -> Awaitable[list[SignalWait]]:
         """Return the open waits for signals, the oldest first."""
         ...
 

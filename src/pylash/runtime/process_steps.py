@@ -125,6 +125,7 @@ class _Step(msgspec.Struct):
 
     async def _attempt(self, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, shape = self.part[0], result_of(self.function)
+        await shape.prepare()
         key = self.branch.key(*self._parts("attempt", attempt))
         given = [Shape(Any).dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
         named = {name: Shape(Any).dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}

@@ -377,6 +377,7 @@ class PythonPrograms:
             case EngineInput(program=program, arguments=arguments):
                 definition = self._services.definitions[program]
                 ctx: ProcessContext[Any] = ProcessContext(run, self._services)
+                await definition.signature.prepare()
                 given = definition.signature.load(arguments)
                 value = await definition.function(ctx, **given)
                 return definition.signature.dump_result(value)

@@ -8,7 +8,9 @@ pydantic is asked only where an annotation needs it, and imported then.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -32,6 +34,12 @@ class Shape(msgspec.Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether any JSON value will do."""
         return self.annotation in _PLAIN or self.annotation in _CONTAINERS
+
+    async def prepare(self) -> None:
+        """Load pydantic in a thread, if it is needed: it takes longer than the event loop may wait."""
+        scalar = self.annotation is None or self.annotation in _SCALARS
+        if not (self.is_plain or scalar or "pydantic" in sys.modules):
+            await asyncio.to_thread(_adapter, self.annotation)
 
     def dump(self, value: Any, path: str = "$") -> Any:
         """Return value as plain JSON; refuses what does not fit or would not come back."""
@@ -68,6 +76,11 @@ class Signature(msgspec.Struct, frozen=True):
     result: Shape
     bound: inspect.Signature
     rest: str | None = None
+
+    async def prepare(self) -> None:
+        """Load what is needed to check arguments and result."""
+        for shape in (*self.parameters.values(), self.result):
+            await shape.prepare()
 
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as plain JSON by name, or refuse what does not fit."""

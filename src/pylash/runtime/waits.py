@@ -20,7 +20,7 @@ from pylash.durable import (
 )
 from pylash.runtime.journal import JournalHost, OpenWait
 from pylash.runtime.signatures import Shape
-from pylash.values import Misuse
+from pylash.values import ArgumentsInvalid, Misuse
 
 
 async def open_waits(host: JournalHost, session_id: str | None = None) -> list[OpenWait]:
@@ -51,6 +51,8 @@ async def resolve_wait(
     """Answer a wait; answering a wait for a signal sends the signal."""
     name = host.signer.name(key)
     if name is not None and isinstance(name.wait, ProcessSignal):
+        if error is not None:
+            raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         return await _send(host, name, name.wait, value)
     plain = Shape(Any).dump(value)
     resolution = Ok(plain) if error is None else Err("wait_failed", error, plain)
@@ -60,6 +62,10 @@ async def resolve_wait(
 async def _send(
     host: JournalHost, name: WaitName, wait: ProcessSignal, value: Any
 ) -> ResolveOutcome:
+    waits = await host.store.processes.signal_waits(wait.process_id)
+    if not any(one.epoch == name.generation and _identity(one) == wait for one in waits):
+        known = await host.store.processes.known([wait.process_id])
+        return ResolveOutcome("already_resolved") if known else UNKNOWN_OR_REVOKED
     signal, _, branch = wait.signal_name.partition("\x1f")
     signal_id = f"wait:{name.generation}:{branch}:{wait.ordinal}"
     try:

@@ -86,7 +86,8 @@ _SIGNAL_WAITS = """
 select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_effects e
 join pylash_processes p on p.status = 'open'
   and ((p.number = e.run and p.run = p.number) or (p.run = e.run and p.run <> p.number))
-where e.wait >= 'signal:' and e.wait < 'signal;' and e.outcome is null order by e.started, e.key"""
+where e.wait >= 'signal:' and e.wait < 'signal;' and e.outcome is null
+  and (cast(? as text) is null or p.id = ?) order by e.started, e.key"""
 
 _NOW = "select {now}"
 
@@ -144,9 +145,9 @@ class SqlLookups(Port):
         return [_view(row) for row in rows]
 
     @operation(read_only=True)
-    def signal_waits(self) -> Steps[list[SignalWait]]:
+    def signal_waits(self, process_id: str | None = None) -> Steps[list[SignalWait]]:
         """Return the open waits for signals, the oldest first."""
-        rows = (yield Statement(_SIGNAL_WAITS)).rows
+        rows = (yield Statement(_SIGNAL_WAITS, (process_id, process_id))).rows
         return [SignalWait(*row) for row in rows]
 
     @operation(read_only=True)

@@ -1,0 +1,294 @@
+"""Edges: what goes wrong only sometimes, or only with odd code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, NoReturn
+
+import pytest
+
+from pylash import (
+    EVENT,
+    AppNotOpen,
+    ArgumentsInvalid,
+    Lash,
+    ProcessCancelled,
+    ProcessContext,
+    ProcessFailed,
+    WorkerConfig,
+)
+from pylash.durable import NewRun, ProcessScope
+from pylash.stores import SqlStore
+from pylash.stores.sql import Operation, Statement, Steps
+from tests.backends import Backend, eventually
+from tests.processes.test_branches import PARKING, parked, value
+from tests.processes.test_signals import two_waits
+
+AT_ONCE = WorkerConfig(park_after="0s")
+
+
+async def execute(app: Lash, sql: str) -> None:
+    def steps() -> Steps[None]:
+        yield Statement(sql)
+
+    assert isinstance(app.store, SqlStore)
+    await app.store.driver.run(Operation("test", steps))
+
+
+async def test_nothing_is_parked_between_an_end_and_whoever_it_is_for(backend: Backend) -> None:
+    app = Lash(backend.url, worker=AT_ONCE)
+
+    async def work(ctx: ProcessContext[None]) -> str:
+        await ctx.sleep("10ms")
+        await ctx.step(value, 1)
+        return "worked"
+
+    @app.process
+    async def contest(ctx: ProcessContext[None]) -> Any:
+        return await ctx.race(ctx.wait_signal("never"), work(ctx))
+
+    @app.process
+    async def timed(ctx: ProcessContext[None]) -> Any:
+        return await ctx.race(ctx.wait_signal("never"), ctx.sleep("10ms"))
+
+    async with app:
+        handles = [await app.start(process) for process in (contest, timed) * 10]
+        results = [await handle.result(timeout="20s") for handle in handles]
+    assert results == ["worked", None] * 10
+
+
+class Odd(BaseException):
+    """Not an Exception."""
+
+
+class Mute(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_odd_exceptions_end_a_process_like_others(backend: Backend) -> None:
+    app = Lash(backend.url, worker=WorkerConfig(concurrency=1))
+
+    def leave() -> NoReturn:
+        sys.exit(3)
+
+    @app.process
+    async def odd(ctx: ProcessContext[None], n: int) -> None:
+        if n == 3:
+            await ctx.step(leave)
+        raise (Odd("base"), Mute(), ValueError("\ud800 half"))[n]
+
+    async with app:
+        for n, name in enumerate(("Odd", "Mute", "ValueError", "SystemExit")):
+            with pytest.raises(ProcessFailed) as caught:
+                await (await app.start(odd, n=n)).result(timeout="10s")
+            assert caught.value.failure.failure_class == name
+
+
+async def test_a_process_may_go_on_afresh_from_a_branch(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    async def again(ctx: ProcessContext[None]) -> None:
+        ctx.continue_as(n=1)
+
+    @app.process
+    async def loop(ctx: ProcessContext[None], n: int) -> int:
+        if n == 0:
+            async with ctx.task_group() as group:
+                group.create_task(again(ctx))
+        return n
+
+    async with app:
+        assert await (await app.start(loop, n=0)).result(timeout="10s") == 1
+
+
+async def test_many_attached_children_end_with_their_parent(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> None:
+        for n in range(120):
+            name = f"{ctx.id} with a name that takes its place {n}"
+            await ctx.start(child.options(id=name, attached=True))
+
+    async with app:
+        handle = await app.start(parent.options(id="mother of many"))
+        await handle.result(timeout="30s")
+        last = app.process_handle("mother of many with a name that takes its place 119")
+        with pytest.raises(ProcessCancelled):
+            await last.result(timeout="30s")
+
+
+async def test_a_start_whose_caller_leaves_is_executed(backend: Backend) -> None:
+    app, ran = Lash(backend.url), asyncio.Event()
+
+    async def note() -> None:
+        ran.set()
+
+    @app.process
+    async def noted(ctx: ProcessContext[None]) -> None:
+        await ctx.step(note)
+
+    async with app:
+        for turns in range(1, 5):
+            async with asyncio.TaskGroup() as group:
+                starting = group.create_task(_ignored(app.start(noted.options(id=f"p{turns}"))))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                starting.cancel()
+        await app.start(noted.options(id="last"))
+        await asyncio.wait_for(ran.wait(), 10)
+        for view in await app.processes():
+            await app.process_handle(view.id).result(timeout="10s")
+
+
+async def _ignored(work: Any) -> None:
+    await work
+
+
+async def test_one_unreadable_row_stops_no_other(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def fine(ctx: ProcessContext[None]) -> int:
+        return 1
+
+    async with app:
+        await app.start(fine.options(id="odd", delay="200ms"))
+        broken = "update pylash_processes set registration = cast('{}' as {blob}) where id = 'odd'"
+        await execute(app, broken)
+        await app.store.runs.enqueue(
+            NewRun(scope=ProcessScope("none"), kind="process", target="python:fine")
+        )
+        await eventually(lambda: _blocked(app, "odd"))
+        assert await (await app.start(fine.options(id="other"))).result(timeout="10s") == 1
+        assert await (await app.start(fine.options(delay="10ms"))).result(timeout="10s") == 1
+
+
+async def _blocked(app: Lash, process_id: str) -> bool:
+    run = await app.store.runs.get(ProcessScope(process_id))
+    return run is not None and run.state == "blocked"
+
+
+async def test_a_cancel_reaches_delayed_and_blocked_processes(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def waits(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
+
+    async with app:
+        delayed = await app.start(waits.options(delay="1h"))
+        await delayed.cancel()
+        with pytest.raises(ProcessCancelled):
+            await delayed.result(timeout="10s")
+        blocked = await app.start(waits.options(id="b", delay="1h"))
+        await execute(
+            app, "update pylash_runs set state = 'blocked', at = null where state = 'queued'"
+        )
+        await blocked.cancel()
+        with pytest.raises(ProcessCancelled):
+            await blocked.result(timeout="10s")
+
+
+async def test_a_cancel_is_heard_once_in_all_epochs(backend: Backend) -> None:
+    app, heard = Lash(backend.url, worker=PARKING), []
+
+    @app.process
+    async def stubborn(ctx: ProcessContext[None], n: int) -> int:
+        try:
+            await ctx.sleep("1h" if n == 0 else "5ms")
+        except asyncio.CancelledError:
+            heard.append(n)
+        if n == 2:
+            return n
+        return ctx.continue_as(n=n + 1)
+
+    async with app:
+        handle = await app.start(stubborn, n=0)
+        await parked(app, handle.id)
+        await handle.cancel()
+        assert await handle.result(timeout="10s") == 2
+    assert heard == [0]
+
+
+async def test_triggered_processes_keep_their_concurrency_key(backend: Backend) -> None:
+    app = Lash(backend.url)
+    app.trigger("tick")
+    running, most = [0], [0]
+
+    async def work() -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.01)
+        running[0] -= 1
+
+    @app.process(concurrency=1, key="{user}")
+    async def limited(ctx: ProcessContext[None], user: str) -> None:
+        await ctx.step(work)
+
+    @app.process(concurrency=1, key=str.upper)
+    async def odd(ctx: ProcessContext[None], user: str) -> None: ...
+
+    async with app:
+        register = app.triggers.register
+        await register("tick", source_key="s", target=limited, key="k", inputs={"user": "ann"})
+        with pytest.raises(ArgumentsInvalid, match="needs a text"):
+            await register("tick", source_key="s", target=odd, key="o", inputs={"user": EVENT})
+        for _ in range(4):
+            await app.triggers.emit("tick", source_key="s")
+        for view in await app.processes():
+            await app.process_handle(view.id).result(timeout="20s")
+    assert most == [1]
+
+
+async def test_an_answered_wait_for_a_signal_takes_no_second_answer(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def twice(ctx: ProcessContext[None]) -> list[Any]:
+        first = await ctx.wait_signal("a")
+        return [first, *(await ctx.gather(ctx.wait_signal("a"), ctx.wait_signal("b")))]
+
+    async with app:
+        handle = await app.start(twice)
+        (wait,) = await eventually(app.waits)
+        await handle.signal("a", "by hand")
+        await eventually(lambda: two_waits(app))
+        assert (await app.resolve(wait.key, "late")).status == "already_resolved"
+        with pytest.raises(ArgumentsInvalid):
+            await app.resolve(wait.key, error="no")
+        await handle.signal("a", 1)
+        await handle.signal("b", 2)
+        assert await handle.result(timeout="10s") == ["by hand", 1, 2]
+
+
+async def test_who_waits_for_a_result_is_told_when_the_app_closes(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def endless(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
+
+    await app.open()
+    handle = await app.start(endless)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(_told(handle))
+        await parked(app, handle.id)
+        await app.close()
+    assert waiting.result()
+
+
+async def _told(handle: Any) -> bool:
+    try:
+        await handle.result()
+    except AppNotOpen:
+        return True
+    return False
