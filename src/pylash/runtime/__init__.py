@@ -43,6 +43,9 @@ from pylash.runtime.journal import (
 from pylash.runtime.observers import (
     Observers,
 )
+from pylash.runtime.process_control import (
+    ProcessControl,
+)
 from pylash.runtime.process_steps import (
     Retry,
     StepContext,
@@ -93,6 +96,7 @@ __all__ = (
     "OpenWait",
     "Prepared",
     "ProcessContext",
+    "ProcessControl",
     "ProcessDefinition",
     "ProcessHandle",
     "PythonPrograms",

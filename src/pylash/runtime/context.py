@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
-import msgspec
-
 from pylash.durable import (
     WAKE,
     AppendEvent,
@@ -52,7 +50,9 @@ from pylash.values import (
     ProcessSignalWaitTimeout,
     WaitFailed,
     WaitTimeout,
+    decode,
     micros,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ class ProcessContext(StepContext[D]):
         numbered = command.effect_id if count == 1 else f"{command.effect_id}#{count}"
         key = process_key(branch.name or "root", numbered)
         local = process_executor(self._services.registry_work(self._run, key), timeout)
-        plain = msgspec.to_builtins(command)
+        plain = decode(write(command))
 
         async def asked() -> Any:
             work = Process(plain)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
 
 from pylash.durable import (
     ACCEPTED,
@@ -155,7 +157,7 @@ class InlineController(EffectController):
             raise RuntimeEffectLocalExecutorUnavailable(command.kind)
         asking = work(process_command(command.command), local.timeout)
         try:
-            return ProcessOutcome(await asyncio.shield(self._tasks.start(asking)))
+            return ProcessOutcome(await asyncio.shield(self._tasks.start(_awaited(asking))))
         except (LashError, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -184,6 +186,10 @@ class InlineController(EffectController):
     async def revoke_waits(self, session_id: str) -> None:
         """Make the session's keys unknown."""
         self._waits.revoke(session_id)
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
 
 
 class InlineHost(InlineController, EffectHost):

@@ -91,6 +91,15 @@ class ProcessRegistryUnavailable(Misuse):
         )
 
 
+class ProcessNotVisible(Misuse):
+    """A session has no handle of the process."""
+
+    def __init__(self, process_id: str, session_id: str) -> None:
+        super().__init__(
+            f"Session {session_id!r} has no handle of process {process_id!r}: grant or transfer it one."
+        )
+
+
 class DurableStoreRequired(Misuse):
     """A durable effect host over a store that is not durable."""
 
