@@ -132,6 +132,13 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
         yield from ask_cancel(child, "its parent ended")
 
 
+def runs_concerned(process: str) -> Steps[list[int]]:
+    """Return the runs that the end of a process touches: its own, who waits, what is attached."""
+    waiting, attached = yield from _concerned(process)
+    own = (yield Statement(WHERE, (process,))).rows
+    return [row[1] for row in own] + [row[0] for row in waiting] + [row[1] for row in attached]
+
+
 def _concerned(process: str) -> Steps[tuple[list[Any], list[Any]]]:
     """Return the runs that wait for a process, and its attached children with theirs."""
     waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows

@@ -7,7 +7,7 @@ Rule 2. All runs that an operation touches are locked first, in the order of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from pylash.durable import (
@@ -30,6 +30,7 @@ from pylash.durable import (
 )
 from pylash.stores.runs import wake_run
 from pylash.stores.sql import (
+    Again,
     Notify,
     Statement,
     Steps,
@@ -103,8 +104,8 @@ def locked_process(process_id: str) -> Steps[tuple[Any, ...]]:
     return rows[0]
 
 
-def append_event(command: AppendEvent) -> Steps[Any]:
-    """Append an event, once; do what its type means to others."""
+def append_event(command: AppendEvent, locked: Container[int]) -> Steps[Any]:
+    """Append an event, once; do what its type means to others, whose runs are locked."""
     number, _, sequence, status, body, *_ = yield from locked_process(command.process_id)
     registration = REGISTRATIONS.decode(body)
     semantics = semantics_of(registration, command.type, command.payload)
@@ -126,6 +127,8 @@ def append_event(command: AppendEvent) -> Steps[Any]:
         output = Success(command.payload)
         yield Statement(_FINISH, (write(output), command.process_id))
         for (run,) in (yield Statement(WAITING_RUNS, (f"process:{command.process_id}",))).rows:
+            if run not in locked:
+                raise Again  # it began to wait after we looked
             yield from wake_run(run)
         yield Notify(f"process:{command.process_id}")
     return {"sequence": sequence + 1}

@@ -7,7 +7,7 @@ Rule 2. A start and an end are written twice: as statements that run anywhere, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from pylash.durable import (
     OUTPUTS,
     STARTED,
     STATES,
+    WAKE,
     AppendEvent,
     AwaitProcess,
     CancelProcess,
@@ -47,7 +48,7 @@ from pylash.durable import (
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, SETTLE_MANY, WHERE, force_end, settle
+from pylash.stores.ends import IS_SETTLED, SETTLE_MANY, WHERE, force_end, runs_concerned, settle
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -61,6 +62,7 @@ from pylash.stores.journal import EFFECT_COLUMNS, fenced, recorded, standing
 from pylash.stores.logs import (
     ADD_EVENT,
     LOCK_PROCESS,
+    WAITING_RUNS,
     append_event,
     append_signal,
     ask_cancel,
@@ -238,8 +240,8 @@ class SqlProcesses(SqlLookups):
         return self.driver.run(Operation("perform", partial(self._perform, command)))
 
     def _perform(self, command: ProcessCommand) -> Steps[Any]:
-        yield from lock_runs((yield from self._touched(command)))
-        return (yield from self._work(command))
+        locked = yield from lock_runs((yield from self._touched(command)))
+        return (yield from self._work(command, locked))
 
     @operation()
     def perform_for(
@@ -256,7 +258,7 @@ class SqlProcesses(SqlLookups):
         known = yield from recorded(fence, entry.key)
         if known is not None:
             return known
-        outcome = wrap((yield from self._work(command)))
+        outcome = wrap((yield from self._work(command, locked)))
         done = replace(entry, outcome=outcome, size=len(outcome))
         row = (fence.run, entry.key, entry.kind, entry.hash, entry.command, outcome, None, None)
         yield Statement(_ADD_EFFECT, (*row, entry.started, entry.ended, entry.label))
@@ -267,6 +269,11 @@ class SqlProcesses(SqlLookups):
         match command:
             case SignalProcess(process_id=process) | CancelProcess(process_id=process, force=False):
                 ids: Iterable[str] = (process,)
+            case CancelProcess(process_id=process):
+                return (yield from runs_concerned(process))
+            case AppendEvent(process_id=process, type=kind) if kind != WAKE:  # it may be the end
+                rows = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+                return [run for (run,) in rows]
             case CancelUnreferenced():
                 ids = [grant.process_id for grant in (yield from dropped(command))]
             case _:
@@ -276,7 +283,7 @@ class SqlProcesses(SqlLookups):
             runs += [row[1] for row in (yield Statement(WHERE, (process,))).rows]
         return runs
 
-    def _work(self, command: ProcessCommand) -> Steps[Any]:  # noqa: C901, PLR0911, PLR0912 - one line a command
+    def _work(self, command: ProcessCommand, locked: Container[int]) -> Steps[Any]:  # noqa: C901, PLR0911, PLR0912 - one line a command
         match command:
             case StartProcess(registration=registration):
                 checked_registration(registration)
@@ -299,7 +306,7 @@ class SqlProcesses(SqlLookups):
             case SignalProcess():
                 return (yield from append_signal(command))
             case AppendEvent():
-                return (yield from append_event(command))
+                return (yield from append_event(command, locked))
             case _:
                 raise AssertionError(command)  # waits are begun with watch and take_signal
 
