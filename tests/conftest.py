@@ -22,6 +22,8 @@ MAY_BLOCK = {
     # asyncpg looks for the password file and the certificates of the user when it connects.
     "os.stat": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     "os.path.abspath": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+    # Measuring coverage shares its data with the threads it measures.
+    "threading.Lock.acquire": ("coverage/collector.py", {"lock_data"}),
 }
 """What our code may do on the event loop although it blocks, and where."""
 
