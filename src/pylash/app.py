@@ -31,6 +31,7 @@ from pylash.runtime import (
     ProcessDefinition,
     ProcessHandle,
     PythonPrograms,
+    Retention,
     Services,
     SystemClock,
     Triggers,
@@ -83,6 +84,7 @@ class Lash:
         host: EffectHost | None = None,
         worker: WorkerConfig | None = WorkerConfig(),  # noqa: B008 - it is frozen
         secret: str | bytes | Sequence[str | bytes] | None = None,
+        retention: Retention = Retention(),  # noqa: B008 - it is frozen
         clock: Clock | None = None,
         migrate: bool | None = None,
     ) -> None:
@@ -93,6 +95,7 @@ class Lash:
         self._given_host = host
         self._config = worker
         self._secret = secret
+        self._retention = retention
         self._clock = clock
         self._migrate = migrate
         self._definitions: dict[str, ProcessDefinition[Any, Any]] = {}
@@ -150,7 +153,8 @@ class Lash:
         for definition in self._definitions.values():
             await definition.signature.prepare()
         self._services.deps = await self._made_deps(stack)
-        self._worker = Worker(host, self.effect_host, PythonPrograms(self._services), config)
+        programs = PythonPrograms(self._services)
+        self._worker = Worker(host, self.effect_host, programs, config, self._retention)
         self._observers = Observers(host.store, self._worker.runs_here, host.tasks)
         self._worker.told = self._observers.tell
         stack.callback(self._observers.close)

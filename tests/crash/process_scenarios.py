@@ -288,6 +288,7 @@ PROCESS_SCENARIOS = {
     "grant": Scenario(started, lambda s, _: s.processes.grant(HandleGrant(ANN, "p", "mine"))),
     "revoke": Scenario(held, lambda s, _: s.processes.revoke(ANN, "p"), same=False),
     # the journal
+    "_forget": Scenario(recorded, lambda s, fence: s.journal._forget([fence.run])),
     "record_all": Scenario(started, lambda s, f: s.journal.record_all(f, [STEP, LATER])),
     "deliver": Scenario(
         resting,

@@ -80,7 +80,7 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }
     reads = {"entry", "look", "listed", "generation", "get", "next_due", "_others"}
-    reads |= {"timeline", "wake_seqs", "owned_by"}
+    reads |= {"timeline", "wake_seqs", "owned_by", "_old"}
     covered = {name.split(":")[0] for name in SCENARIOS}
     assert covered == (operations - reads - {"wake"}) | {"record", "start", "settle", "perform"}
     looks = {name for name, what in vars(SqlLookups).items() if hasattr(what, "__wrapped__")}

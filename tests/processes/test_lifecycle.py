@@ -24,10 +24,13 @@ from pylash import (
     ProcessContext,
     ProcessFailed,
     ProcessUnknown,
+    Retention,
     ToolUnknown,
     WorkerConfig,
 )
 from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
+from pylash.runtime import worker
+from pylash.testing import SimClock
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
@@ -562,3 +565,34 @@ async def test_workers_with_shifted_clocks_share_work_without_running_anything_t
             results = [await handle.result(timeout="30s") for handle in handles]
     assert results == list(range(40))
     assert sorted(runs) == list(range(40))
+
+
+async def test_old_journals_are_forgotten_and_nothing_else(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "PRUNE_SECONDS", 0.01)
+    clock = SimClock()
+    app = Lash(backend.url, clock=clock, retention=Retention(journal="2d"))
+
+    @app.process
+    async def stepping(ctx: ProcessContext[None], wait: bool) -> int:
+        done = await ctx.step(value, 1)
+        if wait:
+            await ctx.wait_signal("go")
+        return done
+
+    async with app:
+        ended = await app.start(stepping, wait=False)
+        waiting = await app.start(stepping, wait=True)
+        await ended.result(timeout="10s")
+        await clock.advance("1d")
+        assert len(await effects(app, ended.id)) == 1
+        await clock.advance("2d")
+        await eventually(lambda: _forgotten(app, ended.id))
+        assert await ended.result(timeout="10s") == 1
+        assert len([event async for event in ended.events()]) == 2
+        assert len(await effects(app, waiting.id)) == 2
+
+
+async def _forgotten(app: Lash, process_id: str) -> bool:
+    return not await effects(app, process_id)

@@ -128,6 +128,10 @@ class Journal(Protocol):
         """Record decisions, and open effects as cancelled; return the keys that are cancelled now."""
         ...
 
+    def prune(self, age: int, limit: int) -> Awaitable[int]:
+        """Forget the effects of some runs that ended longer ago than age; return how many runs."""
+        ...
+
     def timeline(self, run: int) -> Awaitable[list[JournalEntry]]:
         """Return every effect of a run in the order of their beginnings, with small outcomes."""
         ...

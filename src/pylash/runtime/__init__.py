@@ -4,6 +4,7 @@ from pylash.runtime.branches import (
     BranchTask,
 )
 from pylash.runtime.config import (
+    Retention,
     WorkerConfig,
 )
 from pylash.runtime.context import (
@@ -100,6 +101,7 @@ __all__ = (
     "ProcessDefinition",
     "ProcessHandle",
     "PythonPrograms",
+    "Retention",
     "Retry",
     "Services",
     "StepContext",

@@ -25,6 +25,18 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     grace: Duration = "10s"
 
 
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what is not needed any more is kept.
+
+    ``journal``: the effects of runs that have ended; results, logs and waits do not depend on them.
+
+    >>> Retention(journal="90d")
+    Retention(journal='90d')
+    """
+
+    journal: Duration = "30d"
+
+
 class Programs(Protocol):
     """What this worker can run."""
 

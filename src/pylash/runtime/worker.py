@@ -23,7 +23,7 @@ from pylash.durable import (
     StartProcess,
     just_started,
 )
-from pylash.runtime.config import Programs, WorkerConfig
+from pylash.runtime.config import Programs, Retention, WorkerConfig
 from pylash.runtime.execution import STORE_AWAY_SECONDS, Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.parking import MAX_IDLE, Parking
@@ -34,6 +34,7 @@ from pylash.values import (
     LeaseLost,
     StaticScopesRequired,
     StoreError,
+    micros,
     seconds,
 )
 
@@ -44,6 +45,9 @@ CLAIM_AT_ONCE: Final = 200
 QUIET_SECONDS: Final = 0.001
 EMPTY_MICROS: Final = 50_000
 """How long to wait when something is due and nothing could be claimed."""
+PRUNE_SECONDS: Final = 600.0
+PRUNE_AT_ONCE: Final = 100
+PRUNE_PAUSE: Final = 0.05
 DRAIN_SECONDS: Final = 10.0
 """How long a suspect may make everything else wait."""
 UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
@@ -55,7 +59,12 @@ class Worker:
     """Executes runs of one store."""
 
     def __init__(
-        self, host: JournalHost, effects: EffectHost, programs: Programs, config: WorkerConfig
+        self,
+        host: JournalHost,
+        effects: EffectHost,
+        programs: Programs,
+        config: WorkerConfig,
+        retention: Retention,
     ) -> None:
         self.live: dict[int, ProcessRun] = {}
         self.is_open = False
@@ -63,6 +72,7 @@ class Worker:
         self._effects = effects
         self._programs = programs
         self._config = config
+        self._retention = retention
         self._slots = SlotPool(config.concurrency, self._slot_is_free)
         self._tasks = TaskOwner()
         self._runs = TaskOwner()
@@ -97,6 +107,7 @@ class Worker:
         self._tasks.serve(self._schedule())
         self._tasks.serve(self._parking.park_forever())
         self._tasks.serve(self._look_forever())
+        self._tasks.serve(self._prune_forever())
 
     async def close(self) -> None:
         """Stop claiming, wait the grace, park or release the rest.
@@ -402,6 +413,15 @@ class Worker:
             self._slot_is_free()
         self._parking.changed.set()
         run.dispose()
+
+    async def _prune_forever(self) -> None:
+        """Forget what is older than it is to be kept, a little at a time."""
+        age = micros(self._retention.journal)
+        while True:
+            await asyncio.sleep(PRUNE_SECONDS)
+            with suppress(StoreError):
+                while await self._host.store.journal.prune(age, PRUNE_AT_ONCE) == PRUNE_AT_ONCE:  # noqa: ASYNC110 - it is the work
+                    await asyncio.sleep(PRUNE_PAUSE)
 
     # --- looking ---
 

@@ -138,6 +138,12 @@ _LOCK_WAIT = "select terminal from pylash_waits where id = ? {update}"
 
 _CANCEL_WAIT = "update pylash_waits set terminal = ?, resolved = {now} where id = ?"
 
+_OLD = """
+select r.id from pylash_runs r where r.settled <= {now} - ?
+  and exists (select 1 from pylash_effects e where e.run = r.id) order by r.id limit ?"""
+
+_FORGET = "delete from pylash_effects where run in ({bigints})"
+
 _TIMELINE = """
 select e.key, e.kind, e.hash, null, substr(coalesce(e.outcome, w.terminal), 1, 4096),
        coalesce(length(coalesce(e.outcome, w.terminal, a.body)), 0), e.due, e.wait, e.started,
@@ -267,6 +273,21 @@ class SqlJournal(Port):
             if stands.outcome == entry.outcome:
                 delivered.add(entry.key)
         return delivered
+
+    async def prune(self, age: int, limit: int) -> int:
+        """Forget the effects of some runs that ended longer ago than age; return how many runs."""
+        runs = await self._old(age, limit)
+        if runs:
+            await self._forget(runs)
+        return len(runs)
+
+    @operation(read_only=True)
+    def _old(self, age: int, limit: int) -> Steps[list[int]]:
+        return [run for (run,) in (yield Statement(_OLD, (age, limit))).rows]
+
+    @operation()
+    def _forget(self, runs: Sequence[int]) -> Steps[None]:
+        yield Statement(_FORGET, (list(runs),))
 
     @operation(read_only=True)
     def timeline(self, run: int) -> Steps[list[JournalEntry]]:
