@@ -88,8 +88,8 @@ class Lash:
         clock: Clock | None = None,
         migrate: bool | None = None,
     ) -> None:
-        self.model = model
-        self.instructions = instructions
+        self._model = model
+        self._instructions = instructions
         self._url = store
         self._deps = deps
         self._given_host = host
@@ -146,8 +146,8 @@ class Lash:
         self._services = Services(host.store, host, self.effect_host, clock, system_entropy)
         self._services.definitions = self._definitions
         self._services.tools = self._tools
-        model = self.model if isinstance(self.model, str) else None
-        environment = Environment(model, self.instructions)
+        model = self._model if isinstance(self._model, str) else None
+        environment = Environment(model, self._instructions)
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
         await host.store.envs.put(environment.ref, environment.body)
         for definition in self._definitions.values():
