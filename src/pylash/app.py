@@ -49,6 +49,7 @@ from pylash.runtime import (
 from pylash.stores import open_store
 from pylash.values import (
     AppNotOpen,
+    ArgumentsInvalid,
     Duration,
     NotBlocked,
     ProcessUnknown,
@@ -151,7 +152,7 @@ class Lash:
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
         await host.store.envs.put(environment.ref, environment.body)
         for definition in self._definitions.values():
-            await definition.signature.prepare()
+            await definition.prepare()
         self._services.deps = await self._made_deps(stack)
         programs = PythonPrograms(self._services)
         self._worker = Worker(host, self.effect_host, programs, config, self._retention)
@@ -235,7 +236,7 @@ class Lash:
         """
         services = self._use("start")
         chosen = prepared(target)
-        await chosen.definition.signature.prepare()
+        await chosen.definition.prepare()
         command = chosen.command(args, kwargs, services.new_id, self._template)
         await self._worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
@@ -258,6 +259,11 @@ class Lash:
     ) -> list[ProcessView]:
         """Return processes, the newest first."""
         self._use("processes")
+        if status is not None and status not in list(RunState):
+            known = ", ".join(RunState)
+            raise ArgumentsInvalid(
+                "app.processes", f"there is no status {status!r} (known: {known})"
+            )
         wanted = None if status is None else RunState(status).value
         return await self.store.processes.listed(wanted, limit)
 
@@ -268,7 +274,11 @@ class Lash:
         if record is None:
             raise ProcessUnknown(process_id)
         if not await self.store.runs.retry(record.run, services.new_id()):
-            raise NotBlocked(process_id, record.run_state)
+            view = await self.store.processes.view(process_id)
+            if (
+                view is None or view.status is not RunState.BLOCKED
+            ):  # else it waits for a worker only
+                raise NotBlocked(process_id, record.run_state)
 
     async def fork_process(
         self,

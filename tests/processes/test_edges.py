@@ -13,9 +13,11 @@ from pylash import (
     AppNotOpen,
     ArgumentsInvalid,
     Lash,
+    NotAProcess,
     ProcessCancelled,
     ProcessContext,
     ProcessFailed,
+    Retry,
     WorkerConfig,
 )
 from pylash.durable import NewRun, ProcessScope
@@ -292,3 +294,74 @@ async def _told(handle: Any) -> bool:
     except AppNotOpen:
         return True
     return False
+
+
+class Plain:
+    """A class that nobody can write as JSON."""
+
+
+async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
+    app = Lash(backend.url)
+    with pytest.raises(NotAProcess):
+        app.process(lambda _ctx: 1)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ValueError, match="at least 1 must execute"):
+        WorkerConfig(concurrency=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        Retry(0)
+
+    @app.process(concurrency=1, key="{user}")
+    async def keyed(ctx: ProcessContext[None]) -> None: ...
+
+    async def odd() -> Plain:
+        return Plain()
+
+    @app.process
+    async def steps(ctx: ProcessContext[None], what: str) -> None:
+        if what == "result":
+            await ctx.step(odd)
+        if what == "call":
+            await ctx.step(value(1))  # type: ignore[call-overload]
+        if what == "nested":
+
+            async def nested() -> None:
+                await ctx.sleep(1)
+
+            await ctx.step(nested)
+
+    async with app:
+        with pytest.raises(ArgumentsInvalid, match="needs the argument 'user'"):
+            await app.start(keyed)
+        with pytest.raises(ArgumentsInvalid, match="no status 'bogus'"):
+            await app.processes(status="bogus")
+        wanted = {
+            "result": "step 'odd'",
+            "call": "not what calling it gives",
+            "nested": "inside effect",
+        }
+        for what, message in wanted.items():
+            with pytest.raises(ProcessFailed, match=message):
+                await (await app.start(steps, what=what)).result(timeout="10s")
+
+    @app.process
+    async def unknown(ctx: ProcessContext[None], given: Plain) -> None: ...
+
+    with pytest.raises(ArgumentsInvalid, match="process 'unknown' do not fit: given"):
+        await app.open()
+
+
+async def test_a_failure_is_logged_where_it_happened(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Lash(backend.url)
+
+    async def boom() -> None:
+        raise KeyError("x")
+
+    @app.process
+    async def failing(ctx: ProcessContext[None]) -> None:
+        await ctx.step(boom)
+
+    async with app:
+        with pytest.raises(ProcessFailed, match="failed with KeyError: 'x'"):
+            await (await app.start(failing)).result(timeout="10s")
+    assert 'raise KeyError("x")' in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +25,15 @@ from pylash.durable import (
 )
 from pylash.runtime import system_entropy
 from pylash.stores import SqlStore, open_store
-from pylash.stores.ends import SETTLE_MANY
+from pylash.stores.fused import SETTLE_MANY, START_MANY
 from pylash.stores.postgres import PostgresDriver
-from pylash.stores.processes import _START_MANY
 from pylash.stores.sql import Operation, Statement, Steps
+from pylash.stores.sqlite import SqliteDriver
 from pylash.testing import SimClock
 from pylash.testing.ending_laws import no_end_is_lost_while_the_parent_parks
 from pylash.testing.suites import together
 from pylash.values import LashError
-from tests.backends import PostgresBackend
+from tests.backends import Backend, PostgresBackend, SqliteBackend
 from tests.crash.statements import TABLES
 
 W1, GONE = WorkerId("w1"), WorkerId("gone")
@@ -44,7 +45,7 @@ OUTPUTS: tuple[Output, ...] = (
 )
 
 
-async def opened(backend: PostgresBackend) -> SqlStore:
+async def opened(backend: Backend) -> SqlStore:
     return await open_store(backend.url, clock=SimClock(), entropy=system_entropy, simulated=True)
 
 
@@ -145,13 +146,40 @@ async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
         written = seen(store.driver)
         bulk = await lived(store)
         await store.close()
-    assert written.count(_START_MANY) == 4
+    assert written.count(START_MANY) == 4
     assert written.count(SETTLE_MANY) == 4
     async with PostgresBackend(postgres) as backend:
         plainly(monkeypatch)
         store = await opened(backend)
         plain = await lived(store)
         await store.close()
+    assert plain == bulk
+
+
+async def test_on_sqlite_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, together_ = SqliteDriver._run_rows, list[int]()
+
+    def run_rows(driver: SqliteDriver, jobs: list[Any]) -> bool:
+        written = honest(driver, jobs)
+        together_.append(len(jobs) if written else 0)
+        return written
+
+    monkeypatch.setattr(SqliteDriver, "_run_rows", run_rows)
+    store = await opened(SqliteBackend(tmp_path))
+    bulk = await lived(store)
+    await store.close()
+    assert together_[0] == 4
+    driver_run = SqliteDriver.run
+
+    def run(driver: SqliteDriver, operation: Operation[Any]) -> Awaitable[Any]:
+        bare, steps = operation.bare, operation.steps
+        plain = Operation(operation.name, steps, bare, read_only=operation.read_only)
+        return driver_run(driver, plain)
+
+    monkeypatch.setattr(SqliteDriver, "run", run)
+    store = await opened(SqliteBackend(tmp_path))
+    plain = await lived(store)
+    await store.close()
     assert plain == bulk
 
 

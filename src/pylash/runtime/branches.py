@@ -18,7 +18,7 @@ from weakref import ref
 
 from pylash.durable import replay_key
 from pylash.tasks import TaskOwner
-from pylash.values import EffectOutsideBranch
+from pylash.values import EffectNested, EffectOutsideBranch
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -133,6 +133,8 @@ def own_branch(run: ProcessRun, name: str) -> Branch:
     """Return the branch of run that this task is, or refuse a task the run did not start."""
     branch = current_branch(run)
     if branch is None:
+        if CURRENT.get() is None:
+            raise EffectNested(f"ctx.{name}", "a step")
         raise EffectOutsideBranch(f"ctx.{name}")
     return branch
 

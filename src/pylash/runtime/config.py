@@ -24,6 +24,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     park_after: Duration = "1s"
     grace: Duration = "10s"
 
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ValueError(
+                f"WorkerConfig(concurrency={self.concurrency}): at least 1 must execute"
+            )
+
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long what is not needed any more is kept.

@@ -105,7 +105,7 @@ class ProcessContext(StepContext[D]):
     def __init__(self, run: ProcessRun, services: Services) -> None:
         super().__init__(run, StepOptions())
         self._services = services
-        self._log = QuietWhileReplaying(run)
+        self._log: QuietWhileReplaying | None = None
 
     @property
     def id(self) -> str:
@@ -121,6 +121,7 @@ class ProcessContext(StepContext[D]):
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that is silent during replay."""
+        self._log = self._log or QuietWhileReplaying(self._run)
         return self._log
 
     def options(

@@ -83,6 +83,7 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
+            _log.warning("process %s failed", run.id, exc_info=error)
             return failure_of(error)
 
     async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
@@ -131,6 +132,7 @@ class Execution:
             _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
         elif isinstance(trouble, DurabilityError):
             reason = f"{trouble.code}: {trouble.message}"
+            _log.warning("process %s is blocked: %s", run.id, reason)
             await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
         elif not run.parked:
             await self._persist(run, lambda: self._host.store.journal.release(run.fence))

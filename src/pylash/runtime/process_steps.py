@@ -28,6 +28,7 @@ from pylash.runtime.records import FINAL
 from pylash.runtime.runs import ProcessRun
 from pylash.runtime.signatures import Shape, result_of
 from pylash.values import (
+    ArgumentsInvalid,
     Duration,
     LashError,
     StepFailed,
@@ -45,7 +46,7 @@ _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often and when to try again.
+    """How often and when to try again: ``max`` counts every try, the first included.
 
     >>> Retry(3, delay="1s")  # doctest: +ELLIPSIS
     Retry(max=3, ...)
@@ -56,6 +57,11 @@ class Retry(msgspec.Struct, frozen=True):
     factor: float = 2
     jitter: bool = True
     on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max, int) or self.max < 1:
+            raise ValueError(f"Retry(max={self.max!r}): the number of tries is at least 1")
+        seconds(self.delay)
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after so many failures."""
@@ -95,6 +101,7 @@ class StepContext(Generic[D]):
 
         >>> profile = await ctx.step(load_profile, "ann")
         """
+        _refuse_result(function)
         name = self._options.key or str(getattr(function, "__name__", type(function).__name__))
         branch = own_branch(self._run, "step")
         step = _Step(self._run, branch, branch.take(name), self._options, function)
@@ -125,7 +132,7 @@ class _Step(msgspec.Struct):
 
     async def _attempt(self, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, shape = self.part[0], result_of(self.function)
-        await shape.prepare()
+        await shape.prepare(f"step {name!r}")
         key = self.branch.key(*self._parts("attempt", attempt))
         given = [Shape(Any).dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
         named = {name: Shape(Any).dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}
@@ -134,7 +141,7 @@ class _Step(msgspec.Struct):
         async def perform(_: Envelope) -> Outcome:
             CURRENT.set(None)  # inside a step the app may be used
             value = await self._called(args, kwargs)
-            return DurableStepOutcome(shape.dump(value))
+            return DurableStepOutcome(shape.dump_result(value, f"step {name!r}"))
 
         local = Executor("step", _STEP, perform)
         outcome = await self.run.effect(self.branch, key, name, command, local)
@@ -166,6 +173,14 @@ class _Step(msgspec.Struct):
         if what == "attempt" and number == 1:
             return (self.part,)
         return self.part, f"{what}.{number}"
+
+
+def _refuse_result(function: Any) -> None:
+    """Refuse what calling a step gives, where the step itself is needed."""
+    if not callable(function):
+        getattr(function, "close", str)()  # a coroutine that will never be awaited
+        reason = "it takes a function and its arguments, not what calling it gives"
+        raise ArgumentsInvalid("ctx.step", reason)
 
 
 @cache

@@ -8,6 +8,7 @@ Rule 2. What a worker needs it rebuilds from the captured environment, never fro
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
@@ -100,13 +101,15 @@ class ProcessDefinition(Generic[P, R]):
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
     ) -> None:
-        if not callable(function):
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object may be called
+        if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
             raise NotAProcess(function)
         self.function = function
         self.name = name or str(getattr(function, "__name__", "process"))
         self.timeout = None if timeout is None else micros(timeout)
         self._concurrency = concurrency
         self._key = key
+        self._prepared = False
         self.__doc__ = function.__doc__
 
     def __repr__(self) -> str:
@@ -120,6 +123,12 @@ class ProcessDefinition(Generic[P, R]):
     def signature(self) -> Signature:
         """What the process takes and returns."""
         return signature_of(self.function, f"process {self.name!r}")
+
+    async def prepare(self) -> None:
+        """Load what is needed to check arguments and result, once."""
+        if not self._prepared:
+            await self.signature.prepare()
+            self._prepared = True
 
     def options(
         self,
@@ -139,15 +148,20 @@ class ProcessDefinition(Generic[P, R]):
         """Return the concurrency key of a start."""
         if self._concurrency is None:
             return None
-        key = self._key
-        text = (
-            ""
-            if key is None
-            else key.format(**arguments)
-            if isinstance(key, str)
-            else key(**arguments)
-        )
+        try:
+            text = self._slot_text(arguments)
+        except KeyError as error:
+            reason = f"its concurrency key {self._key!r} needs the argument {error}"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason) from None
         return Slot(f"{self.name}:{text}", self._concurrency)
+
+    def _slot_text(self, arguments: Mapping[str, Any]) -> str:
+        if self._key is None:
+            return ""
+        if isinstance(self._key, str):
+            defaults = self.signature.defaults()
+            return self._key.format(**{**defaults, **arguments})
+        return self._key(**arguments)
 
     def slot_template(self) -> Slot | None:
         """Return the concurrency key of starts whose arguments come later; it must be a text."""
@@ -377,7 +391,7 @@ class PythonPrograms:
             case EngineInput(program=program, arguments=arguments):
                 definition = self._services.definitions[program]
                 ctx: ProcessContext[Any] = ProcessContext(run, self._services)
-                await definition.signature.prepare()
+                await definition.prepare()
                 given = definition.signature.load(arguments)
                 value = await definition.function(ctx, **given)
                 return definition.signature.dump_result(value)

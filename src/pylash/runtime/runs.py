@@ -250,7 +250,8 @@ class ProcessRun:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "process %s awaits %s in a task of its own: it is not parked meanwhile; use ctx.gather",
+                "process %s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
+                "or timeout= of the call",
                 self.id,
                 name,
             )

@@ -14,13 +14,13 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Never, NoReturn
 
 import msgspec
 
 from pylash.values import ArgumentsInvalid, ResultInvalid, refuse, round_trip
 
-_PLAIN: Final = (Any, inspect.Parameter.empty, inspect.Signature.empty, object)
+_PLAIN: Final = (Any, inspect.Parameter.empty, object, NoReturn, Never)
 _SCALARS: Final = (str, int, bool, float, type(None))
 _CONTAINERS: Final = (dict, list, dict[str, Any], list[Any])
 
@@ -35,11 +35,25 @@ class Shape(msgspec.Struct, frozen=True):
         """Whether any JSON value will do."""
         return self.annotation in _PLAIN or self.annotation in _CONTAINERS
 
-    async def prepare(self) -> None:
-        """Load pydantic in a thread, if it is needed: it takes longer than the event loop may wait."""
+    async def prepare(self, owner: str, what: str = "its result") -> None:
+        """Load pydantic in a thread, if it is needed: it takes longer than the event loop may wait.
+
+        Refuses an annotation that pydantic does not know.
+        """
         scalar = self.annotation is None or self.annotation in _SCALARS
-        if not (self.is_plain or scalar or "pydantic" in sys.modules):
-            await asyncio.to_thread(_adapter, self.annotation)
+        if self.is_plain or scalar:
+            return
+        try:
+            if "pydantic" in sys.modules:
+                _adapter(self.annotation)
+            else:
+                await asyncio.to_thread(_adapter, self.annotation)
+        except (
+            TypeError,
+            RuntimeError,
+        ) as error:  # what pydantic raises for a type it does not know
+            first = str(error).partition(". ")[0]
+            raise ArgumentsInvalid(owner, f"{what}: {first}") from None
 
     def dump(self, value: Any, path: str = "$") -> Any:
         """Return value as plain JSON; refuses what does not fit or would not come back."""
@@ -52,6 +66,13 @@ class Shape(msgspec.Struct, frozen=True):
         plain = adapter.dump_python(adapter.validate_python(value), mode="json")
         refuse(plain, path)
         return plain
+
+    def dump_result(self, value: Any, name: str) -> Any:
+        """Return a result as plain JSON, or refuse one that is not what was declared."""
+        try:
+            return self.dump(value)
+        except ValueError as error:
+            raise ResultInvalid(name, _reason("", error)) from None
 
     def load(self, value: Any) -> Any:
         """Return what plain JSON stands for."""
@@ -79,11 +100,13 @@ class Signature(msgspec.Struct, frozen=True):
 
     async def prepare(self) -> None:
         """Load what is needed to check arguments and result."""
-        for shape in (*self.parameters.values(), self.result):
-            await shape.prepare()
+        for name, shape in (*self.parameters.items(), ("its result", self.result)):
+            await shape.prepare(self.name, name)
 
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as plain JSON by name, or refuse what does not fit."""
+        if not (args or kwargs or self.parameters or self.rest):
+            return {}
         try:
             given = self.bound.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -91,6 +114,11 @@ class Signature(msgspec.Struct, frozen=True):
         if self.rest is not None:
             given = {**given, **given.pop(self.rest, {})}
         return {name: self._dumped(name, value) for name, value in given.items()}
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the arguments that need not be given."""
+        parameters = self.bound.parameters.values()
+        return {one.name: one.default for one in parameters if one.default is not one.empty}
 
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse arguments that are missing or too many."""
@@ -105,6 +133,8 @@ class Signature(msgspec.Struct, frozen=True):
 
     def load(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that plain JSON stands for."""
+        if not (arguments or self.parameters):
+            return {}
         try:
             self.bound.bind(**arguments)
         except TypeError as error:
@@ -119,10 +149,7 @@ class Signature(msgspec.Struct, frozen=True):
 
     def dump_result(self, value: Any) -> Any:
         """Return a result as plain JSON, or refuse one that is not what was declared."""
-        try:
-            return self.result.dump(value)
-        except ValueError as error:
-            raise ResultInvalid(self.name, _reason("it", error)) from None
+        return self.result.dump_result(value, self.name)
 
     def _shape(self, name: str) -> Shape:
         return self.parameters.get(name, Shape(Any))
@@ -176,7 +203,13 @@ def _reason(name: str, error: ValueError) -> str:
     """Return the first thing pydantic has to say, in one line."""
     errors = getattr(error, "errors", None)
     if errors is None:
-        return f"{name}: {error}"
+        return f"{name}: {error}" if name else str(error)
     first = errors(include_url=False)[0]
-    where = ".".join(map(str, (name, *first["loc"])))
-    return f"{where}: {first['msg']} (got {first['input']!r})"
+    where = ".".join(map(str, filter(None, (name, *first["loc"]))))
+    said = f"{first['msg']} (got {first['input']!r})"
+    return f"{where}: {said}" if where else said
+
+
+def reason_of(name: str, error: ValueError) -> str:
+    """Return why a value does not fit, in one line."""
+    return _reason(name, error)

@@ -18,7 +18,7 @@ from pylash.durable import (
     ValueBinding,
 )
 from pylash.runtime.programs import Services, prepared
-from pylash.runtime.signatures import Shape
+from pylash.runtime.signatures import Shape, reason_of
 from pylash.values import ArgumentsInvalid, TriggerUnknown
 
 EVENT: Final = EventBinding()
@@ -122,7 +122,7 @@ class Triggers:
         try:
             plain = Shape(declared.payload).dump(payload)
         except ValueError as error:
-            raise ArgumentsInvalid(f"trigger {type!r}", str(error).partition("\n")[0]) from None
+            raise ArgumentsInvalid(f"trigger {type!r}", reason_of("payload", error)) from None
         occurrence = Occurrence(
             type=type,
             source=source_key,

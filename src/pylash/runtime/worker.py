@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pylash.durable import (
     Attached,
     Claim,
     EffectHost,
     Fence,
+    LeasedStart,
     Output,
     ProcessRecord,
     StartProcess,
@@ -32,6 +33,7 @@ from pylash.runtime.slots import SlotPool
 from pylash.tasks import TaskOwner
 from pylash.values import (
     LeaseLost,
+    Misuse,
     StaticScopesRequired,
     StoreError,
     micros,
@@ -52,6 +54,7 @@ DRAIN_SECONDS: Final = 10.0
 """How long a suspect may make everything else wait."""
 UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
 
+T = TypeVar("T")
 _log = logging.getLogger("pylash")
 
 
@@ -185,25 +188,36 @@ class Worker:
         if not here:
             await processes.start(command)
             return
-        # In a task of ours: whoever asked may leave, what was started here is executed here.
-        await asyncio.shield(self._tasks.start(self._start_here(command)))
-
-    async def _start_here(self, command: StartProcess) -> None:
-        registration = command.registration
         self._slots.reserve()
         self._beginning += 1
-        leased = None
+        # Whoever asked may leave: what was started here is executed here.
+        started = _future(processes.start(command, self._host.membership.worker))
         try:
-            leased = await self._host.store.processes.start(command, self._host.membership.worker)
-        except StoreError:
-            self._maybe_orphans = True  # it may have been started before the store went away
+            await asyncio.shield(started)
+        except asyncio.CancelledError:
+            self._tasks.serve(self._begin_later(command, started))
             raise
-        finally:
-            self._beginning -= 1
-            if leased is None:
-                self._slots.give_back()
-        if leased is not None:
-            record = just_started(registration, leased.number, leased.now)
+        except BaseException:
+            self._maybe_orphans = True  # it may have been started before the store went away
+            self._started(command, None)
+            raise
+        self._started(command, started.result())
+
+    async def _begin_later(
+        self, command: StartProcess, started: asyncio.Future[LeasedStart | None]
+    ) -> None:
+        try:
+            self._started(command, await started)
+        except (StoreError, Misuse):
+            self._maybe_orphans = True
+            self._started(command, None)
+
+    def _started(self, command: StartProcess, leased: LeasedStart | None) -> None:
+        self._beginning -= 1
+        if leased is None:
+            self._slots.give_back()
+        else:
+            record = just_started(command.registration, leased.number, leased.now)
             self._begin(record, Attached(leased.fence, leased.now), 0)
 
     # --- scheduling ---
@@ -262,7 +276,7 @@ class Worker:
             self._ring_in(max(0, due) / 1_000_000)
 
     def _may_drain(self) -> bool:
-        """Return whether to let everything else wait for a suspect: for a while, then not for longer."""
+        """Return whether to let everything else wait for a suspect: for a while, not for ever."""
         now = asyncio.get_running_loop().time()
         if self._draining_since is None or now - self._draining_since > 2 * DRAIN_SECONDS:
             self._draining_since = now
@@ -478,3 +492,9 @@ class Worker:
             run.journal.woken()
         await self._look(run)
         run.wake_seq = max(run.wake_seq, wake_seq)
+
+
+def _future(work: Awaitable[T]) -> asyncio.Future[T]:
+    """Return an operation as what it is: it has begun already."""
+    assert isinstance(work, asyncio.Future)
+    return work

@@ -58,26 +58,6 @@ _ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
 
 
-# The same as the statements of settle for an end that nobody watches, at once and for many.
-SETTLE_MANY = """
-with x as (select * from unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bytea[], ?::text[],
-             ?::bytea[], ?::text[], ?::text[])
-           as x(run, fence, number, status, output, type, payload, token, news)),
-r as (select r.id from pylash_runs r join x on x.run = r.id and x.fence = r.fence
-      where r.state = 'running' and r.slot is null order by r.id for update of r),
-p as (update pylash_processes p set sequence = p.sequence + 1, status = x.status, output = x.output,
-        settled = {now} from x join r on r.id = x.run
-      where p.number = x.number and p.run = x.run and p.watched < 2 and p.status = 'open'
-      returning p.number, p.sequence, p.watched),
-u as (update pylash_runs r set state = x.status, settled = {now}, at = null, owner = null,
-        fence = r.fence + 1, token = x.token from x join p on p.number = x.number where r.id = x.run
-      returning x.number),
-e as (insert into pylash_process_events(process, sequence, type, payload, at)
-      select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
-select u.number, (select count(pg_notify('pylash', x.news)) from x join p on p.number = x.number
-                  where p.watched = 1) from u"""
-
-
 def force_end(command: CancelProcess) -> Steps[Any]:
     """End a process whoever runs it: its owner's fence is stale from then on."""
     process = command.process_id

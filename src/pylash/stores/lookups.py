@@ -73,7 +73,7 @@ _TARGETS = "select targets from pylash_workers where expires > {now}"
 # A run that no live worker knows is shown as blocked; nobody writes that.
 _VIEW = """
 select p.id, r.target, case when p.status <> 'open' then p.status
-         when r.state = 'queued' and r.at <= {now} and r.target not in ({texts}) then 'blocked'
+         when r.state in ('queued', 'waiting') and r.at <= {now} and r.target not in ({texts}) then 'blocked'
          else r.state end as shown,
        coalesce(r.reason, 'unknown_target'), p.created, p.settled
 from pylash_processes p join pylash_runs r on r.id = p.run"""

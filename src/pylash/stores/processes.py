@@ -48,7 +48,8 @@ from pylash.durable import (
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, SETTLE_MANY, WHERE, force_end, runs_concerned, settle
+from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
+from pylash.stores.fused import SETTLE_MANY, SETTLE_PARTS, START_MANY, START_PARTS
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -100,22 +101,6 @@ values (?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
   created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict (id) do nothing"""
-
-# The same as the statements of _register for a leased start, at once and for many.
-_START_MANY = """
-with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::text[],
-             ?::text[], ?::text[])
-           as x(number, id, scope, target, registration, digest, env, owner, token)),
-m as (select id from pylash_workers where id in (select owner from x) for share),
-p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
-      select x.id, x.number, x.number, x.registration, x.digest, x.env, {now} from x join m on m.id = x.owner
-      on conflict do nothing returning number),
-r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
-      select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
-      from x join p on p.number = x.number),
-e as (insert into pylash_process_events(process, sequence, type, at)
-      select p.number, 1, 'process.started', {now} from p)
-select number, {now} from p"""
 
 _KNOWN = """
 select p.digest, p.number, r.token, r.owner, r.fence, p.run from pylash_processes p
@@ -208,7 +193,12 @@ class SqlProcesses(SqlLookups):
         def leased(rest: tuple[Any, ...]) -> LeasedStart:
             return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
-        bulk = Bulk(None, _START_MANY, row, (number,), None, read=leased)
+        parts = (
+            Statement(START_PARTS[0], row[:2] + row[4:7] + row[7:8]),
+            Statement(START_PARTS[1], (number, row[2], row[3], token, worker)),
+            Statement(START_PARTS[2], (number,)),
+        )
+        bulk = Bulk(None, START_MANY, row, (number,), None, read=leased, parts=parts)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -396,7 +386,13 @@ class SqlProcesses(SqlLookups):
         row = (fence.run, fence.token, number, *body)
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
-        bulk = Bulk(None, SETTLE_MANY, (*row, news), (number,), None, topic)
+        end = write(payload)
+        parts = (
+            Statement(SETTLE_PARTS[0], (state, token, fence.run, fence.token)),
+            Statement(SETTLE_PARTS[1], (state, write(output), number, fence.run)),
+            Statement(SETTLE_PARTS[2], (kind, end, number)),
+        )
+        bulk = Bulk(None, SETTLE_MANY, (*row, news), (number,), None, topic, parts=parts)
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()

@@ -389,26 +389,31 @@ class SqliteDriver(Publisher):
         """Run the jobs from start that are rows of one statement, or else one job."""
         bulk = jobs[start].operation.bulk
         stop = start + 1
-        if bulk is not None and bulk.one is not None:
+        if bulk is not None and bulk.statements():
             while stop < len(jobs) and bulk.same_as(jobs[stop].operation.bulk):
                 stop += 1
-            if stop - start > 1 and self._run_rows(bulk.one, jobs[start:stop]):
+            if stop - start > 1 and self._run_rows(jobs[start:stop]):
                 return stop - start
         for job in jobs[start:stop]:
             self._run_one(job, alone=len(jobs) == 1)
         return stop - start
 
-    def _run_rows(self, sql: str, jobs: list[_Job]) -> bool:
+    def _run_rows(self, jobs: list[_Job]) -> bool:
         """Write the rows of jobs at once; if one of them is refused, undo it and say so."""
         bulks = [job.operation.bulk for job in jobs if job.operation.bulk is not None]
         self._connection.execute("savepoint rows")
-        rows = [bulk.row for bulk in bulks]
-        if self._connection.executemany(dialect(sql), rows).rowcount != len(jobs):
-            self._connection.execute("rollback to rows")
-            return False
+        for same in zip(*(bulk.statements() for bulk in bulks), strict=True):
+            rows = [statement.params for statement in same]
+            if self._connection.executemany(dialect(same[0].sql), rows).rowcount != len(jobs):
+                self._connection.execute("rollback to rows")
+                self._connection.execute("release rows")
+                return False
         self._connection.execute("release rows")
+        now = (self._clock.now(),)
         for job, bulk in zip(jobs, bulks, strict=True):
-            job.result, job.error = bulk.value, None
+            job.result = bulk.value if bulk.read is None else bulk.read(now)
+            job.error = None
+            job.topics = [] if bulk.topic is None else [bulk.topic]
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:

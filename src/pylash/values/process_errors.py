@@ -154,7 +154,7 @@ class NotAProcess(Misuse):
     def __init__(self, given: object) -> None:
         super().__init__(
             f"{given!r} is no process: decorate an async function whose first parameter is "
-            "a ProcessContext with @app.process."
+            "a ProcessContext with @app.process, and use what that gives (a name is not enough)."
         )
 
 
@@ -223,7 +223,9 @@ class StepTimeout(LashError):
     """A step took longer than its timeout."""
 
     def __init__(self, name: str, seconds: float) -> None:
-        super().__init__(f"The step {name!r} took longer than {seconds:g} s and was ended.")
+        super().__init__(
+            f"The step {name!r} took longer than {seconds:g} s: it was ended, or its thread left behind."
+        )
 
 
 class WaitTimeout(LashError):
@@ -277,7 +279,7 @@ class ProcessFailed(LashError):
 
     def __init__(self, process_id: str, failure: Any) -> None:
         super().__init__(
-            f"Process {process_id!r} failed: {failure.message}",
+            f"Process {process_id!r} failed with {failure.failure_class}: {failure.message}",
             code=failure.code,
             data={
                 "class": failure.failure_class,
@@ -302,8 +304,16 @@ class ProcessBlocked(LashError):
     """The process is blocked, and the time to wait for it is over."""
 
     def __init__(self, process_id: str, reason: str) -> None:
-        super().__init__(
-            f"Process {process_id!r} is blocked ({reason}): mend the cause, then call "
-            f"app.retry({process_id!r})."
-        )
+        if reason == "unknown_target":
+            advice = (
+                "no worker that is alive knows it: start one that does, and it goes on by itself"
+            )
+        elif reason == "crash_loop":
+            advice = (
+                "its worker died, or its event loop was blocked for longer than its lease, ten times "
+                f"without progress: mend that, then call app.retry({process_id!r})"
+            )
+        else:
+            advice = f"mend the cause, then call app.retry({process_id!r})"
+        super().__init__(f"Process {process_id!r} is blocked ({reason}): {advice}.")
         self.reason = reason

@@ -1,0 +1,67 @@
+"""Starts and ends for many processes at once: docs/decisions/0008.
+
+The same as the plain statements of ``processes`` and ``ends``, for rows that are in no way special: a row
+that is (a taken id, a stale fence, a slot, a run that waits) is not written, and done again alone.
+"""
+
+from __future__ import annotations
+
+# The same as the statements of register_process for a leased start, for many of them at once: one after
+# the other on SQLite, where each must write its row, and in one on PostgreSQL.
+START_PARTS = (
+    """
+insert into pylash_processes(number, id, run, registration, digest, env, created)
+select ?1, ?2, ?1, ?3, ?4, ?5, {now} from pylash_workers where id = ?6 on conflict do nothing""",
+    """
+insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
+select ?1, ?2, 'process', ?3, 'running', id, ?4, 1, 1, {now} from pylash_workers where id = ?5
+on conflict (id) do nothing""",
+    """
+insert into pylash_process_events(process, sequence, type, at) values (?, 1, 'process.started', {now})""",
+)
+
+START_MANY = """
+with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::text[],
+             ?::text[], ?::text[])
+           as x(number, id, scope, target, registration, digest, env, owner, token)),
+m as (select id from pylash_workers where id in (select owner from x) for share),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select x.id, x.number, x.number, x.registration, x.digest, x.env, {now} from x join m on m.id = x.owner
+      on conflict do nothing returning number),
+r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
+      select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
+      from x join p on p.number = x.number),
+e as (insert into pylash_process_events(process, sequence, type, at)
+      select p.number, 1, 'process.started', {now} from p)
+select number, {now} from p"""
+
+# The same as the statements of settle for an end that nobody watches, at once and for many.
+SETTLE_PARTS = (
+    """
+update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
+where id = ? and fence = ? and state = 'running' and slot is null""",
+    """
+update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now}
+where number = ? and run = ? and watched < 2 and status = 'open'""",
+    """
+insert into pylash_process_events(process, sequence, type, payload, at)
+select number, sequence, ?, ?, {now} from pylash_processes where number = ?""",
+)
+
+SETTLE_MANY = """
+with x as (select * from unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bytea[], ?::text[],
+             ?::bytea[], ?::text[], ?::text[])
+           as x(run, fence, number, status, output, type, payload, token, news)),
+r as (select r.id from pylash_runs r join x on x.run = r.id and x.fence = r.fence
+      where r.state = 'running' and r.slot is null order by r.id for update of r),
+p as (update pylash_processes p set sequence = p.sequence + 1, status = x.status, output = x.output,
+        settled = {now} from x join r on r.id = x.run
+      where p.number = x.number and p.run = x.run and p.watched < 2 and p.status = 'open'
+      returning p.number, p.sequence, p.watched),
+u as (update pylash_runs r set state = x.status, settled = {now}, at = null, owner = null,
+        fence = r.fence + 1, token = x.token from x join p on p.number = x.number where r.id = x.run
+      returning x.number),
+e as (insert into pylash_process_events(process, sequence, type, payload, at)
+      select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
+select u.number, (select count(pg_notify('pylash', x.news)) from x join p on p.number = x.number
+                  where p.watched = 1) from u"""
