@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pylash.app import Lash as AsyncLash
 from pylash.durable import (
@@ -26,7 +26,6 @@ from pylash.runtime import (
     Effect,
     OpenWait,
     Prepared,
-    ProcessContext,
     ProcessDefinition,
 )
 from pylash.runtime import ProcessHandle as AsyncHandle
@@ -133,6 +132,7 @@ class Lash:
     def __init__(self, store: str | None = None, **options: Any) -> None:
         self._app = AsyncLash(store, **options)
         self._loop: Loop | None = None
+        self.process = self._app.process
         self.trigger = self._app.trigger
         self.triggers = Triggers(self._app, self._run)
 
@@ -176,27 +176,6 @@ class Lash:
             work.close()
             raise AppNotOpen
         return self._loop.run(work)
-
-    @overload
-    def process(
-        self, function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]], /
-    ) -> ProcessDefinition[P, R]: ...
-    @overload
-    def process(
-        self,
-        *,
-        name: str | None = None,
-        timeout: Duration | None = None,
-        concurrency: int | None = None,
-        key: Callable[..., str] | str | None = None,
-    ) -> Callable[
-        [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
-    ]: ...
-    def process(  # type: ignore[misc]  # the options are those of the definition
-        self, function: Any = None, /, **options: Any
-    ) -> Any:
-        """Make an async function a process of this app."""
-        return self._app.process(function, **options) if function else self._app.process(**options)
 
     def start(
         self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs

@@ -375,9 +375,8 @@ class Worker:
             run.has_slot = False
             self._slots.give_back()
         self._parking.add(run)
-        if (
-            run.record.registration.slot is not None
-        ):  # its concurrency key counts it until it is parked
+        if run.record.registration.slot is not None:
+            # Its concurrency key counts it until it is parked.
             self._tasks.serve(self._parking.park(run))
 
     def busy(self, run: ProcessRun) -> None:

@@ -18,6 +18,7 @@ from pylash.durable import (
     Output,
     ending,
 )
+from pylash.stores.fused import SETTLE_PARTS
 from pylash.stores.logs import ADD_EVENT, WAITING_RUNS, ask_cancel, lock_runs, locked_process
 from pylash.stores.runs import release_slot, wake_run
 from pylash.stores.sql import (
@@ -37,17 +38,9 @@ WHERE = "select number, run, status from pylash_processes where id = ?"
 _END = """
 update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now} where id = ?"""
 
-_END_UNWATCHED = """
-update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now}
-where number = ? and watched < 2 and status = 'open' returning sequence"""
-
 _SETTLE_RUN = """
 update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
 where id = ?"""
-
-_SETTLE_UNWATCHED = """
-update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
-where id = ? and fence = ? and state = 'running' and slot is null"""
 
 IS_SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
 
@@ -85,15 +78,11 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
     process = fence.scope.id
     unwatched = (yield Statement(_IS_UNWATCHED, (number,))).rows
     if unwatched and unwatched[0][0]:
-        state = STATES[type(output)].value
-        row = (state, token, fence.run, fence.token)
-        if (yield Statement(_SETTLE_UNWATCHED, row)).changed:
-            ended = (yield Statement(_END_UNWATCHED, (state, write(output), number))).rows
-            if not ended:
+        run, row, event = unwatched_end(fence, number, output, token)
+        if (yield run).changed:
+            if not (yield row).changed:
                 raise Again  # somebody began to watch it, or ended it
-            kind, payload = ending(output)
-            event = (number, ended[0][0], kind, write(payload), None, None)
-            yield Statement(ADD_EVENT, event)
+            yield event
             yield Notify(f"process:{process}")
             return
     concerned = yield from _concerned(process)
@@ -110,6 +99,19 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
     yield from _end(process, fence.run, token, output, [row[0] for row in waiting])
     for child, _ in attached:
         yield from ask_cancel(child, "its parent ended")
+
+
+def unwatched_end(
+    fence: Fence, number: int, output: Output, token: str
+) -> tuple[Statement, Statement, Statement]:
+    """Return what ends a process that wakes nobody; each statement must write its row."""
+    state = STATES[type(output)].value
+    kind, payload = ending(output)
+    return (
+        Statement(SETTLE_PARTS[0], (state, token, fence.run, fence.token)),
+        Statement(SETTLE_PARTS[1], (state, write(output), number, fence.run)),
+        Statement(SETTLE_PARTS[2], (kind, write(payload), number)),
+    )
 
 
 def runs_concerned(process: str) -> Steps[list[int]]:

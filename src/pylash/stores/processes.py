@@ -1,8 +1,8 @@
 """The process registry in SQL: starting, waiting, ending and looking.
 
 Rule 1. What a run does to processes is done and recorded in one transaction.
-Rule 2. A start and an end are written twice: as statements that run anywhere, and as one statement for
-        many of them, which PostgreSQL needs to be fast. A test compares the two.
+Rule 2. A start and an end are written more than once: as statements that run anywhere, and for many of
+        them at once (``fused``). A test compares the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pylash.durable import (
     CONTINUED,
     OUTPUTS,
     STARTED,
-    STATES,
     WAKE,
     AppendEvent,
     AwaitProcess,
@@ -43,13 +42,12 @@ from pylash.durable import (
     WorkerId,
     Wrap,
     checked_registration,
-    ending,
     new_run_id,
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
-from pylash.stores.fused import SETTLE_MANY, SETTLE_PARTS, START_MANY, START_PARTS
+from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle, unwatched_end
+from pylash.stores.fused import SETTLE_MANY, START_MANY, START_PARTS
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -95,8 +93,8 @@ _MEMBER = "select 1 from pylash_workers where id = ? {share}"
 _NOW = "select {now}"
 
 _ADD = """
-insert into pylash_processes(id, number, run, registration, digest, env, parent, watched, created)
-values (?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+insert into pylash_processes(id, number, run, registration, digest, env, parent, created)
+values (?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
 
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
@@ -134,7 +132,6 @@ where process = ? and type = ? and taken = 0 order by sequence limit 1"""
 
 _TAKE_SIGNAL = """
 update pylash_process_events set taken = 1 where process = ? and sequence = ? and taken = 0"""
-
 
 _RENAME_RUN = """
 update pylash_runs set scope = ?, state = 'completed', settled = {now}, at = null, owner = null,
@@ -194,8 +191,8 @@ class SqlProcesses(SqlLookups):
             return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
         parts = (
-            Statement(START_PARTS[0], row[:2] + row[4:7] + row[7:8]),
-            Statement(START_PARTS[1], (number, row[2], row[3], token, worker)),
+            Statement(START_PARTS[0], (number, registration.id, *row[4:7], worker)),
+            Statement(START_PARTS[1], (number, *row[2:4], token, worker)),
             Statement(START_PARTS[2], (number,)),
         )
         bulk = Bulk(None, START_MANY, row, (number,), None, read=leased, parts=parts)
@@ -380,19 +377,12 @@ class SqlProcesses(SqlLookups):
         """End a process and its run."""
         token = f"settled:{fence.token}"
         steps = partial(settle, fence, number, output, token)
-        kind, payload = ending(output)
-        state = STATES[type(output)].value
-        body = (state, write(output), kind, write(payload), token)
-        row = (fence.run, fence.token, number, *body)
+        parts = unwatched_end(fence, number, output, token)
+        state, body, (kind, payload, _) = parts[1].params[0], parts[1].params[1], parts[2].params
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
-        end = write(payload)
-        parts = (
-            Statement(SETTLE_PARTS[0], (state, token, fence.run, fence.token)),
-            Statement(SETTLE_PARTS[1], (state, write(output), number, fence.run)),
-            Statement(SETTLE_PARTS[2], (kind, end, number)),
-        )
-        bulk = Bulk(None, SETTLE_MANY, (*row, news), (number,), None, topic, parts=parts)
+        row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
+        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts)
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()
@@ -456,7 +446,7 @@ def register_process(
     registration = command.registration
     body = (write(registration), registration.digest, registration.env)
     parent = registration.parent if registration.attached else None
-    row = (registration.id, number, number, *body, parent, 0)
+    row = (registration.id, number, number, *body, parent)
     if not (yield Statement(_ADD, row)).changed:
         return False
     scope = scope_text(ProcessScope(registration.id))
