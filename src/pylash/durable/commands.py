@@ -9,92 +9,66 @@ import msgspec
 from pylash.durable.processes import Registration, SessionRef
 
 
-class StartProcess(msgspec.Struct, frozen=True, tag_field="do", tag="start"):
+class _Command(msgspec.Struct, frozen=True, tag_field="do"):
+    """What the process registry is asked."""
+
+    @property
+    def effect_id(self) -> str:
+        """The effect's id, derived from what is asked and about whom."""
+        return ":".join((str(self.__struct_config__.tag), *_about(self)))
+
+
+class StartProcess(_Command, frozen=True, tag="start"):
     """Start a process; a grant of its handle goes to ``grant``."""
 
     registration: Registration
     delay: int = 0
     grant: SessionRef | None = None
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"start:{self.registration.target}"
 
-
-class ListProcesses(msgspec.Struct, frozen=True, tag_field="do", tag="list"):
+class ListProcesses(_Command, frozen=True, tag="list"):
     """List the processes whose handles a session holds."""
 
     holder: SessionRef
     mode: Literal["live", "all"] = "live"
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"list:{self.holder.session_id}"
 
-
-class TransferHandles(msgspec.Struct, frozen=True, tag_field="do", tag="transfer"):
+class TransferHandles(_Command, frozen=True, tag="transfer"):
     """Give one session's handles to another."""
 
     source: SessionRef
     target: SessionRef
     process_ids: tuple[str, ...]
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"transfer:{self.source.session_id}:{self.target.session_id}"
 
-
-class DeleteSessionProcesses(msgspec.Struct, frozen=True, tag_field="do", tag="delete_session"):
+class DeleteSessionProcesses(_Command, frozen=True, tag="delete_session"):
     """Remove what a session holds of processes."""
 
     session_id: str
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"delete_session:{self.session_id}"
 
-
-class AwaitProcess(msgspec.Struct, frozen=True, tag_field="do", tag="await"):
+class AwaitProcess(_Command, frozen=True, tag="await"):
     """Wait for a process to end."""
 
     process_id: str
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"await:{self.process_id}"
 
-
-class CancelProcess(msgspec.Struct, frozen=True, tag_field="do", tag="cancel"):
+class CancelProcess(_Command, frozen=True, tag="cancel"):
     """Ask a process to end; ``force`` ends it without asking."""
 
     process_id: str
     reason: str | None = None
     force: bool = False
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"cancel:{self.process_id}"
 
-
-class CancelUnreferenced(msgspec.Struct, frozen=True, tag_field="do", tag="cancel_unreferenced"):
+class CancelUnreferenced(_Command, frozen=True, tag="cancel_unreferenced"):
     """Let go of every handle but those kept; cancel what nobody else holds."""
 
     holder: SessionRef
     keep: tuple[str, ...] = ()
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"cancel_unreferenced:{self.holder.session_id}"
 
-
-class SignalProcess(msgspec.Struct, frozen=True, tag_field="do", tag="signal"):
+class SignalProcess(_Command, frozen=True, tag="signal"):
     """Send a process a signal; the id makes it arrive once."""
 
     process_id: str
@@ -102,13 +76,8 @@ class SignalProcess(msgspec.Struct, frozen=True, tag_field="do", tag="signal"):
     signal_id: str
     payload: Any = None
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"signal:{self.process_id}:{self.name}"
 
-
-class AppendEvent(msgspec.Struct, frozen=True, tag_field="do", tag="append"):
+class AppendEvent(_Command, frozen=True, tag="append"):
     """Append an event to a process's log; in a run's own effects a blank id is its own process."""
 
     process_id: str
@@ -116,21 +85,11 @@ class AppendEvent(msgspec.Struct, frozen=True, tag_field="do", tag="append"):
     payload: Any = None
     key: str | None = None
 
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"append:{self.type}"
 
-
-class WaitSignal(msgspec.Struct, frozen=True, tag_field="do", tag="wait_signal"):
+class WaitSignal(_Command, frozen=True, tag="wait_signal"):
     """Take the oldest signal of a name that no earlier wait took."""
 
     name: str
-
-    @property
-    def effect_id(self) -> str:
-        """The effect's id."""
-        return f"wait_signal:{self.name}"
 
 
 ProcessCommand = (
@@ -146,6 +105,29 @@ ProcessCommand = (
     | WaitSignal
 )
 """What can be asked of the process registry."""
+
+
+def _about(command: _Command) -> tuple[str, ...]:
+    """Return whom a command is about."""
+    match command:
+        case StartProcess(registration=registration):
+            return (registration.target,)
+        case ListProcesses(holder=holder) | CancelUnreferenced(holder=holder):
+            return (holder.session_id,)
+        case TransferHandles(source=source, target=target):
+            return source.session_id, target.session_id
+        case (
+            DeleteSessionProcesses(session_id=subject)
+            | AwaitProcess(process_id=subject)
+            | CancelProcess(process_id=subject)
+            | AppendEvent(type=subject)
+            | WaitSignal(name=subject)
+        ):
+            return (subject,)
+        case SignalProcess(process_id=process, name=name):
+            return process, name
+        case _:
+            return ()
 
 
 def process_command(command: Any) -> ProcessCommand:
