@@ -50,6 +50,10 @@ class Programs(Protocol):
         """Return the targets that are known here."""
         ...
 
+    def knows(self, target: str) -> bool:
+        """Return whether target is known here."""
+        ...
+
     async def check(self, registration: Registration) -> None:
         """Refuse a process that can never run here: what it was captured with is missing."""
         ...

@@ -74,14 +74,17 @@ class ProcessHandle(Generic[R]):
         Cancellation: safe, the process goes on.
         """
         self._services.outside("handle.result")
-        limit = None if timeout is None else seconds(timeout)
+        if timeout is None:
+            ended: R = value_of(self.id, await self._observers.end(self.id), self._result)
+            return ended
+        limit = seconds(timeout)
         try:
             async with asyncio.timeout(limit):
                 output = await self._observers.end(self.id)
         except TimeoutError:
-            ended = await self._services.store.processes.outputs([self.id])
-            if self.id in ended:
-                found: R = value_of(self.id, ended[self.id], self._result)
+            outputs = await self._services.store.processes.outputs([self.id])
+            if self.id in outputs:
+                found: R = value_of(self.id, outputs[self.id], self._result)
                 return found
             view = await self._services.store.processes.view(self.id)
             if view is not None and view.status is RunState.BLOCKED:

@@ -268,8 +268,8 @@ class Services:
         self._entropy = entropy
 
     def new_id(self) -> str:
-        """Return a short new id."""
-        return self._entropy(8).hex()
+        """Return a new id; ids sort by time, so that indexes grow at one end."""
+        return f"{self._clock.now() // 1000:x}{self._entropy(4).hex()}"
 
     def outside(self, name: str) -> None:
         """Refuse what must not be used inside a process."""
@@ -371,6 +371,13 @@ class PythonPrograms:
         python = (f"python:{name}" for name in self._services.definitions)
         tools = (f"tool:{name}" for name in self._services.tools)
         return sorted((*python, *tools, "external"))
+
+    def knows(self, target: str) -> bool:
+        """Return whether target is known here."""
+        engine, _, name = target.partition(":")
+        if engine == "python":
+            return name in self._services.definitions
+        return target == "external" or (engine == "tool" and name in self._services.tools)
 
     async def check(self, registration: Registration) -> None:
         """Refuse a process whose captured environment is missing or damaged."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from pylash.durable import (
@@ -33,7 +34,6 @@ from pylash.runtime.slots import SlotPool
 from pylash.tasks import TaskOwner
 from pylash.values import (
     LeaseLost,
-    Misuse,
     StaticScopesRequired,
     StoreError,
     micros,
@@ -183,37 +183,24 @@ class Worker:
             self.is_open
             and self._room() > 0
             and not (command.delay or self._suspicious or self._alone or registration.slot)
-            and registration.target in self._programs.targets()
+            and self._programs.knows(registration.target)
         )
         if not here:
             await processes.start(command)
             return
         self._slots.reserve()
         self._beginning += 1
-        # Whoever asked may leave: what was started here is executed here.
+        # Whoever asked may leave: what was started here is executed here, and at once.
         started = _future(processes.start(command, self._host.membership.worker))
-        try:
-            await asyncio.shield(started)
-        except asyncio.CancelledError:
-            self._tasks.serve(self._begin_later(command, started))
-            raise
-        except BaseException:
-            self._maybe_orphans = True  # it may have been started before the store went away
-            self._started(command, None)
-            raise
-        self._started(command, started.result())
+        started.add_done_callback(partial(self._started, command))
+        await asyncio.shield(started)
 
-    async def _begin_later(
-        self, command: StartProcess, started: asyncio.Future[LeasedStart | None]
-    ) -> None:
-        try:
-            self._started(command, await started)
-        except (StoreError, Misuse):
-            self._maybe_orphans = True
-            self._started(command, None)
-
-    def _started(self, command: StartProcess, leased: LeasedStart | None) -> None:
+    def _started(self, command: StartProcess, started: asyncio.Future[LeasedStart | None]) -> None:
         self._beginning -= 1
+        failed = started.cancelled() or started.exception() is not None
+        leased = None if failed else started.result()
+        if failed:
+            self._maybe_orphans = True  # it may have been started before the store went away
         if leased is None:
             self._slots.give_back()
         else:
@@ -424,7 +411,8 @@ class Worker:
             self._slots.give_back()
         else:
             self._slot_is_free()
-        self._parking.changed.set()
+        if not self.is_open:  # somebody waits until all are gone
+            self._parking.changed.set()
         run.dispose()
 
     async def _prune_forever(self) -> None:

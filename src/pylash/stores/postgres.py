@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -19,11 +19,18 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import msgspec
 
-from pylash.durable import Clock, Entropy, WorkerId
+from pylash.durable import Clock, Entropy
+from pylash.stores.anchor import (
+    BACKOFF_SECONDS,
+    CHANNEL,
+    COMMAND_SECONDS,
+    CONNECT_SECONDS,
+    LOST,
+    AdvisoryLocks,
+)
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Steps
 from pylash.tasks import TaskOwner
 from pylash.values import (
-    StoreBusy,
     StoreClosed,
     StoreError,
     StoreFull,
@@ -39,32 +46,16 @@ CONNECTIONS: Final = 8
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
 BATCH_ROWS: Final = 512
-CONNECT_SECONDS: Final = 10.0
-COMMAND_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
-BACKOFF_SECONDS: Final = 0.1
 REPEAT_SECONDS: Final = 0.001
-LOCKS_SETTLE_SECONDS: Final = 3.0
-"""After a reconnect everyone's locks are free for a moment; no one is dead because of that."""
-PING_SECONDS: Final = 5.0
-RETAKE_TRIES: Final = 50
-CHANNEL: Final = "pylash"
 NOTIFY_BYTES: Final = 7_900
 """What one notification can carry, with a margin."""
 
-_TRY_LOCK = "select pg_try_advisory_lock($1)"
-_UNLOCK = "select pg_advisory_unlock($1)"
+# Statements with arrays would be planned at every call, which takes longer than running them.
+_SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan"}
 
-_LOST = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # it was interrupted half-way and cannot be used again
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.TooManyConnectionsError,
-)
+
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
 
 # A volatile function in a comparison would hide the index; a scalar subquery is evaluated once.
@@ -87,6 +78,9 @@ _WORDS = {
 }
 
 
+_ARRAYS = re.compile(r"unnest\(([^)]*)\)")
+
+
 @lru_cache(maxsize=512)
 def dialect(sql: str) -> str:
     """Fill in what PostgreSQL says in its own words, and number the parameters."""
@@ -94,6 +88,12 @@ def dialect(sql: str) -> str:
         sql = sql.replace(word, text)
     first, *rest = sql.split("?")
     return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
+
+
+@lru_cache(maxsize=16)
+def for_one_row(many: str) -> str:
+    """Return many, which takes an array for each column, as a statement that takes one row's values."""
+    return _ARRAYS.sub(lambda found: f"(values ({found[1].replace('[]', '')}))", many)
 
 
 class _Link:
@@ -138,7 +138,7 @@ class PostgresDriver(Publisher):
         self._tasks = TaskOwner()
         self._writes = TaskOwner()
         self._operations = TaskOwner()
-        self.locks = AdvisoryLocks(self)
+        self.locks = AdvisoryLocks(self.connection, self.hear, self.publish)
 
     # --- opening and closing ---
 
@@ -152,7 +152,7 @@ class PostgresDriver(Publisher):
                 f"PostgreSQL refused the connection ({error}): check the database, the user and the "
                 "password in the store URL."
             ) from None
-        except _LOST as error:
+        except LOST as error:
             raise _unreachable(error) from None
         except ValueError as error:
             raise StoreUrlInvalid(self._url, f"is not understood ({error})") from None
@@ -169,14 +169,12 @@ class PostgresDriver(Publisher):
         await self._tasks.close()
         await self.locks.disconnect()
         for link in self._idle:
-            with contextlib.suppress(*_LOST):
+            with contextlib.suppress(*LOST):
                 await link.connection.close(timeout=CONNECT_SECONDS)
 
     async def connection(self) -> Any:
         """Return a new connection."""
-        return await asyncpg.connect(
-            self._url, timeout=CONNECT_SECONDS, server_settings={"application_name": "pylash"}
-        )
+        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SETTINGS)
 
     async def _connect(self) -> _Link:
         return _Link(await self.connection())
@@ -213,7 +211,7 @@ class PostgresDriver(Publisher):
                     return await self._drive(link, operation)
             except _REPEAT:
                 await asyncio.sleep(REPEAT_SECONDS)
-            except _LOST as error:
+            except LOST as error:
                 if isinstance(error, ValueError):  # a parameter asyncpg cannot encode
                     raise _refused(error) from error
                 until = until or self._loop.time() + RETRY_SECONDS
@@ -233,7 +231,7 @@ class PostgresDriver(Publisher):
             link = self._idle.pop() if self._idle else await self._connect()
             try:
                 yield link
-            except (*_LOST, asyncio.CancelledError):
+            except (*LOST, asyncio.CancelledError):
                 link.connection.terminate()
                 raise
             except BaseException:
@@ -254,7 +252,7 @@ class PostgresDriver(Publisher):
                 for payload in self._payloads(list(topics)):
                     await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
                 await link.connection.execute("commit", timeout=COMMAND_SECONDS)
-            except (*_LOST, asyncio.CancelledError):
+            except (*LOST, asyncio.CancelledError):
                 raise  # the connection is thrown away, and its transaction with it
             except BaseException:
                 await link.connection.execute("rollback", timeout=COMMAND_SECONDS)
@@ -309,28 +307,36 @@ class PostgresDriver(Publisher):
         together = list(firsts.values())
         only = together[0].bulk.one is not None and len(together) == 1
         written = {} if only else await self._write_together(together)
-        async with asyncio.TaskGroup() as group:
-            for row in batch:
-                if row.bulk.key in written and firsts[row.bulk.key] is row:
-                    bulk = row.bulk
-                    rest = written[bulk.key]
-                    _answer(row.future, bulk.value if bulk.read is None else bulk.read(rest))
-                    if row.bulk.topic is not None:
-                        self.publish(row.bulk.topic)
-                else:
+        others: list[_Row] = []
+        for row in batch:
+            bulk = row.bulk
+            if bulk.key in written and firsts[bulk.key] is row:
+                rest = written[bulk.key]
+                _answer(row.future, bulk.value if bulk.read is None else bulk.read(rest))
+                if bulk.topic is not None:
+                    self.publish(bulk.topic)
+            else:
+                others.append(row)
+        if others:
+            async with asyncio.TaskGroup() as group:
+                for row in others:
                     group.create_task(self._write_alone(row))
 
     async def _write_together(self, batch: list[_Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """Write the rows of batch in one statement; return what came back, by key."""
         size = len(batch[0].bulk.key)
-        rows = (row.bulk.row for row in batch)
-        columns = tuple(list(column) for column in zip(*rows, strict=True))
+        many = batch[0].bulk.many
+        if len(batch) == 1:
+            sql, params = for_one_row(many), batch[0].bulk.row
+        else:
+            rows = (row.bulk.row for row in batch)
+            sql, params = many, tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
                 await self._set_time(link)
-                found = (await link.execute(batch[0].bulk.many, columns)).rows
+                found = (await link.execute(sql, params)).rows
                 return {row[:size]: row[size:] for row in found}
-        except (*_LOST, asyncpg.PostgresError):
+        except (*LOST, asyncpg.PostgresError):
             return {}  # whatever it was, each row will find out for itself
 
     async def _write_alone(self, row: _Row) -> None:
@@ -339,109 +345,6 @@ class PostgresDriver(Publisher):
         except Exception as error:  # noqa: BLE001 - it is the caller's, not ours
             if not row.future.done():
                 row.future.set_exception(error)
-
-
-class AdvisoryLocks:
-    """The anchor: a connection that listens, and whose session holds our workers' locks."""
-
-    def __init__(self, driver: PostgresDriver) -> None:
-        self._driver = driver
-        self._held: set[WorkerId] = set()
-        self._lost = asyncio.Event()
-        self._asking = asyncio.Lock()
-        self._settled_at = 0.0
-
-    async def connect(self) -> None:
-        """Listen, and take the locks again that the last anchor held."""
-        self._lost.clear()
-        connection = await self._driver.connection()
-        try:
-            connection.add_termination_listener(lambda _: self._lost.set())
-            await connection.add_listener(
-                CHANNEL, lambda _connection, _pid, _channel, payload: self._driver.hear(payload)
-            )
-            for worker in tuple(self._held):
-                await _retake(connection, worker)
-        except BaseException:
-            connection.terminate()
-            raise
-        self._connection = connection
-
-    async def keep(self) -> None:
-        """Reconnect whenever the anchor is lost; what was missed meanwhile is looked up."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PING_SECONDS):
-                    await self._lost.wait()
-            if not self._lost.is_set():
-                await self._ping()
-                continue
-            try:
-                await self.connect()
-            except (*_LOST, asyncpg.PostgresError):
-                self._lost.set()
-                await asyncio.sleep(BACKOFF_SECONDS)
-                continue
-            self._settled_at = asyncio.get_running_loop().time() + LOCKS_SETTLE_SECONDS
-            self._driver.publish("")
-
-    async def _ping(self) -> None:
-        """Notice an anchor that is only half there: it would hear nothing, and hold nothing."""
-        try:
-            async with self._asking:
-                await self._connection.fetchval("select 1", timeout=CONNECT_SECONDS)
-        except (*_LOST, asyncpg.PostgresError):
-            self._connection.terminate()
-            self._lost.set()
-
-    async def disconnect(self) -> None:
-        """Give up the anchor."""
-        with contextlib.suppress(*_LOST, asyncpg.PostgresError):
-            await self._connection.close(timeout=CONNECT_SECONDS)
-
-    async def acquire(self, worker: WorkerId) -> None:
-        """Take worker's lock for as long as the anchor holds; once taken, it is kept."""
-        if worker in self._held:
-            return
-        answer = await self._ask(_TRY_LOCK, worker)
-        while answer is None:  # the anchor is being replaced
-            await asyncio.sleep(BACKOFF_SECONDS)
-            answer = await self._ask(_TRY_LOCK, worker)
-        if not answer:
-            raise StoreBusy(f"The worker name {worker!r} is in use: choose another.")
-        self._held.add(worker)
-
-    async def is_free(self, worker: WorkerId) -> bool:
-        """Return whether nobody holds worker's lock."""
-        if worker in self._held or asyncio.get_running_loop().time() < self._settled_at:
-            return False
-        if not await self._ask(_TRY_LOCK, worker):
-            return False  # held, or we cannot tell: nobody is pronounced dead meanwhile
-        await self._ask(_UNLOCK, worker)
-        return True
-
-    async def release(self, worker: WorkerId) -> None:
-        """Give worker's lock up."""
-        self._held.discard(worker)
-        await self._ask(_UNLOCK, worker)
-
-    async def _ask(self, sql: str, worker: WorkerId) -> bool | None:
-        """Return the anchor's answer, or None while it is being replaced."""
-        async with self._asking:
-            try:
-                number = _number(worker)
-                return bool(await self._connection.fetchval(sql, number, timeout=COMMAND_SECONDS))
-            except (*_LOST, asyncpg.PostgresError):
-                return None
-
-
-async def _retake(connection: Any, worker: WorkerId) -> None:
-    """Take worker's lock on a new anchor, once the server has noticed that the old one is gone."""
-    for _ in range(RETAKE_TRIES):
-        if await connection.fetchval(_TRY_LOCK, _number(worker)):
-            return
-        await asyncio.sleep(BACKOFF_SECONDS)
-    raise ConnectionError("the last anchor's session is still there")
 
 
 async def _statements(link: _Link, steps: Steps[T], topics: dict[str, None]) -> T:
@@ -460,11 +363,6 @@ async def _statements(link: _Link, steps: Steps[T], topics: dict[str, None]) -> 
 def _answer(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _number(worker: WorkerId) -> int:
-    digest = hashlib.blake2b(f"pylash:{worker}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _unreachable(error: BaseException) -> StoreUnavailable:
