@@ -1,0 +1,67 @@
+"""Budgets: what a turn and all its subagents may use."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pylash.turn.messages import AssistantMessage, Message, ToolMessage, Usage
+
+
+class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a turn may use, its subagents included; None is no limit. Waiting is not counted.
+
+    >>> session = app.session("chat-42", budget=TurnBudget(iterations=10, tokens=50_000))
+    """
+
+    iterations: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What a turn has used so far."""
+
+    iterations: int
+    usage: Usage
+    seconds: float
+
+
+def spent(messages: list[Message]) -> Spent:
+    """Return what the messages of a turn used."""
+    replies = [m for m in messages if isinstance(m, AssistantMessage) and m.source == "model"]
+    results = [m for m in messages if isinstance(m, ToolMessage)]
+    answers: list[AssistantMessage | ToolMessage] = [*replies, *results]
+    usage = sum((m.usage for m in answers), Usage())
+    iterations = len(replies) + sum(m.usage.requests for m in results)
+    return Spent(iterations, usage, sum(m.seconds for m in answers))
+
+
+def overrun(budget: TurnBudget | None, used: Spent) -> str | None:
+    """Return why a turn must stop before it asks the model again, or None."""
+    if budget is None:
+        return None
+    limits = (
+        ("iterations", budget.iterations, used.iterations),
+        ("tokens", budget.tokens, used.usage.tokens),
+        ("seconds", budget.seconds, used.seconds),
+        ("cost", budget.cost, used.usage.cost),
+    )
+    for name, limit, value in limits:
+        if limit is not None and value >= limit:
+            return f"the budget of {limit:g} {name} is used up"
+    return None
+
+
+def remaining(budget: TurnBudget | None, used: Spent) -> TurnBudget | None:
+    """Return what is left of a budget, for a subagent."""
+    if budget is None:
+        return None
+    return TurnBudget(
+        iterations=None
+        if budget.iterations is None
+        else max(0, budget.iterations - used.iterations),
+        tokens=None if budget.tokens is None else max(0, budget.tokens - used.usage.tokens),
+        seconds=None if budget.seconds is None else max(0.0, budget.seconds - used.seconds),
+        cost=None if budget.cost is None else max(0.0, budget.cost - used.usage.cost),
+    )

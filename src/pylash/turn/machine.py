@@ -1,0 +1,296 @@
+"""The turn machine: one agent turn, with no I/O.
+
+Rule 1. What may follow what is the ``ANSWERS`` table; the code below says what a legal answer does.
+Rule 2. The machine reads no clock, mints nothing and never awaits. Such facts arrive in answers.
+Rule 3. At most one effect is outstanding, and polling does not consume it: a machine restored from
+        its checkpoint asks again for exactly what was lost, and nothing else.
+Rule 4. A turn that is over has no tool call without its result, however it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from pylash.turn.budgets import TurnBudget, overrun, spent
+from pylash.turn.messages import (
+    AssistantMessage,
+    Message,
+    Text,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+    open_calls,
+)
+from pylash.values import TurnAnswerUnexpected, schema_trouble
+
+MODEL_TRIES: Final = 4
+"""How often a model is asked before its failure is the turn's."""
+FIRST_PAUSE_MS: Final = 1_000
+OUTPUT_TRIES: Final = 3
+"""How often an answer that does not fit may be given again."""
+FINAL_RESULT: Final = "final_result"
+"""The tool by which a model may give a structured answer."""
+
+# --- what the machine asks for ---
+
+
+class SyncEnvironment(msgspec.Struct, frozen=True, tag_field="ask", tag="sync_environment"):
+    """Capture the prompt, the tools and the model of this turn."""
+
+
+class TakeCheckpoint(msgspec.Struct, frozen=True, tag_field="ask", tag="checkpoint"):
+    """Let people, processes and plugins say something before the model is asked."""
+
+    iteration: int
+
+
+class CallModel(msgspec.Struct, frozen=True, tag_field="ask", tag="call_model"):
+    """Ask the model."""
+
+    iteration: int
+    attempt: int = 1
+
+
+class RunTools(msgspec.Struct, frozen=True, tag_field="ask", tag="run_tools"):
+    """Run the tool calls of a reply."""
+
+    iteration: int
+    calls: tuple[ToolCall, ...]
+
+
+class Pause(msgspec.Struct, frozen=True, tag_field="ask", tag="pause"):
+    """Wait before the model is asked again."""
+
+    iteration: int
+    attempt: int
+    milliseconds: int
+
+
+Ask = SyncEnvironment | TakeCheckpoint | CallModel | RunTools | Pause
+"""What a turn needs next."""
+
+# --- what it is told ---
+
+
+class EnvironmentSynced(msgspec.Struct, frozen=True, tag_field="tell", tag="environment_synced"):
+    """The environment is captured."""
+
+
+class CheckpointTaken(msgspec.Struct, frozen=True, tag_field="tell", tag="checkpoint_taken"):
+    """What was said."""
+
+    messages: tuple[UserMessage, ...] = ()
+
+
+class ModelReplied(msgspec.Struct, frozen=True, tag_field="tell", tag="model_replied"):
+    """The model's answer."""
+
+    message: AssistantMessage
+
+
+class ModelFailed(msgspec.Struct, frozen=True, tag_field="tell", tag="model_failed"):
+    """The model gave no answer."""
+
+    message: str
+    code: str
+    retryable: bool = False
+
+
+class ToolsReturned(msgspec.Struct, frozen=True, tag_field="tell", tag="tools_returned"):
+    """The results, in the order of the calls."""
+
+    messages: tuple[ToolMessage, ...]
+
+
+class Paused(msgspec.Struct, frozen=True, tag_field="tell", tag="paused"):
+    """The time is over."""
+
+
+Answer = EnvironmentSynced | CheckpointTaken | ModelReplied | ModelFailed | ToolsReturned | Paused
+"""What came of it."""
+
+ANSWERS: Final[Mapping[type, tuple[type, ...]]] = {
+    SyncEnvironment: (EnvironmentSynced,),
+    TakeCheckpoint: (CheckpointTaken,),
+    CallModel: (ModelReplied, ModelFailed),
+    RunTools: (ToolsReturned,),
+    Pause: (Paused,),
+}
+"""Which answers each question may get."""
+
+assert set(ANSWERS) == set(get_args(Ask))
+
+# --- how it ends ---
+
+TurnStatus = Literal["completed", "failed", "cancelled", "stopped"]
+
+
+class TurnEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a turn ended."""
+
+    status: TurnStatus
+    text: str = ""
+    value: Any = None
+    usage: Usage = Usage()
+    error: str | None = None
+    code: str | None = None
+
+
+class TurnMachine(msgspec.Struct):
+    """A turn in progress. The struct *is* its checkpoint.
+
+    ``messages`` are those of this turn, the input first.
+    """
+
+    messages: list[Message]
+    output_schema: Any = None
+    budget: TurnBudget | None = None
+    iteration: int = 0
+    misfits: int = 0
+    outstanding: Ask | None = SyncEnvironment()
+    end: TurnEnd | None = None
+
+    def poll_effect(self) -> Ask | None:
+        """Return what the turn needs next, or None once it is over."""
+        return self.outstanding
+
+    def handle_response(self, answer: Answer) -> None:
+        """Take the answer to what is outstanding."""
+        asked = self.outstanding
+        if asked is None or not isinstance(answer, ANSWERS[type(asked)]):
+            raise TurnAnswerUnexpected(type(answer).__name__, type(asked).__name__)
+        match answer:
+            case EnvironmentSynced():
+                self.outstanding = TakeCheckpoint(self.iteration)
+            case CheckpointTaken(messages=messages):
+                self.messages.extend(messages)
+                self._ask_model()
+            case ModelReplied(message=message):
+                self._reply(message)
+            case ModelFailed():
+                self._failed(answer)
+            case ToolsReturned(messages=messages):
+                self.messages.extend(messages)
+                self.outstanding = TakeCheckpoint(self.iteration)
+            case Paused():
+                assert isinstance(asked, Pause)
+                self.outstanding = CallModel(self.iteration, asked.attempt + 1)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """End the turn because somebody asked for it."""
+        self._finish("cancelled", error=reason, code="turn_cancelled", closing=reason)
+
+    def fail(self, message: str, code: str) -> None:
+        """End the turn because it cannot go on."""
+        self._finish("failed", error=message, code=code, closing=message)
+
+    @property
+    def usage(self) -> Usage:
+        """What was used so far, by subagents too."""
+        return spent(self.messages).usage
+
+    # --- what a legal answer does ---
+
+    def _ask_model(self) -> None:
+        reason = overrun(self.budget, spent(self.messages))
+        if reason is not None:
+            self._finish("stopped", error=reason, code="turn_stopped", closing=reason)
+            return
+        self.iteration += 1
+        self.outstanding = CallModel(self.iteration)
+
+    def _reply(self, message: AssistantMessage) -> None:
+        self.messages.append(message)
+        final = [call for call in message.calls if call.tool == FINAL_RESULT]
+        if self.output_schema is not None and final:
+            self._structured_call(final[0])
+        elif message.calls:
+            self.outstanding = RunTools(self.iteration, message.calls)
+        elif self.output_schema is not None:
+            self._structured_text(message.text)
+        else:
+            self._finish("completed", text=message.text)
+
+    def _structured_call(self, call: ToolCall) -> None:
+        """Take an answer that was given as a call; the other calls of the reply are not run."""
+        trouble = schema_trouble(call.arguments, self.output_schema)
+        if trouble is None:
+            self._close_calls("The answer was taken; this was not run.", call)
+            self._finish("completed", text="", value=call.arguments)
+            return
+        self._close_calls(
+            "This was not run: the answer did not fit.", call, f"It does not fit: {trouble}"
+        )
+        self._misfit(trouble)
+
+    def _structured_text(self, text: str) -> None:
+        try:
+            value = msgspec.json.decode(_unfenced(text))
+            trouble = schema_trouble(value, self.output_schema)
+        except (msgspec.DecodeError, UnicodeError):
+            value, trouble = None, "the answer is no JSON"
+        if trouble is None:
+            self._finish("completed", text=text, value=value)
+            return
+        asked = f"Answer again, with JSON that fits the schema and nothing else: {trouble}."
+        self.messages.append(UserMessage((Text(asked),), source="runtime"))
+        self._misfit(trouble)
+
+    def _misfit(self, trouble: str) -> None:
+        self.misfits += 1
+        if self.misfits >= OUTPUT_TRIES:
+            message = f"The model's answer did not fit {self.misfits} times: {trouble}"
+            self._finish("failed", error=message, code="turn_output_invalid", closing=message)
+        else:
+            self.outstanding = TakeCheckpoint(self.iteration)
+
+    def _failed(self, failure: ModelFailed) -> None:
+        asked = self.outstanding
+        assert isinstance(asked, CallModel)
+        if failure.retryable and asked.attempt < MODEL_TRIES:
+            pause = FIRST_PAUSE_MS * 2 ** (asked.attempt - 1)
+            self.outstanding = Pause(asked.iteration, asked.attempt, pause)
+        else:
+            self.fail(failure.message, failure.code)
+
+    # --- ending ---
+
+    def _close_calls(
+        self, text: str, special: ToolCall | None = None, said: str = "Taken."
+    ) -> None:
+        """Give every call without a result one, so that any provider takes the transcript."""
+        for call in open_calls(self.messages):
+            mine = call is special
+            self.messages.append(
+                ToolMessage(
+                    call.id, call.tool, said if mine else text, error=not mine or said != "Taken."
+                )
+            )
+
+    def _finish(
+        self,
+        status: TurnStatus,
+        *,
+        text: str = "",
+        value: Any = None,
+        error: str | None = None,
+        code: str | None = None,
+        closing: str = "",
+    ) -> None:
+        self._close_calls(f"Not run: {closing}.")
+        if status == "stopped":
+            self.messages.append(AssistantMessage(f"[Stopped: {error}.]", source="runtime"))
+        self.outstanding = None
+        self.end = TurnEnd(status, text, value, self.usage, error, code)
+
+
+def _unfenced(text: str) -> str:
+    """Return text without the code fence that models like to put around JSON."""
+    stripped = text.strip()
+    if stripped.startswith("```") and stripped.endswith("```"):
+        return stripped[3:-3].removeprefix("json").strip()
+    return stripped

@@ -1,0 +1,143 @@
+"""Messages: what was said in a session, as it is stored.
+
+Rule 1. Messages are stored: fields are only added, with defaults; tags stay.
+Rule 2. A message holds references to attachments, never their bytes.
+Rule 3. Whatever a turn decides by must be in its messages, so that a replay decides the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+
+class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """A part of an input that is text."""
+
+    text: str
+
+
+class Attachment(
+    msgspec.Struct, frozen=True, tag_field="type", tag="attachment", omit_defaults=True
+):
+    """A part of an input, or of a tool's result, that is bytes.
+
+    One that was stored has a ``ref`` and no ``data``.
+
+    >>> await session.turn([Text("What is this?"), Attachment(picture, "image/png")])
+    """
+
+    data: bytes = b""
+    media_type: str = "application/octet-stream"
+    name: str | None = None
+    ref: str | None = None
+    size: int = 0
+
+
+Part = Text | Attachment
+"""What an input is made of."""
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What model calls have used."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost + other.cost,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Every token, in and out."""
+        return self.input_tokens + self.output_tokens
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that a model asked for. The id is ours; the provider's stays on the wire."""
+
+    id: str
+    tool: str
+    arguments: Any = None
+    provider_id: str | None = None
+
+
+class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
+    """What the model is told about itself; made for each request, never stored."""
+
+    role: ClassVar[Literal["system"]] = "system"
+    text: str
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
+    """What a person, a process (``wake``), a plugin or the runtime says to the model."""
+
+    role: ClassVar[Literal["user"]] = "user"
+    parts: tuple[Part, ...]
+    source: Literal["user", "wake", "plugin", "runtime"] = "user"
+    turn_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of its parts."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class AssistantMessage(
+    msgspec.Struct, frozen=True, tag_field="role", tag="assistant", omit_defaults=True
+):
+    """What the model answered, or what the runtime says in its place (``source``)."""
+
+    role: ClassVar[Literal["assistant"]] = "assistant"
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    usage: Usage = Usage()
+    finish_reason: str | None = None
+    model: str | None = None
+    seconds: float = 0.0
+    source: Literal["model", "runtime"] = "model"
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):
+    """What came of a tool call. ``usage`` is what subagents used for it."""
+
+    role: ClassVar[Literal["tool"]] = "tool"
+    call_id: str
+    tool: str
+    text: str = ""
+    error: bool = False
+    attachments: tuple[Attachment, ...] = ()
+    usage: Usage = Usage()
+    seconds: float = 0.0
+    provider_id: str | None = None
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+"""What is stored of a session."""
+
+MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+"""Reads a stored message."""
+
+
+def parts_of(given: str | Part | list[Any] | tuple[Any, ...]) -> tuple[Part, ...]:
+    """Return an input as parts: a text is one part, and so is each text in a list."""
+    if isinstance(given, str):
+        return (Text(given),)
+    several = [given] if isinstance(given, Text | Attachment) else given
+    return tuple(Text(part) if isinstance(part, str) else part for part in several)
+
+
+def open_calls(messages: list[Message]) -> list[ToolCall]:
+    """Return the tool calls in messages that have no result, in order."""
+    called = [c for m in messages if isinstance(m, AssistantMessage) for c in m.calls]
+    answered = {m.call_id for m in messages if isinstance(m, ToolMessage)}
+    return [call for call in called if call.id not in answered]
