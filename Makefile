@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench torture constraints clean
+.PHONY: help demo test coverage check format bench torture constraints clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,11 +28,14 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.core  ## kill a durable run with SIGKILL and watch it resume
-	@$(RUN) examples/killed_and_resumed.py
+demo: $(VENV)/.core  ## kill an agent with SIGKILL in the middle of a sentence, and watch it go on
+	@$(RUN) examples/shop_agent.py
 
 test: check  ## run every check and test
-	@$(RUN) -m pytest --cov --cov-report=term:skip-covered -m "not torture"
+	@$(RUN) -m pytest -n 3 --dist worksteal -m "not torture"
+
+coverage: check  ## the same, and which lines they reach
+	@$(RUN) -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered -m "not torture"
 
 check: $(VENV)/.dev  ## format, lint, strict types, layers
 	@$(BIN)/ruff format --check .

@@ -27,6 +27,17 @@ MAY_BLOCK = {
 }
 """What our code may do on the event loop although it blocks, and where."""
 
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Make what was captured printable: some tests log halves of characters on purpose."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]  # what pluggy sends
+    report.sections = [
+        (name, text.encode("utf-8", "replace").decode()) for name, text in report.sections
+    ]
+
+
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 
 

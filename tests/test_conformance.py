@@ -22,6 +22,8 @@ STORE_LAWS = [
     *conformance.process_registry.laws,
     *conformance.trigger_store.laws,
     *conformance.process_env_store.laws,
+    *conformance.session_store.laws,
+    *conformance.attachment_store.laws,
 ]
 HOST_LAWS = [*conformance.effect_host.laws, *conformance.effect_host_await_events.laws]
 STEP_LAWS = [*DURABLE_STEPS.laws]

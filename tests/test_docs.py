@@ -39,6 +39,31 @@ def test_an_example_in_the_documents_runs_as_written(code: str, tmp_path: Path) 
 
 def test_the_demo_tells_its_story() -> None:
     done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "shop_agent.py")],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    story = re.sub(r"\d+", "N", done.stdout)
+    assert "approval: Money leaves the shop: refund(" in story
+    assert "kill -N N, in the middle of the sentence" in story
+    assert (
+        "“I refunded N.N for order N. I will tell you as soon as the parcel was picked up.”"
+        in story
+    )
+    assert "the process wakes the session: The parcel of order N was picked up." in story
+    ran = [line.split()[0] for line in done.stdout.splitlines() if "(process" in line]
+    assert sorted(ran) == ["lookup", "refund", "watch_pickup"]
+    rows = [line.split()[0] for line in done.stdout.splitlines() if "█" in line]
+    assert rows[:4] == ["environment", "model", "lookup", "model"]
+    assert "\x1b" not in story
+
+
+def test_an_example_process_is_killed_and_resumed() -> None:
+    done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "killed_and_resumed.py")],
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,

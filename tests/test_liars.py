@@ -119,8 +119,8 @@ async def test_a_host_that_lets_the_second_answer_win_is_caught(
 async def test_a_store_that_fences_with_a_plain_exists_is_caught(
     monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:
-    unlocked = journal_operations._RECORD.replace("{share}", "")
-    monkeypatch.setattr(journal_operations, "_RECORD", unlocked)
+    unlocked = journal_operations.RECORD_EFFECT.replace("{share}", "")
+    monkeypatch.setattr(journal_operations, "RECORD_EFFECT", unlocked)
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
         assert await breaks(journal_laws.no_stale_record_slips_past_a_takeover, store)

@@ -94,7 +94,7 @@ def test_importing_the_package_loads_nothing_that_is_not_needed() -> None:
     assert not heavy & set(loaded)
 
 
-@pytest.mark.parametrize("package", ["values", "durable", "runtime", "stores"])
+@pytest.mark.parametrize("package", ["values", "durable", "runtime", "stores", "testing"])
 def test_public_names_have_docstrings(package: str) -> None:
     module = importlib.import_module(f"pylash.{package}")
     for exported in module.__all__:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from pylash.declarations import Declarations
 from pylash.durable import (
     Clock,
     EffectHost,
@@ -22,35 +24,40 @@ from pylash.durable import (
     Store,
 )
 from pylash.runtime import (
+    Catalog,
     Environment,
+    Histories,
     JournalHost,
     Observers,
     OpenWait,
+    PluginFactory,
     Prepared,
-    ProcessContext,
     ProcessDefinition,
     ProcessHandle,
     PythonPrograms,
     Retention,
     Services,
+    Session,
     SystemClock,
     Triggers,
     TriggerType,
+    TurnEnds,
+    TurnExecution,
     Worker,
     WorkerConfig,
     fork_registration,
     open_waits,
+    play_session_turn,
     prepared,
     require_durable_stores,
     resolve_wait,
     system_entropy,
-    tools_by_name,
 )
 from pylash.stores import open_store
+from pylash.turn import SessionOptions, TurnBudget
 from pylash.values import (
     AppNotOpen,
     ArgumentsInvalid,
-    Duration,
     NotBlocked,
     ProcessUnknown,
     micros,
@@ -62,7 +69,7 @@ R = TypeVar("R")
 DEFAULT_STORE = "sqlite:///pylash.db"
 
 
-class Lash:
+class Lash(Declarations):
     """An app: a store, what runs on it, and a worker.
 
     >>> app = Lash("sqlite:///agents.db")
@@ -80,7 +87,8 @@ class Lash:
         *,
         model: Any = None,
         instructions: str = "",
-        tools: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[Any] = (),
+        plugins: Sequence[PluginFactory] = (),
         deps: Any = None,
         host: EffectHost | None = None,
         worker: WorkerConfig | None = WorkerConfig(),  # noqa: B008 - it is frozen
@@ -89,8 +97,8 @@ class Lash:
         clock: Clock | None = None,
         migrate: bool | None = None,
     ) -> None:
-        self._model = model
-        self._instructions = instructions
+        chosen = os.environ.get("PYLASH_MODEL") if model is None else model
+        super().__init__(Catalog(chosen, instructions, plugins))
         self._url = store
         self._deps = deps
         self._given_host = host
@@ -99,9 +107,8 @@ class Lash:
         self._retention = retention
         self._clock = clock
         self._migrate = migrate
-        self._definitions: dict[str, ProcessDefinition[Any, Any]] = {}
-        self._tools = tools_by_name(tools)
-        self._types: dict[str, TriggerType] = {}
+        for given in tools:
+            self.add_tool(given)
         self._stack: AsyncExitStack | None = None
         self.triggers = Triggers(self)
 
@@ -146,19 +153,31 @@ class Lash:
         host, clock = self._journal, self._journal.clock
         self._services = Services(host.store, host, self.effect_host, clock, system_entropy)
         self._services.definitions = self._definitions
-        self._services.tools = self._tools
-        model = self._model if isinstance(self._model, str) else None
-        environment = Environment(model, self._instructions)
+        self._services.catalog = self._catalog
+        if config.residency == "active_path_only":
+            self._services.histories = Histories(host.store.sessions, keep=0)
+        self._services.emit_trigger = self._emit
+        self._services.check_trigger = self.triggers.payload
+        self._services.play_session_turn = partial(play_session_turn, self._services)
+        environment = Environment(self._catalog.model, self._catalog.instructions)
+        self._services.env = environment.ref
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
         await host.store.envs.put(environment.ref, environment.body)
         for definition in self._definitions.values():
             await definition.prepare()
+        for declared in self._catalog.tools.values():
+            await declared.prepare()
         self._services.deps = await self._made_deps(stack)
         programs = PythonPrograms(self._services)
-        self._worker = Worker(host, self.effect_host, programs, config, self._retention)
-        self._observers = Observers(host.store, self._worker.runs_here, host.tasks)
-        self._worker.told = self._observers.tell
+        turns = partial(TurnExecution, self._services)
+        self._worker = Worker(host, self.effect_host, programs, turns, config, self._retention)
+        here = self._worker.runs_here
+        self._observers = Observers(host.store, here, host.tasks)
+        ends = TurnEnds(host.store.sessions)
+        self._turn_observers = Observers(host.store, here, host.tasks, ends, "turn")
+        self._worker.told = self._told
         stack.callback(self._observers.close)
+        stack.callback(self._turn_observers.close)
         if self._config is not None:
             await self._worker.open()
             stack.push_async_callback(self._worker.close)
@@ -179,49 +198,6 @@ class Lash:
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.aclose()
-
-    # --- declaring ---
-
-    @overload
-    def process(
-        self, function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]], /
-    ) -> ProcessDefinition[P, R]: ...
-    @overload
-    def process(
-        self,
-        *,
-        name: str | None = None,
-        timeout: Duration | None = None,
-        concurrency: int | None = None,
-        key: Callable[..., str] | str | None = None,
-    ) -> Callable[
-        [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
-    ]: ...
-    def process(  # type: ignore[misc]  # the options are those of the definition
-        self, function: Any = None, /, **options: Any
-    ) -> Any:
-        """Make an async function a process of this app.
-
-        ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
-        a function of the arguments or a text such as ``"{user}"``).
-
-        >>> @app.process(concurrency=1, key="{user}")
-        ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...
-        """
-        if function is None:
-            return lambda decorated: self.process(ProcessDefinition(decorated, **options))
-        definition = (
-            function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
-        )
-        self._definitions[definition.name] = definition
-        return definition
-
-    def trigger(self, name: str, *, payload: Any = Any) -> None:
-        """Declare a type of event, and what its payload is.
-
-        >>> app.trigger("github.push", payload=Push)
-        """
-        self._types[name] = TriggerType(name, payload)
 
     # --- processes ---
 
@@ -295,12 +271,44 @@ class Lash:
         await self.store.processes.fork(process_id, registration, keys)
         return self._handle(registration.id)
 
+    # --- sessions ---
+
+    def session(  # noqa: PLR0913 - the options of a session
+        self,
+        id: str,  # noqa: A002 - the public name
+        *,
+        model: Any = None,
+        instructions: str | None = None,
+        tools: Sequence[Any] | None = None,
+        mode: Literal["standard", "code"] = "standard",
+        language: Literal["lashlang", "python"] = "lashlang",
+        budget: TurnBudget | None = None,
+        plugin_options: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """Return a conversation: a handle, made by the first use. Other options hold from the next turn.
+
+        >>> session = app.session("chat-42")
+        """
+        self._use("session")
+        options = SessionOptions(
+            model=self._catalog.named_model(model),
+            instructions=instructions,
+            tools=self._catalog.named_tools(tools),
+            mode=mode,
+            language=language,
+            budget=budget,
+            plugin_options=plugin_options,
+        )
+        if self._config is not None:  # else others run it, and know what there is
+            self._catalog.check(options)
+        return Session(id, options, self._services, self._worker, self._turn_observers)
+
     # --- waits ---
 
     async def waits(self, session_id: str | None = None) -> list[OpenWait]:
         """Return the open waits, oldest first: approvals, deferred tools, signals, custom ones."""
         self._use("waits")
-        return await open_waits(self._journal, session_id)
+        return await open_waits(self._journal, self.effect_host, session_id)
 
     async def resolve(
         self, key: str, value: Any = None, *, error: str | None = None, by: str | None = None
@@ -337,6 +345,14 @@ class Lash:
     def trigger_types(self) -> dict[str, TriggerType]:
         """The declared types of events."""
         return self._types
+
+    def _told(self, run_id: str, output: Any) -> None:
+        self._observers.tell(run_id, output)
+        self._turn_observers.tell(run_id, output)
+
+    async def _emit(self, emitted: Any, key: str) -> None:
+        """Emit what a tool emitted, once."""
+        await self.triggers.emit_recorded(emitted, key)
 
     def _opened(self) -> None:
         if self._stack is None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pylash.app import Lash as AsyncLash
 from pylash.durable import (
+    DeleteReport,
     Delivery,
     ProcessEvent,
     ProcessView,
@@ -24,11 +26,16 @@ from pylash.durable import (
 )
 from pylash.runtime import (
     Effect,
+    Observed,
     OpenWait,
     Prepared,
     ProcessDefinition,
+    TurnResult,
 )
 from pylash.runtime import ProcessHandle as AsyncHandle
+from pylash.runtime import Session as AsyncSession
+from pylash.runtime import TurnStream as AsyncStream
+from pylash.turn import Message, TurnEvent, Usage
 from pylash.values import AppNotOpen, Duration
 
 P = ParamSpec("P")
@@ -95,9 +102,112 @@ class ProcessHandle(Generic[R]):
 
     def events(self, after: int = 0, follow: bool = False) -> Iterator[ProcessEvent]:
         """Yield the process's log after a sequence; ``follow`` waits for more until it ends."""
-        events = self._handle.events(after, follow)
-        while (event := self._run(_next(events))) is not None:
-            yield event
+        yield from _each(self._handle.events(after, follow), self._run)
+
+
+class TurnStream:
+    """A turn to listen to: leaving it never cancels the turn.
+
+    >>> with session.stream("And order 8?") as stream:
+    ...     for event in stream:
+    ...         print(event.text, end="")
+    >>> print(stream.result.usage)
+    """
+
+    def __init__(
+        self, stream: AsyncStream[Any], run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self._stream = stream
+        self._run = run
+        self._entered = False
+
+    def __enter__(self) -> Self:
+        if not self._entered:
+            self._run(self._stream.__aenter__())
+            self._entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave; the turn goes on."""
+
+    def __iter__(self) -> Iterator[TurnEvent]:
+        self.__enter__()
+        return _each(aiter(self._stream), self._run)
+
+    @property
+    def turn_id(self) -> str:
+        """The turn's id, once the stream was entered."""
+        return self._stream.turn_id
+
+    @property
+    def result(self) -> TurnResult[Any]:
+        """How the turn ended, once every event was heard."""
+        return self._stream.result
+
+
+class Session:
+    """A conversation: a handle, made by the first use."""
+
+    def __init__(
+        self, session: AsyncSession, run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self.id = session.id
+        self._session = session
+        self._run = run
+
+    def turn(self, input: Any, **options: Any) -> TurnResult[Any]:  # noqa: A002 - the public name
+        """Ask, and return how the turn ended. The same ``turn_id`` again gives the same result."""
+        result: TurnResult[Any] = self._run(self._session.turn(input, **options))
+        return result
+
+    def stream(self, input: Any, **options: Any) -> TurnStream:  # noqa: A002 - the public name
+        """Ask, and listen to the turn while it runs; of one that ran, hear what is recorded."""
+        return TurnStream(self._session.stream(input, **options), self._run)
+
+    def observe(self, cursor: str | None = None) -> Iterator[Observed]:
+        """Yield what was said after a cursor, then what is said from now on; it can be reconnected."""
+        return _each(self._session.observe(cursor), self._run)
+
+    def timeline(self, turn_id: str) -> list[Effect]:
+        """Return what a turn did and when."""
+        effects: list[Effect] = self._run(self._session.timeline(turn_id))
+        return effects
+
+    def retry(self) -> bool:
+        """Let the turn that is blocked go on; False if none is."""
+        return bool(self._run(self._session.retry()))
+
+    def enqueue(self, text: Any, when: Any = "next_turn", key: str | None = None) -> None:
+        """Say something while the session may be busy."""
+        self._run(self._session.enqueue(text, when, key))
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Ask the turn that runs, waits or is blocked to end."""
+        self._run(self._session.cancel(reason))
+
+    def history(self) -> list[Message]:
+        """Return everything that was said, the oldest first."""
+        messages: list[Message] = self._run(self._session.history())
+        return messages
+
+    def usage(self) -> Usage:
+        """Return what all turns of the session used."""
+        usage: Usage = self._run(self._session.usage())
+        return usage
+
+    def fork(self, new_id: str, at: str | None = None) -> Session:
+        """Return a new session that begins with this one's turns."""
+        return Session(self._run(self._session.fork(new_id, at)), self._run)
+
+    def delete(self) -> DeleteReport:
+        """Remove the session, and say what was removed."""
+        report: DeleteReport = self._run(self._session.delete())
+        return report
 
 
 class Triggers:
@@ -134,6 +244,12 @@ class Lash:
         self._loop: Loop | None = None
         self.process = self._app.process
         self.trigger = self._app.trigger
+        self.tool = self._app.tool
+        self.add_tool = self._app.add_tool
+        self.model = self._app.model
+        self.use = self._app.use
+        self.agent = self._app.agent
+        self.subagents = self._app.subagents
         self.triggers = Triggers(self._app, self._run)
 
     def __enter__(self) -> Self:
@@ -210,6 +326,12 @@ class Lash:
         work = self._app.fork_process(process_id, from_effect=from_effect, id=id)
         return ProcessHandle(self._run(work), self._run)
 
+    def session(self, id: str, **options: Any) -> Session:  # noqa: A002 - the public name
+        """Return a conversation: a handle, made by the first use."""
+        if self._loop is None:
+            raise AppNotOpen
+        return Session(self._app.session(id, **options), self._run)
+
     def waits(self, session_id: str | None = None) -> list[OpenWait]:
         """Return the open waits, oldest first."""
         return self._run(self._app.waits(session_id))
@@ -221,6 +343,19 @@ class Lash:
         return self._run(self._app.resolve(key, value, error=error, by=by))
 
 
-async def _next(events: Any) -> ProcessEvent | None:
-    found: ProcessEvent | None = await anext(events, None)
-    return found
+def _each(items: AsyncIterator[T], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[T]:
+    """Yield what comes, one at a time; who leaves early listens no more."""
+    try:
+        while (item := run(_next(items))) is not None:
+            yield item
+    finally:
+        with suppress(AppNotOpen):
+            run(_closed(items))
+
+
+async def _next(items: Any) -> Any:
+    return await anext(items, None)
+
+
+async def _closed(items: Any) -> None:
+    await items.aclose()

@@ -109,6 +109,7 @@ async def held(store: SqlStore) -> Fence:
 async def session(store: SqlStore) -> Fence:
     fence = await started(store)
     await store.processes.grant(HandleGrant(ANN, "p"))
+    await tick()  # the wake starts a turn, whose id differs
     await store.processes.perform(AppendEvent("p", "alarm", 1, "k"))
     await subscribed(store)
     return fence

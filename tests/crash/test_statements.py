@@ -9,21 +9,24 @@ from pathlib import Path
 import pytest
 
 from pylash.stores import sqlite
-from pylash.stores.envs import SqlEnvs
+from pylash.stores.envs import SqlAttachments, SqlEnvs
 from pylash.stores.journal import SqlJournal
 from pylash.stores.lookups import SqlLookups
 from pylash.stores.processes import SqlProcesses
 from pylash.stores.runs import SqlRuns
+from pylash.stores.session_ends import SqlSessionEnds
+from pylash.stores.sessions import SqlSessions
 from pylash.stores.triggers import SqlTriggers
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import SqlWorkers
 from tests.backends import PostgresBackend, SqliteBackend
 from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
+from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
 from tests.crash.statements import STARTED, TABLES, check, opened
 
-SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS}
+SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +78,15 @@ async def _empty(url: str) -> None:
 
 
 def test_every_operation_that_writes_has_a_scenario() -> None:
-    ports = (SqlJournal, SqlWaits, SqlRuns, SqlWorkers, SqlProcesses, SqlTriggers, SqlEnvs)
+    ports: list[type] = [SqlJournal, SqlWaits, SqlRuns, SqlWorkers, SqlProcesses, SqlTriggers]
+    ports += [SqlEnvs, SqlAttachments, SqlSessions, SqlSessionEnds]
     operations = {
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }
     reads = {"entry", "look", "listed", "generation", "get", "next_due", "_others"}
     reads |= {"timeline", "wake_seqs", "owned_by", "_old"}
+    reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
+    reads |= {"results", "states", "blocked", "_generation"}
     covered = {name.split(":")[0] for name in SCENARIOS}
     assert covered == (operations - reads - {"wake"}) | {"record", "start", "settle", "perform"}
     looks = {name for name, what in vars(SqlLookups).items() if hasattr(what, "__wrapped__")}

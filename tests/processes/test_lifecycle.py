@@ -18,6 +18,7 @@ from pylash import (
     Lash,
     NotAProcess,
     NotBlocked,
+    Observed,
     Ok,
     ProcessBlocked,
     ProcessConflict,
@@ -26,11 +27,12 @@ from pylash import (
     ProcessUnknown,
     Retention,
     ToolUnknown,
+    UserMessage,
     WorkerConfig,
 )
 from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
-from pylash.runtime import worker
-from pylash.testing import SimClock
+from pylash.runtime import pruning
+from pylash.testing import ScriptedModel, SimClock, say
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
@@ -189,8 +191,16 @@ async def test_a_childs_failure_is_its_parents_to_handle(backend: Backend) -> No
         assert await (await app.start(parent)).result(timeout="10s") == "ValueError"
 
 
+async def until(items: AsyncIterator[Observed], text: str) -> AsyncIterator[Observed]:
+    """Yield what is seen of a session up to a text."""
+    async for item in items:
+        yield item
+        if item.message is not None and item.message.text == text:
+            return
+
+
 async def test_a_child_inherits_originator_wake_target_and_environment(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = Lash(backend.url, model=ScriptedModel(lambda _: say("Fine.")))
 
     @app.process
     async def child(ctx: ProcessContext[None]) -> None:
@@ -207,7 +217,11 @@ async def test_a_child_inherits_originator_wake_target_and_environment(backend: 
         await handle.result(timeout="10s")
         mother = await app.store.processes.get("parent")
         found = await app.store.processes.get("child")
-        queued = await app.store.processes.queued("chat-1")
+        heard = [
+            item.message.text
+            async for item in until(app.session("chat-1").observe(), "parent is ready")
+            if isinstance(item.message, UserMessage)
+        ]
         events = [event async for event in handle.events()]
     assert mother is not None
     assert found is not None
@@ -215,7 +229,7 @@ async def test_a_child_inherits_originator_wake_target_and_environment(backend: 
     assert found.registration.wake_target == SessionRef("chat-1")
     assert found.registration.env == mother.registration.env
     assert found.registration.env is not None
-    assert [wake.text for wake in queued] == ["child is ready", "parent is ready"]
+    assert heard == ["child is ready", "parent is ready"]
     assert [event.type for event in events] == [
         "process.started",
         "process.wake",
@@ -570,7 +584,7 @@ async def test_workers_with_shifted_clocks_share_work_without_running_anything_t
 async def test_old_journals_are_forgotten_and_nothing_else(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "PRUNE_SECONDS", 0.01)
+    monkeypatch.setattr(pruning, "PRUNE_SECONDS", 0.01)
     clock = SimClock()
     app = Lash(backend.url, clock=clock, retention=Retention(journal="2d"))
 

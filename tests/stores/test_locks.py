@@ -7,11 +7,35 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pylash.durable import AppendEvent, CancelProcess, RunState, SignalProcess, Store, WorkerId
+from pylash.durable import (
+    AppendEvent,
+    CancelProcess,
+    Ok,
+    Policy,
+    RunState,
+    SignalProcess,
+    Store,
+    WaitOpening,
+    WorkerId,
+)
 from pylash.stores.postgres import PostgresDriver
-from pylash.testing import ending_laws, slot_laws
+from pylash.testing import ending_laws, queue_laws, session_end_laws, session_laws, slot_laws
 from pylash.testing.process_laws import TYPES
-from pylash.testing.subjects import SubjectStore, ask, asked, pause, raced, running
+from pylash.testing.subjects import (
+    SubjectStore,
+    ask,
+    asked,
+    ended,
+    fresh_answer,
+    ids,
+    new_turn,
+    pause,
+    raced,
+    running,
+    submitted,
+    turning,
+    wait_of,
+)
 from pylash.testing.suites import Law, together
 from pylash.values import LeaseLost, ProcessEnded
 from tests.backends import PostgresBackend
@@ -75,6 +99,77 @@ async def a_terminal_event_while_its_waiter_is_busy(store: SubjectStore) -> None
     await raced(store, race)
 
 
+async def a_busy_session(store: SubjectStore) -> None:
+    """Let everything happen to one session at once."""
+
+    async def race(one: Store, other: Store, worker: WorkerId, n: int) -> None:
+        mine = await turning(one, worker=worker)
+        busy = mine.session.id
+        process = await queue_laws.waker(one, busy)
+        name = await queue_laws.waiting(one, mine)
+
+        async def end() -> None:
+            await pause(n, 3)
+            try:
+                await ended(one, mine)
+            except LeaseLost:
+                return
+
+        async def wake() -> None:
+            await queue_laws.woken(other, process)
+            await queue_laws.woken(one, process)
+
+        async def ask() -> None:
+            await submitted(other, new_turn(busy), worker)
+            await submitted(one, new_turn(busy), worker)
+
+        async def stop() -> None:
+            await pause(n, 5)
+            await other.sessions.cancel(busy, "why")
+
+        async def interrupt() -> None:
+            await pause(n, 7)
+            await other.waits.resolve(name, Ok(n), fresh_answer())
+            await queue_laws.said(other, busy, n, Policy.INTERRUPT)
+
+        async def delete() -> None:
+            await pause(n, 2)
+            if n % 4 == 0:
+                await one.sessions.delete(busy)
+
+        await together(end(), wake(), ask(), stop(), interrupt(), delete())
+
+    await raced(store, race)
+
+
+async def openings_at_once(store: SubjectStore) -> None:
+    """Make sessions in every way at once: they all take the next number."""
+
+    async def race(one: Store, other: Store, worker: WorkerId, n: int) -> None:
+        session_id = f"session-{next(ids)}"
+        process = await queue_laws.waker(one, session_id)
+
+        async def opened(client: Store) -> None:
+            await client.sessions.open(session_id, {"n": n})
+
+        async def waited() -> None:
+            await one.waits.open(WaitOpening(name=wait_of(session_id), title="Early"))
+
+        async def spoken() -> None:
+            await queue_laws.said(other, session_id, n, Policy.INTERRUPT)
+
+        async def asked() -> None:
+            await submitted(one, new_turn(session_id), worker)
+
+        async def alarmed() -> None:
+            await queue_laws.woken(other, process)
+
+        works = (opened(one), waited(), spoken(), asked(), alarmed(), opened(other))
+        await together(*(works[n % 6 :] + works[: n % 6]))
+
+    await raced(store, race)
+
+
 LAWS: list[Law[SubjectStore]] = [
     force_from_both_sides,
     a_terminal_event_while_its_waiter_is_busy,
@@ -82,6 +177,15 @@ LAWS: list[Law[SubjectStore]] = [
     ending_laws.no_attached_child_is_left_behind_by_force,
     slot_laws.never_more_than_the_limit_execute_and_none_is_left_behind,
     slot_laws.a_slot_is_not_given_to_one_that_is_ended_meanwhile,
+    a_busy_session,
+    openings_at_once,
+    session_laws.submitters_at_once_never_share_the_lane,
+    session_laws.session_numbers_are_never_given_twice,
+    queue_laws.words_said_at_once_are_heard_once_by_one_turn,
+    queue_laws.no_words_are_lost_while_the_turn_parks_or_ends,
+    queue_laws.no_cancel_or_answer_is_lost_while_the_turn_parks,
+    session_end_laws.a_fork_of_what_is_being_deleted_is_whole_or_refused,
+    session_end_laws.a_deletion_and_a_submission_at_once_leave_a_session_that_works,
 ]
 
 

@@ -8,11 +8,26 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import Occurrence, ProcessScope, RunState, SessionRef, Slot, fold
+from pylash.durable import (
+    SECOND,
+    NewTurn,
+    Occurrence,
+    Policy,
+    ProcessScope,
+    QueueDrainScope,
+    RunState,
+    SessionRef,
+    Slot,
+    TurnScope,
+    WorkerId,
+    fold,
+    scope_text,
+)
 from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
+from pylash.turn import ASKS, MESSAGES, AssistantMessage, Text, UserMessage
 from pylash.values import LashError
 from tests.backends import Backend, attached
 
@@ -125,6 +140,7 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     assert run.state == "waiting"
     if version >= 2:
         await _has_its_processes(old)
+    await (_has_its_sessions(old) if version >= 3 else _can_have_sessions(old))
     await old.close()
 
 
@@ -144,6 +160,60 @@ async def _has_its_processes(old: SqlStore) -> None:
     push = Occurrence(type="push", source="repo", payload={"n": 1}, idempotency_key="k")
     (delivery,) = await old.triggers.emit(push)
     assert await old.processes.get(delivery.process_id) is None  # delivered long ago
+
+
+async def _can_have_sessions(old: SqlStore) -> None:
+    """Use sessions in a database that is older than they are."""
+    words = await old.sessions.queued("chat-42")
+    assert [(one.body, one.policy) for one in words] in ([], [("paid", Policy.WAKE)])
+    worker = WorkerId("w")
+    await old.workers._join(worker, 3_600 * SECOND)
+    new = NewTurn(scope=TurnScope("chat-42", "t2"), digest=b"d" * 32, body=b"hello")
+    got = await old.sessions.submit(new, "token", worker)
+    assert got.fence is not None
+    assert got.stirred == bool(words)
+    assert len(await old.waits.listed("chat-42")) == 1  # opened before the session had a number
+    assert (await old.sessions.delete("chat-42")).waits == 1
+    assert await old.waits.listed("chat-42") == []
+
+
+async def _has_its_sessions(old: SqlStore) -> None:
+    session = await old.sessions.get("chat-42")
+    assert session is not None
+    assert (session.head, session.revision, session.calls) == (2, 1, 1)
+    said = [MESSAGES.decode(body) for body in await old.sessions.nodes(session.path[-1])]
+    assert [type(one) for one in said] == [UserMessage, AssistantMessage]
+    first = TurnScope("chat-42", "t0")
+    turn = await old.sessions.turn(first)
+    assert turn is not None
+    assert turn.result["text"] == "It ships today."
+    assert ASKS.decode(turn.body).parts == (Text("Where is my order?"),)
+    assert (await old.journal.timeline(turn.run))[0].key == "i1.llm"
+    assert await old.attachments.get("a" * 64) == b"a picture"
+    # A turn for the wake of order-7 waits; the next one is behind it in the lane.
+    waiting = await old.sessions.cancel("chat-42", "why")
+    assert waiting is not None
+    assert isinstance(waiting.scope, QueueDrainScope)
+    resumed = (await old.sessions.resume([waiting.run]))[waiting.run]
+    assert list(resumed.nodes) == [3]
+    following = scope_text(TurnScope("chat-42", "t2"))
+    blocked = scope_text(TurnScope("chat-43", "t1"))
+    states = await old.sessions.states([following, blocked])
+    assert states[following] == (RunState.QUEUED, None)
+    assert states[blocked] == (RunState.BLOCKED, "it does not fit")
+    (words,) = await old.sessions.queued("chat-43")
+    assert words.policy is Policy.NOW
+    assert not await old.sessions.enqueue("chat-43", "k1", words.body, Policy.NOW)
+    for fork, length in (("what-if", 2), ("kept", 1)):  # the origin of the second is deleted
+        record = await old.sessions.get(fork)
+        assert record is not None
+        assert len(await old.sessions.nodes(record.path[0])) == length
+    assert await old.sessions.get("gone") is None
+    assert await old.sessions.turn(TurnScope("gone", "t1")) is None
+    opened_now = await old.sessions.open("new")
+    assert opened_now.number > session.number
+    report = await old.sessions.delete("chat-42")
+    assert (report.turns, report.kept, report.waits) == (2, 3, 1)
 
 
 async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:

@@ -92,6 +92,23 @@ class WaitSignal(_Command, frozen=True, tag="wait_signal"):
     name: str
 
 
+class SubmitTurn(_Command, frozen=True, tag="submit_turn"):
+    """Submit a turn of a session; ``digest`` (in hex) tells two questions apart."""
+
+    session_id: str
+    turn_id: str
+    digest: str
+    ask: Any
+    options: Any = None
+
+
+class AwaitTurn(_Command, frozen=True, tag="await_turn"):
+    """Wait for a turn to end."""
+
+    session_id: str
+    turn_id: str
+
+
 ProcessCommand = (
     StartProcess
     | ListProcesses
@@ -103,6 +120,8 @@ ProcessCommand = (
     | SignalProcess
     | AppendEvent
     | WaitSignal
+    | SubmitTurn
+    | AwaitTurn
 )
 """What can be asked of the process registry."""
 
@@ -126,6 +145,11 @@ def _about(command: _Command) -> tuple[str, ...]:
             return (subject,)
         case SignalProcess(process_id=process, name=name):
             return process, name
+        case (
+            SubmitTurn(session_id=session, turn_id=turn)
+            | AwaitTurn(session_id=session, turn_id=turn)
+        ):
+            return session, turn
         case _:
             return ()
 

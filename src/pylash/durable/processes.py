@@ -25,6 +25,9 @@ from pylash.values import (
     schema_trouble,
 )
 
+SESSION_TURN: Final = "session_turn"
+"""The target of processes that are one turn of a child session."""
+
 # --- what a process is given ---
 
 
@@ -49,7 +52,19 @@ class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external
     metadata: Any = None
 
 
-ProcessInput = ToolCallInput | EngineInput | ExternalInput
+class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="session_turn"):
+    """One turn of a child session; ``ask`` is what it is asked, as plain JSON.
+
+    ``lanes`` are the sessions that wait for it.
+    """
+
+    session_id: str
+    ask: Any
+    options: Any = None
+    lanes: tuple[str, ...] = ()
+
+
+ProcessInput = ToolCallInput | EngineInput | ExternalInput | SessionTurnInput
 """What a process runs."""
 
 
@@ -118,6 +133,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return f"{engine}:{program}"
             case ToolCallInput(tool=tool):
                 return f"tool:{tool}"
+            case SessionTurnInput():
+                return SESSION_TURN
             case _:
                 return "external"
 
@@ -313,6 +330,21 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """The process's id."""
         return self.registration.id
+
+    @property
+    def seed(self) -> str:
+        """What its random names are derived from."""
+        return self.registration.seed or self.id
+
+    @property
+    def timeout(self) -> int | None:
+        """How long it may take."""
+        return self.registration.timeout
+
+    @property
+    def slot(self) -> Slot | None:
+        """The concurrency key it counts for."""
+        return self.registration.slot
 
 
 class LeasedStart(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from pylash.durable.runs import (
     WorkerId,
 )
 from pylash.durable.scopes import ExecutionScope
+from pylash.durable.session_store import Attachments, Sessions, TurnEvents
 from pylash.durable.triggers import Delivery, Occurrence, Subscription, SubscriptionView
 from pylash.durable.waits import (
     Resolution,
@@ -451,6 +452,21 @@ class Store(Protocol):
     @property
     def envs(self) -> Envs:
         """The captured environments."""
+        ...
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions."""
+        ...
+
+    @property
+    def turn_events(self) -> TurnEvents:
+        """What turns say while they run."""
+        ...
+
+    @property
+    def attachments(self) -> Attachments:
+        """The attachments."""
         ...
 
     @property

@@ -3,6 +3,10 @@
 from pylash.runtime.branches import (
     BranchTask,
 )
+from pylash.runtime.catalog import (
+    Agent,
+    Catalog,
+)
 from pylash.runtime.config import (
     Retention,
     WorkerConfig,
@@ -27,12 +31,18 @@ from pylash.runtime.executors import (
     tool_executor,
     turn_executor,
 )
+from pylash.runtime.feeds import (
+    Feeds,
+)
 from pylash.runtime.forks import (
     fork_registration,
 )
 from pylash.runtime.handles import (
     ChildHandle,
     ProcessHandle,
+)
+from pylash.runtime.histories import (
+    Histories,
 )
 from pylash.runtime.inline import (
     InlineHost,
@@ -41,11 +51,24 @@ from pylash.runtime.journal import (
     JournalHost,
     OpenWait,
 )
+from pylash.runtime.observation import (
+    Observed,
+)
 from pylash.runtime.observers import (
     Observers,
+    TurnEnds,
+)
+from pylash.runtime.plugins import (
+    PluginFactory,
+    SessionPlugin,
+    ToolProvider,
+    TurnView,
 )
 from pylash.runtime.process_control import (
     ProcessControl,
+)
+from pylash.runtime.process_sessions import (
+    ProcessSession,
 )
 from pylash.runtime.process_steps import (
     Retry,
@@ -58,10 +81,18 @@ from pylash.runtime.programs import (
     PythonPrograms,
     Services,
     prepared,
-    tools_by_name,
+)
+from pylash.runtime.sessions import (
+    Session,
+    TurnResult,
+    TurnStream,
 )
 from pylash.runtime.steps import (
     durable_step,
+)
+from pylash.runtime.subagents import (
+    SpawnAgent,
+    play_session_turn,
 )
 from pylash.runtime.system import (
     SystemClock,
@@ -71,10 +102,37 @@ from pylash.runtime.timeline import (
     Effect,
     draw_timeline,
 )
+from pylash.runtime.tool_arguments import (
+    read_arguments,
+)
+from pylash.runtime.tool_context import (
+    CallInfo,
+    Deferred,
+    Emitted,
+    Progress,
+    ToolContext,
+)
+from pylash.runtime.tool_results import (
+    ProjectedRef,
+    fitted,
+    materialised,
+    projected_refs,
+    result_text,
+)
+from pylash.runtime.tools import (
+    Approval,
+    Tool,
+    ToolOptions,
+    as_tool,
+    tool,
+)
 from pylash.runtime.triggers import (
     EVENT,
     Triggers,
     TriggerType,
+)
+from pylash.runtime.turn_execution import (
+    TurnExecution,
 )
 from pylash.runtime.waits import (
     open_waits,
@@ -86,48 +144,80 @@ from pylash.runtime.worker import (
 
 __all__ = (
     "EVENT",
+    "Agent",
+    "Approval",
     "BranchTask",
+    "CallInfo",
+    "Catalog",
     "ChildHandle",
+    "Deferred",
     "Effect",
+    "Emitted",
     "Environment",
     "Executor",
+    "Feeds",
+    "Histories",
     "InlineHost",
     "JournalHost",
+    "Observed",
     "Observers",
     "OpenWait",
+    "PluginFactory",
     "Prepared",
     "ProcessContext",
     "ProcessControl",
     "ProcessDefinition",
     "ProcessHandle",
+    "ProcessSession",
+    "Progress",
+    "ProjectedRef",
     "PythonPrograms",
     "Retention",
     "Retry",
     "Services",
+    "Session",
+    "SessionPlugin",
+    "SpawnAgent",
     "StepContext",
     "SystemClock",
     "TaskGroup",
+    "Tool",
+    "ToolContext",
+    "ToolOptions",
+    "ToolProvider",
     "TriggerType",
     "Triggers",
+    "TurnEnds",
+    "TurnExecution",
+    "TurnResult",
+    "TurnStream",
+    "TurnView",
     "UnavailableExecutor",
     "WaitKey",
     "Worker",
     "WorkerConfig",
     "any_executor",
+    "as_tool",
     "await_options",
     "direct_executor",
     "draw_timeline",
     "durable_step",
+    "fitted",
     "fork_registration",
+    "materialised",
     "open_waits",
+    "play_session_turn",
     "prepared",
     "process_executor",
+    "projected_refs",
+    "read_arguments",
     "require_durable_stores",
     "resolve_wait",
+    "result_text",
     "sleep_executor",
     "step_executor",
     "system_entropy",
+    "tool",
     "tool_executor",
-    "tools_by_name",
     "turn_executor",
 )

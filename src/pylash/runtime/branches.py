@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from weakref import ref
@@ -29,6 +30,10 @@ T = TypeVar("T")
 
 CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=None)
 """The branch whose context a task has. Tasks that a branch starts by itself have it too."""
+
+
+LANES: Final[ContextVar[frozenset[str]]] = ContextVar("pylash_lanes", default=frozenset())
+"""The sessions in whose turns a tool runs: asking one of them for a turn would wait for itself."""
 
 
 class Joining(NamedTuple):
@@ -137,6 +142,26 @@ def own_branch(run: ProcessRun, name: str) -> Branch:
             raise EffectNested(f"ctx.{name}", "a step")
         raise EffectOutsideBranch(f"ctx.{name}")
     return branch
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave the branch for a while: inside a step or a tool the app may be used."""
+    token = CURRENT.set(None)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+@contextmanager
+def waited_for_by_nobody() -> Iterator[None]:
+    """Leave the lanes for a while: what is started now is not waited for by the tool that starts it."""
+    token = LANES.set(frozenset())
+    try:
+        yield
+    finally:
+        LANES.reset(token)
 
 
 def branch_context(branch: Branch) -> Context:

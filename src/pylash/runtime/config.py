@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -14,6 +14,8 @@ from pylash.values import Duration
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker works.
 
+    ``residency``: whether the messages of sessions stay in memory between turns, or only while one runs.
+
     >>> WorkerConfig(concurrency=10, park_after="5s")  # doctest: +ELLIPSIS
     WorkerConfig(concurrency=10, ...)
     """
@@ -23,6 +25,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     renew: Duration | None = None
     park_after: Duration = "1s"
     grace: Duration = "10s"
+    residency: Literal["keep_all", "active_path_only"] = "keep_all"
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -41,6 +44,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     journal: Duration = "30d"
+
+
+class Drive(Protocol):
+    """Executes runs of one kind."""
+
+    async def drive(self, run: ProcessRun) -> Any:
+        """Execute the run until it ends or is detached; return how it ended, if it did."""
+        ...
 
 
 class Programs(Protocol):

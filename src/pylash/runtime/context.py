@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
@@ -31,19 +31,20 @@ from pylash.durable import (
     process_key,
     signal_type,
 )
-from pylash.runtime.branches import CURRENT, Branch, BranchTask, Group, own_branch
+from pylash.runtime.branches import Branch, BranchTask, Group, outside, own_branch
 from pylash.runtime.executors import Executor, await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
     StepContext,
     StepOptions,
-    called,
     chance,
     digest,
     uuid_text,
 )
 from pylash.runtime.runs import ContinueAs, ProcessRun
-from pylash.runtime.signatures import Shape, result_of
+from pylash.runtime.signatures import Shape
+from pylash.runtime.tool_context import CallInfo, ToolContext
+from pylash.turn import SessionOptions, TurnBudget
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from pylash.runtime.handles import ChildHandle
+    from pylash.runtime.process_sessions import ProcessSession
     from pylash.runtime.programs import Prepared, ProcessDefinition, Services
 
 D = TypeVar("D")
@@ -178,7 +180,7 @@ class ProcessContext(StepContext[D]):
         return uuid_text(data[:16])
 
     def _epoch(self) -> str:
-        return str(self._run.record.registration.seed_epoch + self._run.record.state.epoch)
+        return str(self._run.process.registration.seed_epoch + self._run.process.state.epoch)
 
     # --- signals and waits ---
 
@@ -262,19 +264,43 @@ class ProcessContext(StepContext[D]):
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
         tool = self._services.tool(name)
-        given = Shape(Any).dump(arguments)
-
-        async def perform(_: Envelope) -> Outcome:
-            CURRENT.set(None)
-            return ToolAttemptOutcome(result_of(tool).dump(await called(tool, (), arguments)))
+        key = branch.key(part)
 
         async def attempted() -> Any:
-            command = ToolAttempt({"tool": name, "arguments": given})
+            await tool.prepare()
+            loaded = tool.load(arguments)
+            info = CallInfo("", self._run.id, key, 1, f"{self._run.id}:{key}")
+            given: ToolContext[Any] = ToolContext(info, self.deps)
+
+            async def perform(_: Envelope) -> Outcome:
+                with outside():
+                    return ToolAttemptOutcome(await tool.call(given, loaded))
+
+            command = ToolAttempt({"tool": name, "arguments": tool.dump(loaded)})
             local = Executor("tool", _TOOL, perform)
-            outcome = await self._run.effect(branch, branch.key(part), name, command, local)
+            outcome = await self._run.effect(branch, key, name, command, local)
             return expect(outcome, ToolAttemptOutcome).launch
 
         return attempted()
+
+    def session(
+        self,
+        id: str,  # noqa: A002 - the public name
+        *,
+        model: str | None = None,
+        instructions: str | None = None,
+        tools: Sequence[str] | None = None,
+        budget: TurnBudget | None = None,
+    ) -> ProcessSession:
+        """Return a conversation whose turns are effects of this process.
+
+        >>> draft = await ctx.session("writer").turn("Write to Ann")
+        """
+        from pylash.runtime.process_sessions import ProcessSession  # noqa: PLC0415 - it needs us
+
+        names = None if tools is None else tuple(tools)
+        options = SessionOptions(model=model, instructions=instructions, tools=names, budget=budget)
+        return ProcessSession(id, options, self)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once."""

@@ -26,6 +26,7 @@ from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
     AwaitProcess,
+    AwaitTurn,
     Cancellation,
     EffectController,
     EffectKind,
@@ -52,6 +53,7 @@ from pylash.runtime.executors import rung_in_time, sleep_unless
 from pylash.runtime.flights import Flight
 from pylash.runtime.journal_state import Asked, JournalState, asked_of
 from pylash.runtime.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
+from pylash.runtime.standings import watched
 from pylash.values import (
     Duration,
     EffectReplayMismatch,
@@ -239,7 +241,7 @@ class JournalController(JournalState, EffectController):
                     arguments=None if command.arguments is None else encode(command.arguments),
                     timeout=local.timeout,
                 )
-                return self._await(asked, fence, local.cancel, opening, flight)
+                return self._await(asked, fence, local, opening, flight)
             case Process(command=command):
                 if getattr(local, "processes", None) is None:
                     raise RuntimeEffectLocalExecutorUnavailable(EffectKind.PROCESS)
@@ -260,7 +262,8 @@ class JournalController(JournalState, EffectController):
         flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())
         await self._record_riders(fence)
-        stands = await host.store.journal.record(fence, entry)
+        record = getattr(local, "record", None) or host.store.journal.record
+        stands: JournalEntry = await record(fence, entry)
         if stands is not entry:
             return await self._stand(stands, asked)
         self._entries[asked.key] = entry
@@ -313,7 +316,7 @@ class JournalController(JournalState, EffectController):
         self,
         asked: Asked,
         fence: Fence,
-        cancel: Cancellation | None,
+        local: LocalExecutor,
         opening: WaitOpening,
         flight: Flight,
     ) -> Outcome:
@@ -325,11 +328,13 @@ class JournalController(JournalState, EffectController):
             if stands.hash != asked.digest:
                 raise await self._mismatch(asked)
             if status.terminal is None and not status.revoked:
+                if (opened := getattr(local, "opened", None)) is not None:
+                    opened()
                 rest = status.remaining
                 flight.rest(None if rest is None else self.now() + rest)
             return status
 
-        waiting = self._host.live.wait(opening.name, open_wait(), cancel, fence, flight.wake)
+        waiting = self._host.live.wait(opening.name, open_wait(), local.cancel, fence, flight.wake)
         resolution = await waiting
         data = encode(resolution)
         opened = self._entries[asked.key]
@@ -353,7 +358,7 @@ class JournalController(JournalState, EffectController):
         try:
             if isinstance(command, WaitSignal):
                 return await self._wait_signal(asked, fence, command, local.timeout, flight)
-            if isinstance(command, AwaitProcess):
+            if isinstance(command, AwaitProcess | AwaitTurn):
                 return await self._wait_process(asked, fence, command, flight)
             flight.recording = True
             closing = replace(opening, ended=clock.now())
@@ -389,12 +394,12 @@ class JournalController(JournalState, EffectController):
             )
 
     async def _wait_process(
-        self, asked: Asked, fence: Fence, command: AwaitProcess, flight: Flight
+        self, asked: Asked, fence: Fence, command: AwaitProcess | AwaitTurn, flight: Flight
     ) -> Outcome:
         opening = asked.entry(self._host.clock.now())
         while True:
             bell = self._bell(flight)
-            entry = await self._host.store.processes.watch(fence, opening, command, wrapped)
+            entry = await watched(self._host.store, fence, opening, command)
             if entry.size:
                 self._bells.pop(bell, None)
                 return await self._stand(entry, asked)

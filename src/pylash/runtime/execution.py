@@ -62,8 +62,8 @@ class Execution:
     async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
         """Return how the program ended; None if it was detached."""
         try:
-            await self._programs.check(run.record.registration)
-            if run.record.state.cancel and not (run.cancelled or run.record.cancel_delivered):
+            await self._programs.check(run.process.registration)
+            if run.process.state.cancel and not (run.cancelled or run.record.cancel_delivered):
                 run.root.cancelling = run.cancelled = True
             if run.deadline is not None:
                 run.expiring = self._tasks.start(self._expire(run))
@@ -88,8 +88,7 @@ class Execution:
 
     async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
         """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if not run.is_cancelled_here():
             run.close()
             return None
         if not run.cancelled:
@@ -107,15 +106,15 @@ class Execution:
             run.journal.break_off(Detached())
         processes = self._host.store.processes
         if isinstance(end, ContinueAs):
-            given = run.record.registration.input
+            given = run.process.registration.input
             changed = msgspec.structs.replace(given, arguments=end.arguments)
-            registration = msgspec.structs.replace(run.record.registration, input=changed)
+            registration = msgspec.structs.replace(run.process.registration, input=changed)
             cancelled = run.was_told or run.record.cancel_delivered
             await self._persist(
                 run, lambda: processes.continue_as(run.fence, registration, cancelled=cancelled)
             )
         elif end is not None:
-            number = run.record.number
+            number = run.process.number
             try:
                 settled = await self._persist(run, lambda: processes.settle(run.fence, number, end))
             except Misuse as error:  # it cannot be written as it is

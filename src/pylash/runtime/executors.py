@@ -21,6 +21,8 @@ from pylash.durable import (
     DurableStepOutcome,
     EffectKind,
     Envelope,
+    Fence,
+    JournalEntry,
     Outcome,
     ProcessCommand,
     Sleep,
@@ -41,6 +43,9 @@ Perform = Callable[[Envelope], Awaitable[Outcome]]
 RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
 """Does what the process registry is asked; the number is a wait's timeout."""
 
+Record = Callable[[Fence, JournalEntry], Awaitable[JournalEntry]]
+"""Writes an effect together with what belongs to it, in place of the journal."""
+
 _CLOCK = SystemClock()
 
 _EVERYTHING = frozenset(EffectKind)
@@ -60,7 +65,10 @@ _STEP = frozenset({EffectKind.DURABLE_STEP})
 
 
 class Executor(msgspec.Struct):
-    """Runs the commands of its kinds. ``cancel`` ends its sleeps and waits, ``timeout`` its waits."""
+    """Runs the commands of its kinds.
+
+    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` hears that a wait can be answered.
+    """
 
     name: str
     kinds: frozenset[EffectKind]
@@ -69,6 +77,8 @@ class Executor(msgspec.Struct):
     timeout: int | None = None
     clock: Clock = _CLOCK
     processes: RegistryWork | None = None
+    record: Record | None = None
+    opened: Callable[[], None] | None = None
 
     def check(self, command: Command) -> None:
         """Refuse a command that is not this executor's."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pylash.durable import (
@@ -25,6 +26,7 @@ from pylash.durable import (
     Entropy,
     Envelope,
     ExecutionScope,
+    Instant,
     LocalExecutor,
     Outcome,
     Process,
@@ -36,6 +38,7 @@ from pylash.durable import (
     Timeout,
     WaitIdentity,
     WaitName,
+    WaitView,
     checked_resolution,
     process_command,
     session_of,
@@ -62,6 +65,20 @@ class MemoryWaits:
         self._signer = Signer([entropy(32)])
         self._generations: Counter[str | None] = Counter()
         self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
+        self.open: dict[str, WaitView] = {}
+
+    @contextmanager
+    def shown(self, command: AwaitEvent, timeout: int | None) -> Iterator[None]:
+        """Show a wait to people for as long as it is open."""
+        name, now = self.name_in(command.key), self._clock.now()
+        deadline = None if timeout is None else Instant(now + timeout)
+        kind, title = command.wait_kind, command.title
+        view = WaitView(name, kind, title, command.tool, command.arguments, now, deadline)
+        self.open[command.key] = view
+        try:
+            yield
+        finally:
+            self.open.pop(command.key, None)
 
     def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""
@@ -143,9 +160,9 @@ class InlineController(EffectController):
         envelope.canonical()  # what a durable host could not record is refused here too
         command = envelope.command
         if isinstance(command, AwaitEvent):
-            return AwaitEventOutcome(
-                await self._waits.wait(command.key, local.cancel, local.timeout)
-            )
+            with self._waits.shown(command, local.timeout):
+                waiting = self._waits.wait(command.key, local.cancel, local.timeout)
+                return AwaitEventOutcome(await waiting)
         if isinstance(command, Process):
             return await self._registry_work(command, local)
         return (await perform(envelope, local)).answer(command.kind)
@@ -206,6 +223,10 @@ class InlineHost(InlineController, EffectHost):
     def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait at once."""
         return self._waits.key(scope, wait)
+
+    def open_waits(self) -> dict[str, WaitView]:
+        """Return the open waits by the keys that answer them."""
+        return dict(self._waits.open)
 
     def name_in(self, key: str) -> WaitName:
         """Return the wait that key names, or refuse a key that is not ours."""

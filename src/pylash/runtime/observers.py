@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pylash.durable import Output, Store
+from pylash.durable import Sessions, Store
 from pylash.tasks import TaskOwner
 from pylash.values import AppNotOpen, ProcessUnknown, StoreError
 
@@ -21,13 +21,58 @@ NET_SECONDS: Final = 5.0
 """How often everything that is waited for is looked at, hint or no hint."""
 
 
-class Observers:
-    """Who waits for the end, or the next event, of which process."""
+class Ends(Protocol):
+    """Where it is written how things ended."""
 
-    def __init__(self, store: Store, runs_here: Callable[[str], bool], tasks: TaskOwner) -> None:
+    def observe(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
+        """Say that somebody waits for ends; return what is watched now, or has ended, with how."""
+        ...
+
+    def outputs(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
+        """Return how those ended that have."""
+        ...
+
+    def known(self, ids: Sequence[str]) -> Awaitable[set[str]]:
+        """Return those that are known at all."""
+        ...
+
+
+class TurnEnds:
+    """How turns ended: whoever waits need not say so, for every end of a turn is told."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def observe(self, ids: Sequence[str]) -> Mapping[str, Any]:
+        """Return every turn that is known, with how it ended if it has."""
+        known = await self._sessions.states(ids)
+        return {**dict.fromkeys(known), **await self.outputs(ids)}
+
+    def outputs(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
+        """Return how those ended that have."""
+        return self._sessions.results(ids)
+
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        """Return those that are known."""
+        return set(await self._sessions.states(ids))
+
+
+class Observers:
+    """Who waits for the end, or the next event, of which process; or for the end of which turn."""
+
+    def __init__(
+        self,
+        store: Store,
+        runs_here: Callable[[str], bool],
+        tasks: TaskOwner,
+        ends: Ends | None = None,
+        topic: str = "process",
+    ) -> None:
         self._store = store
+        self._source = ends or store.processes
+        self._topic = topic
         self._runs_here = runs_here
-        self._ends: defaultdict[str, set[asyncio.Future[Output | None]]] = defaultdict(set)
+        self._ends: defaultdict[str, set[asyncio.Future[Any]]] = defaultdict(set)
         self._events: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._suspects: set[str] = set()
         self._unseen: set[str] = set()
@@ -44,7 +89,7 @@ class Observers:
             if not future.done():
                 future.set_exception(AppNotOpen())
 
-    async def end(self, process_id: str) -> Output:
+    async def end(self, process_id: str) -> Any:
         """Return how a process ended, once it has."""
         while True:
             with self._registered(self._ends, process_id) as ended:
@@ -68,7 +113,7 @@ class Observers:
                 async with asyncio.timeout(NET_SECONDS):
                     await heard
 
-    def tell(self, process_id: str, output: Output | None) -> None:
+    def tell(self, process_id: str, output: Any) -> None:
         """Tell who waits here how a process ended, or that it goes on elsewhere."""
         for waiting in self._ends.get(process_id, ()):
             if not waiting.done():
@@ -77,10 +122,10 @@ class Observers:
     @contextmanager
     def _registered(
         self,
-        board: defaultdict[str, set[asyncio.Future[Output | None]]]
+        board: defaultdict[str, set[asyncio.Future[Any]]]
         | defaultdict[str, set[asyncio.Future[None]]],
         process_id: str,
-    ) -> Iterator[asyncio.Future[Output | None]]:
+    ) -> Iterator[asyncio.Future[Any]]:
         future = asyncio.get_running_loop().create_future()
         waiting = board[process_id]
         waiting.add(future)
@@ -97,9 +142,9 @@ class Observers:
             self._suspects.update(self._ends)
             for heard in tuple(self._events):
                 self._ring(heard)
-        elif kind in ("process", "events"):
+        elif kind in (self._topic, "events"):
             self._ring(process)
-            if kind == "process" and process in self._ends and not self._runs_here(process):
+            if kind == self._topic and process in self._ends and not self._runs_here(process):
                 self._suspects.add(process)
         if self._suspects:
             self._wake.set()
@@ -123,7 +168,7 @@ class Observers:
                 await self._begin([one for one in unseen if one in self._ends])
                 known = [one for one in suspects if one in self._ends]
                 if known:
-                    self._tell_all(await self._store.processes.outputs(known))
+                    self._tell_all(await self._source.outputs(known))
             except StoreError:  # away for the moment
                 self._unseen |= unseen
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -132,10 +177,10 @@ class Observers:
     async def _begin(self, processes: list[str]) -> None:
         """Watch processes that nobody here watched before; tell who waits for what has ended."""
         while processes:
-            seen = await self._store.processes.observe(processes)
+            seen = await self._source.observe(processes)
             self._tell_all(seen)
             left = [one for one in processes if one not in seen]
-            busy = await self._store.processes.known(left) if left else set()
+            busy = await self._source.known(left) if left else set()
             for one in left:
                 if one not in busy:
                     self._refuse(one)
@@ -143,7 +188,7 @@ class Observers:
             if processes:  # being written this moment
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    def _tell_all(self, seen: Mapping[str, Output | None]) -> None:
+    def _tell_all(self, seen: Mapping[str, Any]) -> None:
         for process, output in seen.items():
             if output is not None:
                 self.tell(process, output)

@@ -22,7 +22,7 @@ from pylash.durable import (
     Sleep,
     expect,
 )
-from pylash.runtime.branches import CURRENT, Branch, own_branch
+from pylash.runtime.branches import Branch, outside, own_branch
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.records import FINAL
 from pylash.runtime.runs import ProcessRun
@@ -139,8 +139,8 @@ class _Step(msgspec.Struct):
         command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
 
         async def perform(_: Envelope) -> Outcome:
-            CURRENT.set(None)  # inside a step the app may be used
-            value = await self._called(args, kwargs)
+            with outside():
+                value = await self._called(args, kwargs)
             return DurableStepOutcome(shape.dump_result(value, f"step {name!r}"))
 
         local = Executor("step", _STEP, perform)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from pylash.durable import (
+    SESSION_TURN,
+    TURN_TARGET,
     AwaitProcess,
+    AwaitTurn,
     Clock,
     CustomWait,
     EffectHost,
@@ -24,12 +27,14 @@ from pylash.durable import (
     EngineInput,
     Entropy,
     ExternalInput,
+    Instant,
     JournalEntry,
     ProcessCommand,
     ProcessOutcome,
     ProcessSignal,
     Registration,
     SessionRef,
+    SessionTurnInput,
     Slot,
     StartProcess,
     Store,
@@ -39,14 +44,19 @@ from pylash.durable import (
     expect,
 )
 from pylash.runtime.branches import CURRENT
+from pylash.runtime.catalog import Catalog
 from pylash.runtime.context import ProcessContext
 from pylash.runtime.executors import RegistryWork
+from pylash.runtime.feeds import Feeds
 from pylash.runtime.handles import ChildHandle
+from pylash.runtime.histories import Histories
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.records import answer, wrapped
 from pylash.runtime.runs import ProcessRun
 from pylash.runtime.signatures import Shape, Signature, signature_of
+from pylash.runtime.standings import watched
+from pylash.runtime.tools import Tool
 from pylash.values import (
     AppInsideProcess,
     ArgumentsInvalid,
@@ -54,7 +64,6 @@ from pylash.values import (
     Duration,
     NotAProcess,
     ProcessRecoveryFailed,
-    ToolUnknown,
     encode,
     micros,
 )
@@ -260,7 +269,14 @@ class Services:
     ) -> None:
         self.store = store
         self.deps: Any = None
-        self.tools: dict[str, Callable[..., Any]] = {}
+        self.catalog = Catalog(None, "", ())
+        self.feeds = Feeds()
+        self.histories = Histories(store.sessions)
+        self.tasks = host.tasks
+        self.env = ""
+        self.play_session_turn: Callable[[ProcessRun, SessionTurnInput], Awaitable[Any]] = _no_turns
+        self.emit_trigger: Callable[[Any, str], Awaitable[None]] = _no_triggers
+        self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
         self._host = host
         self._effects = effects
@@ -270,6 +286,14 @@ class Services:
     def new_id(self) -> str:
         """Return a new id; ids sort by time, so that indexes grow at one end."""
         return f"{self._clock.now() // 1000:x}{self._entropy(4).hex()}"
+
+    def now(self) -> Instant:
+        """Return the time."""
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return self._clock.monotonic()
 
     def outside(self, name: str) -> None:
         """Refuse what must not be used inside a process."""
@@ -287,10 +311,16 @@ class Services:
 
     def wait_key(self, run: ProcessRun, wait: WaitIdentity) -> str:
         """Return the signed key of a wait of a run."""
-        epoch = run.record.state.epoch
+        epoch = run.process.state.epoch
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
         return self._host.signer.key(run.scope, wait, epoch)
+
+    def turn_wait_key(self, run: ProcessRun, wait: WaitIdentity, generation: int) -> str:
+        """Return the signed key of a wait of a turn."""
+        if isinstance(self._effects, InlineHost):
+            return self._effects.key(run.scope, wait)
+        return self._host.signer.key(run.scope, wait, generation)
 
     def wait_name(self, key: str) -> str:
         """Return what people call the wait of a key."""
@@ -314,7 +344,7 @@ class Services:
     ) -> tuple[StartProcess, Shape]:
         """Return the command that starts a process from another, which it inherits from."""
         chosen = prepared(target)
-        inherited = msgspec.structs.replace(run.record.registration, parent=run.id)
+        inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
         command = chosen.command(args, kwargs, lambda: seed, inherited)
         return command, chosen.definition.signature.result
 
@@ -324,15 +354,13 @@ class Services:
         """Return the handle of a process for the process that started it."""
         return ChildHandle(process_id, ctx, result)
 
-    def tool(self, name: str) -> Callable[..., Any]:
+    def tool(self, name: str) -> Tool[..., Any]:
         """Return a tool."""
-        if name not in self.tools:
-            raise ToolUnknown(name, ", ".join(sorted(self.tools)) or "none")
-        return self.tools[name]
+        return self.catalog.tool(name)
 
     def arguments(self, run: ProcessRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return new arguments for a run's program."""
-        given = run.record.registration.input
+        given = run.process.registration.input
         if not isinstance(given, EngineInput):
             raise NotAProcess(run.id)
         return self.definitions[given.program].signature.dump((), arguments)
@@ -346,13 +374,13 @@ class Services:
     ) -> Any:
         processes = self.store.processes
         entry = JournalEntry(key, "process", b"", started=self._clock.now())
-        while isinstance(command, WaitSignal | AwaitProcess):
+        while isinstance(command, WaitSignal | AwaitProcess | AwaitTurn):
             if isinstance(command, WaitSignal):
                 stands, _ = await processes.take_signal(
                     run.fence, entry, command.name, timeout, wrapped
                 )
             else:
-                stands = await processes.watch(run.fence, entry, command, wrapped)
+                stands = await watched(self.store, run.fence, entry, command)
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
@@ -369,15 +397,17 @@ class PythonPrograms:
     def targets(self) -> list[str]:
         """Return the targets that are known here."""
         python = (f"python:{name}" for name in self._services.definitions)
-        tools = (f"tool:{name}" for name in self._services.tools)
-        return sorted((*python, *tools, "external"))
+        tools = (f"tool:{name}" for name in self._services.catalog.tools)
+        return sorted((*python, *tools, "external", TURN_TARGET, SESSION_TURN))
 
     def knows(self, target: str) -> bool:
         """Return whether target is known here."""
         engine, _, name = target.partition(":")
         if engine == "python":
             return name in self._services.definitions
-        return target == "external" or (engine == "tool" and name in self._services.tools)
+        if engine == "tool":
+            return name in self._services.catalog.tools
+        return target in ("external", TURN_TARGET, SESSION_TURN)
 
     async def check(self, registration: Registration) -> None:
         """Refuse a process whose captured environment is missing or damaged."""
@@ -394,7 +424,7 @@ class PythonPrograms:
 
     async def run(self, run: ProcessRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
-        match run.record.registration.input:
+        match run.process.registration.input:
             case EngineInput(program=program, arguments=arguments):
                 definition = self._services.definitions[program]
                 ctx: ProcessContext[Any] = ProcessContext(run, self._services)
@@ -405,10 +435,15 @@ class PythonPrograms:
             case ToolCallInput(tool=tool, arguments=arguments):
                 ctx = ProcessContext(run, self._services)
                 return await ctx.call_tool(tool, **arguments)
+            case SessionTurnInput() as turn:
+                return await self._services.play_session_turn(run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
 
 
-def tools_by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return tools by their names."""
-    return {getattr(tool, "__name__", type(tool).__name__): tool for tool in tools}
+async def _no_turns(run: ProcessRun, turn: SessionTurnInput) -> Any:
+    """Play nothing: there is no app around."""
+
+
+async def _no_triggers(emitted: Any, key: str) -> None:
+    """Emit nothing: there is no app around."""

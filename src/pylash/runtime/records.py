@@ -204,7 +204,9 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
         error = StepFailed(record.code, record.message, record.type_name, record.data)
         error.final = record.final
         raise error
-    raise LashError.restore(record.code, record.message, record.data)
+    restored = LashError.restore(record.code, record.message, record.data)
+    restored.final = record.final
+    raise restored
 
 
 def _code(error: BaseException, kind: EffectKind) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -24,12 +24,13 @@ from pylash.durable import (
     LocalExecutor,
     Outcome,
     ProcessRecord,
-    ProcessScope,
     RuntimeScope,
     envelope,
 )
 from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
+from pylash.runtime.standings import TurnStanding
+from pylash.runtime.subjects import Subject
 from pylash.tasks import TaskOwner
 from pylash.values import DurabilityError, LashError, StoreError
 
@@ -50,6 +51,10 @@ class ContinueAs(BaseException):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
+
+
+def _nobody() -> None:
+    """Hear that somebody elsewhere listens: only turns have something to say."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
@@ -75,11 +80,11 @@ class Slots(Protocol):
 
 
 class ProcessRun:
-    """A process being executed here, under a fence."""
+    """A process, or a turn, being executed here under a fence."""
 
     def __init__(
         self,
-        record: ProcessRecord,
+        record: Subject,
         fence: Fence,
         controller: EffectController,
         slots: Slots,
@@ -88,13 +93,16 @@ class ProcessRun:
         self.record = record
         self.fence = fence
         self.id = record.id
-        self.scope = ProcessScope(record.id)
-        self.seed = record.registration.seed or record.id
+        self.scope = fence.scope
+        self.seed = record.seed
         self.controller = controller
         self.journal = controller if isinstance(controller, JournalController) else None
         self.tasks = tasks
         self.root = Branch(self)
         self.wake_seq = 0
+        self.stirred = False
+        self.turn: TurnStanding | None = None
+        self.listened: Callable[[], None] = _nobody
         self.has_slot = True
         self.is_idle = False
         self.cancelled = False
@@ -120,6 +128,12 @@ class ProcessRun:
             self.root.cancelling = "" in self._flagged
 
     @property
+    def process(self) -> ProcessRecord:
+        """The process that is executed."""
+        assert isinstance(self.record, ProcessRecord)
+        return self.record
+
+    @property
     def replaying(self) -> bool:
         """Whether there are recorded effects that the code has not come to yet."""
         return self.journal is not None and bool(self.journal.unread)
@@ -132,8 +146,15 @@ class ProcessRun:
     @property
     def deadline(self) -> Instant | None:
         """When the process must have ended."""
-        timeout = self.record.registration.timeout
+        timeout = self.record.timeout
         return None if timeout is None else Instant(self.record.created + timeout)
+
+    def woken(self) -> None:
+        """Look again: somebody made progress possible, said something, or listens."""
+        self.stirred = True
+        self.listened()
+        if self.journal is not None:
+            self.journal.woken()
 
     # --- effects ---
 
@@ -156,6 +177,9 @@ class ProcessRun:
         )
         if branch is None:
             self._warn(name)
+        elif self.journal is None and branch.cancelling:
+            branch.cancelling = False
+            raise asyncio.CancelledError
         elif self.journal is not None and not self.journal.recorded(key):
             await self._hold(branch)
             if branch.cancelling:
@@ -304,7 +328,8 @@ class ProcessRun:
 
     def _changed(self) -> None:
         board = None if self.journal is None else self.journal.board
-        if (self._flagged or self.cancelled) and self._telling is None and not self.closed:
+        told = (self._flagged or self.cancelled) and board is not None
+        if told and self._telling is None and not self.closed:
             self._tell_soon()
         busy = self._busy or self._delivering or self._held or self._telling
         idle = board is not None and not (busy or board.flying) and bool(board.flights)
@@ -329,11 +354,21 @@ class ProcessRun:
 
     # --- cancel ---
 
+    def is_cancelled_here(self) -> bool:
+        """Return whether the CancelledError at hand is a cancel of the run, and not of its task."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return True
+        if self.journal is None and self.cancelled and not self.closed:
+            task.uncancel()  # without a journal it is told through the task
+            return True
+        return False
+
     async def cancel(self) -> None:
         """Deliver a cancel at whatever the run waits for, once."""
         while self.parking is not None:
             await asyncio.wait((self.parking,))
-        if self.record.cancel_delivered or self.cancelled or self.closed or self.journal is None:
+        if self.record.cancel_delivered or self.cancelled or self.closed:
             return
         self.cancelled = True
         try:
@@ -363,6 +398,7 @@ class ProcessRun:
         if self.journal is None:
             for leaf in leaves:
                 if leaf.task is not None:
+                    leaf.cancelling = False  # it is told here and now
                     leaf.task.cancel()
             return decided
         pending = (key for leaf in leaves for key in sorted(leaf.pending))

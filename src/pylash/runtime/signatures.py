@@ -80,6 +80,19 @@ class Shape(msgspec.Struct, frozen=True):
             return value
         return _adapter(self.annotation).validate_python(value)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is what a model says anyway: plain text."""
+        return self.annotation is str
+
+    def answer_schema(self) -> Any:
+        """Return the JSON Schema that a model's answer must fit; None for plain text."""
+        return None if self.is_text else self.json_schema()
+
+    def json_schema(self) -> Any:
+        """Return the JSON Schema of the values."""
+        return _adapter(self.annotation).json_schema()
+
     def _fits(self, value: Any) -> bool:
         """Whether value is of a type that is its own JSON."""
         kind = type(value)

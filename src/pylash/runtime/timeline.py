@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from pylash.durable import SECOND, JournalEntry, ProcessRecord, Store
+from pylash.durable import SECOND, JournalEntry, Store
 from pylash.runtime.records import WITHDRAWN
 from pylash.values import ProcessUnknown
 
@@ -45,14 +45,18 @@ async def effects_of(store: Store, process_id: str) -> list[Effect]:
     record = await store.processes.get(process_id)
     if record is None:
         raise ProcessUnknown(process_id)
-    entries = await store.journal.timeline(record.run)
-    return [_effect(entry, record) for entry in entries if entry.kind not in ("now", "decision")]
+    return effects_from(await store.journal.timeline(record.run), record.settled)
 
 
-def _effect(entry: JournalEntry, record: ProcessRecord) -> Effect:
+def effects_from(entries: Sequence[JournalEntry], settled: int | None = None) -> list[Effect]:
+    """Return what a journal says was done, of a run that ended at a time."""
+    return [_effect(entry, settled) for entry in entries if entry.kind not in ("now", "decision")]
+
+
+def _effect(entry: JournalEntry, settled: int | None) -> Effect:
     ended = entry.ended
     if ended is None and entry.due is not None and entry.kind == "sleep":
-        passed = record.settled is not None and entry.due <= record.settled
+        passed = settled is not None and entry.due <= settled
         ended = entry.due if passed else None
     name = entry.label or entry.key
     return Effect(entry.key, name, entry.kind, entry.started, ended, _status(entry, ended))

@@ -116,20 +116,33 @@ class Triggers:
 
         Cancellation: atomic.
         """
-        services = self._app.services
-        services.outside("triggers.emit")
-        declared = self._declared(type)
-        try:
-            plain = Shape(declared.payload).dump(payload)
-        except ValueError as error:
-            raise ArgumentsInvalid(f"trigger {type!r}", reason_of("payload", error)) from None
+        self._app.services.outside("triggers.emit")
+        plain = self.payload(type, payload)
+        return await self._emitted(type, source_key, plain, idempotency_key)
+
+    async def emit_recorded(self, emitted: Mapping[str, Any], key: str) -> None:
+        """Emit what an effect recorded, once: it was checked then."""
+        name, source = emitted["trigger"], emitted["source_key"]
+        await self._emitted(name, source, emitted["payload"], key)
+
+    async def _emitted(
+        self, name: str, source_key: str, plain: Any, key: str | None
+    ) -> list[Delivery]:
         occurrence = Occurrence(
-            type=type,
+            type=name,
             source=source_key,
             payload=plain,
-            idempotency_key=services.new_id() if idempotency_key is None else idempotency_key,
+            idempotency_key=self._app.services.new_id() if key is None else key,
         )
         return await self._app.store.triggers.emit(occurrence)
+
+    def payload(self, name: str, payload: Any) -> Any:
+        """Return a payload as plain JSON; refuse one that does not fit, or a type nobody declared."""
+        declared = self._declared(name)
+        try:
+            return Shape(declared.payload).dump(payload)
+        except ValueError as error:
+            raise ArgumentsInvalid(f"trigger {name!r}", reason_of("payload", error)) from None
 
     async def list(self, session_id: str | None = None) -> list[SubscriptionView]:
         """Return the subscriptions, the oldest first."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from pylash.durable import (
     ACCEPTED,
@@ -13,22 +16,58 @@ from pylash.durable import (
     ProcessScope,
     ProcessSignal,
     ResolveOutcome,
+    SessionTurnInput,
     SignalProcess,
     SignalWait,
     WaitName,
     key_parts,
+    session_of,
 )
+from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost, OpenWait
 from pylash.runtime.signatures import Shape
 from pylash.values import ArgumentsInvalid, Misuse
 
 
-async def open_waits(host: JournalHost, session_id: str | None = None) -> list[OpenWait]:
+async def open_waits(
+    host: JournalHost, effects: EffectHost, session_id: str | None = None
+) -> list[OpenWait]:
     """Return the open waits, oldest first, each with the key that answers it."""
-    found = await host.open_waits(session_id)
-    if session_id is None:
+    here = _inline(effects)
+    if session_id is not None:
+        found = await host.open_waits(session_id)
+        found += [wait for wait in here if session_of(wait.name.scope) == session_id]
+        found += await _of_subagents(host, [*await host.open_waits(), *here], session_id)
+    else:
+        found = [*await host.open_waits(), *here]
         found += [_shown(host, wait) for wait in await host.store.processes.signal_waits()]
     return sorted(found, key=lambda wait: wait.opened)
+
+
+def _inline(effects: EffectHost) -> list[OpenWait]:
+    """Return the waits that are in no store."""
+    if not isinstance(effects, InlineHost):
+        return []
+    waits = effects.open_waits()
+    return [OpenWait(**msgspec.structs.asdict(view), key=key) for key, view in waits.items()]
+
+
+async def _of_subagents(
+    host: JournalHost, waits: Sequence[OpenWait], session_id: str
+) -> list[OpenWait]:
+    """Return what subagents wait for: those that a session waits for, and those of its own turn."""
+    found = []
+    for wait in waits:
+        scope = wait.name.scope
+        if isinstance(scope, ProcessScope) and wait.kind in ("approval", "deferred"):
+            record = await host.store.processes.get(scope.process_id)
+            given = None if record is None else record.registration.input
+            if isinstance(given, SessionTurnInput) and session_id in (
+                given.session_id,
+                *given.lanes,
+            ):
+                found.append(wait)
+    return found
 
 
 def _shown(host: JournalHost, wait: SignalWait) -> OpenWait:
@@ -55,8 +94,27 @@ async def resolve_wait(
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         return await _send(host, name, name.wait, value)
     plain = Shape(Any).dump(value)
+    is_approval = name is not None and getattr(name.wait, "key", "").startswith("approval:")
+    if is_approval and error is None and (trouble := approval_trouble(plain)) is not None:
+        raise ArgumentsInvalid("resolve", trouble)
     resolution = Ok(plain) if error is None else Err("wait_failed", error, plain)
     return await effects.resolve(key, resolution, by=by)
+
+
+def approval_trouble(answer: Any) -> str | None:
+    """Return why something is no answer to an approval: a slip must not count as a no."""
+    if isinstance(answer, bool):
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
+        return "an approval is answered with True, False, or a record with approved=True or False"
+    unknown = sorted(set(answer) - {"approved", "reason", "by", "arguments"})
+    if unknown:
+        return (
+            f"the answer to an approval has approved, reason, by and arguments, not {unknown[0]!r}"
+        )
+    if answer.get("arguments") is not None and not isinstance(answer["arguments"], dict):
+        return "corrected arguments are a record of all arguments by name"
+    return None
 
 
 async def _send(

@@ -15,28 +15,31 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pylash.durable import (
+    TURN_TARGET,
     Attached,
     Claim,
     EffectHost,
     Fence,
     LeasedStart,
-    Output,
-    ProcessRecord,
+    NewTurn,
     StartProcess,
+    Submitted,
     just_started,
 )
-from pylash.runtime.config import Programs, Retention, WorkerConfig
+from pylash.runtime.branches import waited_for_by_nobody
+from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
 from pylash.runtime.execution import STORE_AWAY_SECONDS, Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.parking import MAX_IDLE, Parking
+from pylash.runtime.pruning import prune_forever
 from pylash.runtime.runs import Detached, ProcessRun
 from pylash.runtime.slots import SlotPool
+from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
 from pylash.values import (
     LeaseLost,
     StaticScopesRequired,
     StoreError,
-    micros,
     seconds,
 )
 
@@ -47,9 +50,6 @@ CLAIM_AT_ONCE: Final = 200
 QUIET_SECONDS: Final = 0.001
 EMPTY_MICROS: Final = 50_000
 """How long to wait when something is due and nothing could be claimed."""
-PRUNE_SECONDS: Final = 600.0
-PRUNE_AT_ONCE: Final = 100
-PRUNE_PAUSE: Final = 0.05
 DRAIN_SECONDS: Final = 10.0
 """How long a suspect may make everything else wait."""
 UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
@@ -66,6 +66,7 @@ class Worker:
         host: JournalHost,
         effects: EffectHost,
         programs: Programs,
+        turns: Callable[[Callable[[], bool]], Drive],
         config: WorkerConfig,
         retention: Retention,
     ) -> None:
@@ -81,7 +82,8 @@ class Worker:
         self._runs = TaskOwner()
         park_after = seconds(config.park_after)
         self._parking = Parking(host.store.runs, park_after, self._relook, self._tasks)
-        self._execution = Execution(host, programs, self._tasks, lambda: self.is_open)
+        self._execution: Drive = Execution(host, programs, self._tasks, lambda: self.is_open)
+        self._turns = turns(lambda: self.is_open)
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
@@ -94,7 +96,7 @@ class Worker:
         self._maybe_orphans = False
         self._claim_token: str | None = None
         self._draining_since: float | None = None
-        self.told: Callable[[str, Output | None], None] = lambda _id, _output: None
+        self.told: Callable[[str, Any], None] = lambda _id, _output: None
         self._ids: set[str] = set()
 
     # --- opening and closing ---
@@ -110,7 +112,7 @@ class Worker:
         self._tasks.serve(self._schedule())
         self._tasks.serve(self._parking.park_forever())
         self._tasks.serve(self._look_forever())
-        self._tasks.serve(self._prune_forever())
+        self._tasks.serve(prune_forever(self._host.store.journal, self._retention))
 
     async def close(self) -> None:
         """Stop claiming, wait the grace, park or release the rest.
@@ -151,6 +153,13 @@ class Worker:
         if targets != self._host.membership.targets:
             await self._host.membership.announce(targets)
 
+    def turn_here(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here."""
+        for run in self.live.values():
+            if run.turn is not None and run.turn.session.id == session_id:
+                return run.id
+        return None
+
     def runs_here(self, process_id: str) -> bool:
         """Return whether a process is being executed here."""
         return process_id in self._ids
@@ -158,54 +167,73 @@ class Worker:
     async def quiet(self) -> None:
         """Return once every run here waits, and none is ready: a simulated clock may go on."""
         while self.is_open:
-            await self._still()
+            while self.stirring():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
+                await asyncio.sleep(QUIET_SECONDS)
             due, suspect = await self._host.store.runs.next_due(self._programs.targets())
-            calm = (due is None or due > 0) and not suspect
-            if calm and not self._stirring():
+            if (due is None or due > 0) and not (suspect or self.stirring()):
                 return
             self._kick.set()
 
-    async def _still(self) -> None:
-        while self._stirring():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
-            await asyncio.sleep(QUIET_SECONDS)
-
-    def _stirring(self) -> bool:
-        busy = any(not run.is_idle or run.parking is not None for run in self.live.values())
-        return busy or self._kick.is_set() or self._claiming
+    def stirring(self) -> bool:
+        """Return whether anything here has something to do."""
+        if self._kick.is_set() or self._claiming:
+            return True
+        return any(not run.is_idle or run.parking is not None for run in self.live.values())
 
     # --- starting ---
 
     async def start(self, command: StartProcess) -> None:
         """Start a process; here, if there is a slot for it and nothing that must come before it."""
-        registration = command.registration
-        processes = self._host.store.processes
-        here = (
-            self.is_open
-            and self._room() > 0
-            and not (command.delay or self._suspicious or self._alone or registration.slot)
-            and self._programs.knows(registration.target)
-        )
-        if not here:
+        registration, processes = command.registration, self._host.store.processes
+        special = command.delay or registration.slot
+        if special or not self._has_room_for(registration.target):
             await processes.start(command)
             return
+
+        def begin(leased: LeasedStart | None) -> bool:
+            if leased is not None:
+                record = just_started(registration, leased.number, leased.now)
+                self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
+            return leased is not None
+
+        with waited_for_by_nobody():
+            await self._launched(processes.start(command, self._host.membership.worker), begin)
+
+    async def submit(self, new: NewTurn) -> Submitted:
+        """Submit a turn; it runs here, if there is a slot for it and its session is free."""
+        sessions, token = self._host.store.sessions, self._host.new_token()
+        if not self._has_room_for(TURN_TARGET):
+            return await sessions.submit(new, token)
+
+        def begin(submitted: Submitted) -> bool:
+            standing = standing_of(submitted)
+            if standing is not None:
+                self._begin(standing, 0)
+            return standing is not None
+
+        worker = self._host.membership.worker
+        return await self._launched(sessions.submit(new, token, worker), begin)
+
+    def _has_room_for(self, target: str) -> bool:
+        ready = self.is_open and self._room() > 0 and not (self._suspicious or self._alone)
+        return ready and self._programs.knows(target)
+
+    async def _launched(self, starting: Awaitable[T], begin: Callable[[T], bool]) -> T:
+        """Start something here: whoever asked may leave, what was started is executed, and at once."""
         self._slots.reserve()
         self._beginning += 1
-        # Whoever asked may leave: what was started here is executed here, and at once.
-        started = _future(processes.start(command, self._host.membership.worker))
-        started.add_done_callback(partial(self._started, command))
-        await asyncio.shield(started)
+        assert isinstance(starting, asyncio.Future)  # an operation of the store, and begun
+        started: asyncio.Future[T] = starting
+        started.add_done_callback(partial(self._started, begin))
+        return await asyncio.shield(started)
 
-    def _started(self, command: StartProcess, started: asyncio.Future[LeasedStart | None]) -> None:
+    def _started(self, begin: Callable[[T], bool], started: asyncio.Future[T]) -> None:
         self._beginning -= 1
         failed = started.cancelled() or started.exception() is not None
-        leased = None if failed else started.result()
         if failed:
             self._maybe_orphans = True  # it may have been started before the store went away
-        if leased is None:
+        if failed or not begin(started.result()):
             self._slots.give_back()
-        else:
-            record = just_started(command.registration, leased.number, leased.now)
-            self._begin(record, Attached(leased.fence, leased.now), 0)
 
     # --- scheduling ---
 
@@ -214,8 +242,7 @@ class Worker:
         if kind == "runs":
             self._kick.set()
         elif kind == "wake" and (run := self.live.get(int(rest))) is not None:
-            if run.journal is not None:
-                run.journal.woken()
+            run.woken()
         elif kind == "cancel" and (run := self.live.get(int(rest))) is not None:
             self._tasks.serve(self._look_soon(run))
         elif not topic:
@@ -256,7 +283,7 @@ class Worker:
         self._suspicious = suspect and self._may_drain()
         if self._suspicious and self.is_open:
             await self._claim_suspect(targets)
-        if due is not None and due <= 0 and not claimed and not self._suspicious:
+        if due is not None and due <= 0 and not (claimed or self._suspicious):
             await self._host.membership.renew()  # perhaps others gave us up
             due = EMPTY_MICROS
         if due is not None and not self._backlog:
@@ -267,12 +294,8 @@ class Worker:
         now = asyncio.get_running_loop().time()
         if self._draining_since is None or now - self._draining_since > 2 * DRAIN_SECONDS:
             self._draining_since = now
-            self._tasks.serve(self._kick_in(DRAIN_SECONDS))
+            asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._kick.set)
         return now - self._draining_since < DRAIN_SECONDS
-
-    async def _kick_in(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self._kick.set()
 
     async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
         """Claim up to limit runs and begin them; return how many there were."""
@@ -304,22 +327,20 @@ class Worker:
             self._kick.set()
 
     async def _resume(self, claims: list[Claim]) -> None:
-        """Begin what was claimed; runs that are no processes are given back."""
-        known = {claim.fence.run: claim for claim in claims}
+        """Begin what was claimed."""
         try:
-            resumed = await self._host.store.processes.resume(list(known))
-        except StoreError:
+            resumed = await standings(self._host.store, claims)
+        except Exception:
             self._orphans += [claim.fence for claim in claims]
             self._slots.give_back(len(claims))
             raise
-        for number, claim in known.items():
-            found = resumed.get(number)
+        for claim in claims:
+            found = resumed.get(claim.fence.run)
             if found is None:
                 self._slots.give_back()
                 await self._host.store.runs.block(claim.fence, UNREADABLE)
-                continue
-            attached = Attached(claim.fence, found.now, found.entries)
-            self._begin(found.record, attached, claim.run.wake_seq)
+            else:
+                self._begin(found, claim.run.wake_seq)
 
     def _ring_in(self, delay: float) -> None:
         if self._timer is not None:
@@ -362,7 +383,7 @@ class Worker:
             run.has_slot = False
             self._slots.give_back()
         self._parking.add(run)
-        if run.record.registration.slot is not None:
+        if run.record.slot is not None:
             # Its concurrency key counts it until it is parked.
             self._tasks.serve(self._parking.park(run))
 
@@ -372,7 +393,8 @@ class Worker:
 
     # --- executing ---
 
-    def _begin(self, record: ProcessRecord, attached: Attached, wake_seq: int) -> None:
+    def _begin(self, standing: Standing, wake_seq: int) -> None:
+        record, attached = standing.subject, standing.attached
         controller: Any
         if self._effects is self._host:
             controller = self._host.adopt(attached)
@@ -382,6 +404,7 @@ class Worker:
             controller = scoped.controller
         run = ProcessRun(record, attached.fence, controller, self, self._runs)
         run.wake_seq = wake_seq
+        run.turn = standing.turn
         self.live[record.run] = run
         self._ids.add(run.id)
         self._runs.serve(self._drive(run))
@@ -389,7 +412,8 @@ class Worker:
     async def _drive(self, run: ProcessRun) -> None:
         """Execute the run here until it ends, or is detached."""
         try:
-            output = await self._execution.drive(run)
+            execution = self._execution if run.turn is None else self._turns
+            output = await execution.drive(run)
             if output is not None:
                 self._ids.discard(run.id)
                 self.told(run.id, output)
@@ -415,20 +439,15 @@ class Worker:
             self._parking.changed.set()
         run.dispose()
 
-    async def _prune_forever(self) -> None:
-        """Forget what is older than it is to be kept, a little at a time."""
-        age = micros(self._retention.journal)
-        while True:
-            await asyncio.sleep(PRUNE_SECONDS)
-            with suppress(StoreError):
-                while await self._host.store.journal.prune(age, PRUNE_AT_ONCE) == PRUNE_AT_ONCE:  # noqa: ASYNC110 - it is the work
-                    await asyncio.sleep(PRUNE_PAUSE)
-
     # --- looking ---
 
     async def _look(self, run: ProcessRun) -> None:
-        """Look whether the process was asked to end."""
-        asked, _ = await self._host.store.processes.look(run.id)
+        """Look whether the process, or the turn, was asked to end."""
+        store = self._host.store
+        if run.turn is None:
+            asked, _ = await store.processes.look(run.id)
+        else:
+            asked = await store.sessions.asked_to_end(run.record.run)
         if asked:
             with suppress(Detached):
                 await run.cancel()
@@ -476,12 +495,6 @@ class Worker:
         """
         if run.journal is not None:
             await self._host.live.look_at(run.journal.open_wait_names())
-            run.journal.woken()
+        run.woken()
         await self._look(run)
         run.wake_seq = max(run.wake_seq, wake_seq)
-
-
-def _future(work: Awaitable[T]) -> asyncio.Future[T]:
-    """Return an operation as what it is: it has begun already."""
-    assert isinstance(work, asyncio.Future)
-    return work

@@ -1,4 +1,4 @@
-"""Captured environments in SQL: immutable, under the hash of their content."""
+"""What is kept under the hash of its content, in SQL: captured environments, and attachments."""
 
 from __future__ import annotations
 
@@ -21,4 +21,24 @@ class SqlEnvs(Port):
     def get(self, ref: str) -> Steps[bytes | None]:
         """Return an environment."""
         rows = (yield Statement(_GET, (ref,))).rows
+        return bytes(rows[0][0]) if rows else None
+
+
+_PUT_BODY = "insert into pylash_attachments(digest, body) values (?, ?) on conflict do nothing"
+
+_GET_BODY = "select body from pylash_attachments where digest = ?"
+
+
+class SqlAttachments(Port):
+    """The attachments in SQL."""
+
+    @operation()
+    def put(self, digest: str, body: bytes) -> Steps[None]:
+        """Keep bytes under their hash."""
+        yield Statement(_PUT_BODY, (digest, body))
+
+    @operation(read_only=True)
+    def get(self, digest: str) -> Steps[bytes | None]:
+        """Return the bytes of a hash."""
+        rows = (yield Statement(_GET_BODY, (digest,))).rows
         return bytes(rows[0][0]) if rows else None

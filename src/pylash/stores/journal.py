@@ -92,7 +92,7 @@ from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run in (
 
 EFFECT_COLUMNS = "run, key, kind, hash, command, outcome, attachment, due, started, ended, label"
 
-_RECORD = f"""
+RECORD_EFFECT = f"""
 insert into pylash_effects({EFFECT_COLUMNS})
 select id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from pylash_runs where id = ? and fence = ? {{share}}
 on conflict do nothing"""
@@ -209,12 +209,12 @@ class SqlJournal(Port):
         size = len(entry.outcome or b"")
         if size > MAX_BYTES:
             raise PayloadTooLarge(size, MAX_BYTES)
-        row = _row(fence, entry)
+        row = effect_row(fence, entry)
         steps = partial(_record, fence, entry, row)
         if size > HEAVY_BYTES:
             bare = size <= INLINE_BYTES
             return self.driver.run(Operation("record", steps, bare=bare, heavy=True))
-        bulk = Bulk(_RECORD, _RECORD_MANY, row, (fence.run, entry.key), entry)
+        bulk = Bulk(RECORD_EFFECT, _RECORD_MANY, row, (fence.run, entry.key), entry)
         return self.driver.run(Operation("record", steps, bare=True, bulk=bulk))
 
     @operation(bare=True)
@@ -249,7 +249,7 @@ class SqlJournal(Port):
         """Record entries together; those whose key is taken stay as they are."""
         yield from fenced(fence)
         for entry in entries:
-            yield Statement(_RECORD, _row(fence, entry))
+            yield Statement(RECORD_EFFECT, effect_row(fence, entry))
 
     @operation()
     def deliver(
@@ -262,10 +262,10 @@ class SqlJournal(Port):
         yield from fenced(fence, alone=True)
         delivered = set()
         for entry in decisions:
-            yield Statement(_RECORD, _row(fence, entry))
+            yield Statement(RECORD_EFFECT, effect_row(fence, entry))
         for entry in sorted(cancelled, key=lambda entry: entry.wait or ""):
             ended = entry.wait is not None and (yield from _has_ended(entry.wait))
-            if not ended and not (yield Statement(_RECORD, _row(fence, entry))).changed:
+            if not ended and not (yield Statement(RECORD_EFFECT, effect_row(fence, entry))).changed:
                 closing = (entry.outcome, entry.ended, fence.run, entry.key)
                 yield Statement(_CLOSE, closing)
             # A wait that has ended may be one that we cancelled; the answer was lost.
@@ -301,8 +301,8 @@ class SqlJournal(Port):
         return JournalEntry(*rows[0]) if rows else None
 
 
-def _row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
-    """Return entry as the parameters of ``_RECORD``: a large outcome becomes a reference."""
+def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
+    """Return entry as the parameters of ``RECORD_EFFECT``: a large outcome becomes a reference."""
     outcome = entry.outcome
     attachment: str | None = None
     if outcome is not None and len(outcome) > INLINE_BYTES:
@@ -324,10 +324,15 @@ def _row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
     )
 
 
+def keep_body(digest: str, body: bytes) -> Steps[None]:
+    """Keep bytes under their hash."""
+    yield Statement(_ATTACH_BODY, (digest, body))
+
+
 def _record(fence: Fence, entry: JournalEntry, row: tuple[Any, ...]) -> Steps[JournalEntry]:
     if row[5] is not None:
-        yield Statement(_ATTACH_BODY, (row[5], entry.outcome))
-    written: Rows = yield Statement(_RECORD, row)
+        yield from keep_body(row[5], entry.outcome or b"")
+    written: Rows = yield Statement(RECORD_EFFECT, row)
     if written.changed:
         return entry
     return (yield from standing(fence, entry.key))

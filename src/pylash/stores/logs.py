@@ -17,6 +17,7 @@ from pylash.durable import (
     WAKE,
     AppendEvent,
     Instant,
+    Policy,
     ProcessEvent,
     ProcessRecord,
     ProcessState,
@@ -28,6 +29,7 @@ from pylash.durable import (
     signal_key,
     signal_type,
 )
+from pylash.stores.queue import add_words, locked_lane, told
 from pylash.stores.runs import wake_run
 from pylash.stores.sql import (
     Again,
@@ -67,10 +69,6 @@ select sequence, type, payload, key, at from pylash_process_events where process
 
 _ASK_CANCEL = "update pylash_processes set sequence = sequence + 1, cancel = 1 where id = ?"
 
-_ENQUEUE = """
-insert into pylash_queue(session, process, sequence, body, at) values (?, ?, ?, ?, {now})
-on conflict do nothing"""
-
 
 # Who is asked to end does not wait for its time, nor for a retry.
 _HURRY = """
@@ -104,7 +102,7 @@ def locked_process(process_id: str) -> Steps[tuple[Any, ...]]:
     return rows[0]
 
 
-def append_event(command: AppendEvent, locked: Container[int]) -> Steps[Any]:
+def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> Steps[Any]:
     """Append an event, once; do what its type means to others, whose runs are locked."""
     number, _, sequence, status, body, *_ = yield from locked_process(command.process_id)
     registration = REGISTRATIONS.decode(body)
@@ -121,8 +119,9 @@ def append_event(command: AppendEvent, locked: Container[int]) -> Steps[Any]:
     if semantics is Semantics.WAKE and registration.wake_target is not None:
         session = registration.wake_target.session_id
         text = command.payload.get("text") if command.type == WAKE else command.payload
-        yield Statement(_ENQUEUE, (session, command.process_id, sequence + 1, write(text)))
-        yield Notify(f"queue:{session}")
+        holder = yield from locked_lane(session, locked)
+        yield from add_words(session, command.process_id, sequence + 1, text, Policy.WAKE)
+        yield from told(session, holder, new_run)
     elif semantics is Semantics.TERMINAL:
         output = Success(command.payload)
         yield Statement(_FINISH, (write(output), command.process_id))

@@ -70,6 +70,7 @@ _WORDS = {
     "{update_r}": "for update of r",
     "{skip}": "for update skip locked",
     "{least}": "least",
+    "{greatest}": "greatest",
     "{texts}": "select unnest(?::text[])",
     "{bigints}": "select unnest(?::bigint[])",
     "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pylash.durable import (
     CONTINUED,
     OUTPUTS,
+    REGISTRATIONS,
     STARTED,
-    WAKE,
     AppendEvent,
     AwaitProcess,
     CancelProcess,
@@ -38,6 +38,7 @@ from pylash.durable import (
     SessionRef,
     SignalProcess,
     StartProcess,
+    SubmitTurn,
     TransferHandles,
     WorkerId,
     Wrap,
@@ -68,7 +69,9 @@ from pylash.stores.logs import (
     lock_runs,
 )
 from pylash.stores.lookups import SqlLookups
+from pylash.stores.queue import lane_holder
 from pylash.stores.runs import release_slot
+from pylash.stores.sessions import submitted
 from pylash.stores.sql import (
     Again,
     Bulk,
@@ -89,6 +92,8 @@ from pylash.values import (
 )
 
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
+
+_REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _NOW = "select {now}"
 
@@ -258,9 +263,9 @@ class SqlProcesses(SqlLookups):
                 ids: Iterable[str] = (process,)
             case CancelProcess(process_id=process):
                 return (yield from runs_concerned(process))
-            case AppendEvent(process_id=process, type=kind) if kind != WAKE:  # it may be the end
+            case AppendEvent(process_id=process):  # it may be the end, or wake a session
                 rows = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
-                return [run for (run,) in rows]
+                return [run for (run,) in rows] + (yield from _wakes(process))
             case CancelUnreferenced():
                 ids = [grant.process_id for grant in (yield from dropped(command))]
             case _:
@@ -292,8 +297,11 @@ class SqlProcesses(SqlLookups):
                 return (yield from cancel_unreferenced(command))
             case SignalProcess():
                 return (yield from append_signal(command))
+            case SubmitTurn():
+                return (yield from submitted(command, new_run_id(self._clock.now(), self._entropy)))
             case AppendEvent():
-                return (yield from append_event(command, locked))
+                new_run = new_run_id(self._clock.now(), self._entropy)
+                return (yield from append_event(command, locked, new_run))
             case _:
                 raise AssertionError(command)  # waits are begun with watch and take_signal
 
@@ -467,6 +475,16 @@ def register_process(
     if command.grant is not None:
         yield from add_grant(HandleGrant(command.grant, registration.id))
     return True
+
+
+def _wakes(process: str) -> Steps[list[int]]:
+    """Return the run that has the lane of the session that a process wakes."""
+    for (body,) in (yield Statement(_REGISTRATION, (process,))).rows:
+        target = REGISTRATIONS.decode(body).wake_target
+        if target is not None:
+            holder = yield from lane_holder(target.session_id)
+            return [] if holder is None else [holder]
+    return []
 
 
 def _known(registration: Registration) -> Steps[tuple[Any, ...]]:

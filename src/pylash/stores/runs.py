@@ -42,7 +42,7 @@ insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, inpu
 values (?, ?, ?, ?, ?, ?, 'queued', ?, ?, {now}) on conflict do nothing"""
 
 # The update happens whether or not the lane is free: it locks the row and counts the run.
-_JOIN_LANE = """
+JOIN_LANE = """
 insert into pylash_lanes(lane, holder, last_seq) values (?, ?, 1)
 on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1,
   holder = coalesce(pylash_lanes.holder, excluded.holder)
@@ -171,7 +171,7 @@ class SqlRuns(Port):
         run_id = new_run_id(self._clock.now(), self._entropy)
         at, seq = run.at or now, None
         if run.lane is not None:
-            holder, seq = (yield Statement(_JOIN_LANE, (run.lane, run_id))).rows[0]
+            holder, seq = (yield Statement(JOIN_LANE, (run.lane, run_id))).rows[0]
             at = at if holder == run_id else None
         row = (run_id, text, run.kind, run.target, run.lane, seq, at, run.input)
         if not (yield Statement(_ADD, row)).changed:

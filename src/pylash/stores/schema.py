@@ -111,6 +111,38 @@ MIGRATIONS: Final = (
                 primary key(occurrence, subscription))""",
         )
     ),
+    Migration(
+        (
+            # A turn is a run: its input and result are in its row, and so is that it was asked to end.
+            "alter table pylash_runs add column cancel bigint not null default 0",
+            # number is the high part of the session's node ids; head the last committed of the low parts.
+            "alter table pylash_sessions add column number bigint",
+            "alter table pylash_sessions add column head bigint not null default 0",
+            "alter table pylash_sessions add column revision bigint not null default 0",
+            "alter table pylash_sessions add column calls bigint not null default 0",
+            "alter table pylash_sessions add column streak bigint not null default 0",
+            "alter table pylash_sessions add column usage {blob}",
+            "alter table pylash_sessions add column options {blob}",
+            "alter table pylash_sessions add column origin {blob}",
+            "create table pylash_nodes(id {id}, run bigint not null, body {blob} not null)",
+            "alter table pylash_queue add column policy text not null default 'wake'",
+            # The keys of a person's words outlive them: who repeats them is not heard twice.
+            """create table pylash_said(
+                session text not null, key text not null, token text not null, at bigint not null,
+                primary key(session, key))""",
+            # Who begins with the nodes of which line.
+            """create table pylash_forks(
+                number bigint not null, session text not null, primary key(number, session))""",
+            # Lines of deleted sessions whose nodes are not all gone, because forks share them or not yet.
+            "create table pylash_dead_lines(number {id}, session text not null, body {blob} not null)",
+            "create index pylash_dead_lines_session on pylash_dead_lines(session)",
+            """create index pylash_waits_session on pylash_waits(session)
+                where session is not null and terminal is null""",
+            """create table pylash_turn_events(
+                run bigint not null, sequence bigint not null, body {blob} not null,
+                primary key(run, sequence))""",
+        )
+    ),
 )
 
 SCHEMA: Final = len(MIGRATIONS)

@@ -48,7 +48,7 @@ WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
 PAGES_OF_A_COMMIT: Final = 4
 PAGES_OF_A_HEAVY_ONE: Final = 500
-QUICK_SECONDS: Final = 0.0005
+QUICK_SECONDS: Final = 0.001
 """A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
 
@@ -61,6 +61,7 @@ _WORDS = {
     "{update_r}": "",
     "{skip}": "",
     "{least}": "min",
+    "{greatest}": "max",
     "{texts}": "select value from json_each(?)",
     "{bigints}": "select value from json_each(?)",
     "{lock_migrations}": "select 1",

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Protocol
 
 from pylash.durable import Clock, DurabilityTier, Entropy
-from pylash.stores.envs import SqlEnvs
+from pylash.stores.envs import SqlAttachments, SqlEnvs
 from pylash.stores.journal import SqlJournal
 from pylash.stores.processes import SqlProcesses
 from pylash.stores.runs import SqlRuns
 from pylash.stores.schema import META, MIGRATIONS, SCHEMA
+from pylash.stores.sessions import SqlSessions
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.stores.triggers import SqlTriggers
+from pylash.stores.turn_events import SqlTurnEvents
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import LockingDriver, SqlWorkers
 from pylash.values import ExtraMissing, StoreSchemaOutdated, StoreSchemaTooNew, StoreUrlInvalid
@@ -68,6 +70,9 @@ class SqlStore:
         self.processes = SqlProcesses(driver, clock, entropy)
         self.triggers = SqlTriggers(driver, clock, entropy)
         self.envs = SqlEnvs(driver)
+        self.attachments = SqlAttachments(driver)
+        self.sessions = SqlSessions(driver, clock, entropy)
+        self.turn_events = SqlTurnEvents(driver)
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call listener with a topic after changes; return how to stop."""

@@ -29,6 +29,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.stores.journal import fenced, standing
+from pylash.stores.queue import supersede
 from pylash.stores.runs import wake_run, woken
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
 from pylash.values import decode, encode, write
@@ -89,6 +90,8 @@ where w.terminal is null and w.opened is not null and w.generation >= coalesce(s
   and (cast(? as text) is null or w.session = ?) and (w.deadline is null or w.deadline > {now})
 order by w.opened, w.id"""
 
+_INTERRUPTED = "select 1 from pylash_queue where session = ? and policy = 'interrupt' limit 1"
+
 _GENERATION = "select generation from pylash_sessions where id = ?"
 
 _ADD_SESSION = "insert into pylash_sessions(id) values (?) on conflict do nothing"
@@ -122,6 +125,9 @@ class SqlWaits(Port):
         effect = (fence.run, entry.key, entry.kind, entry.hash, entry.command, opening.name.id)
         yield Statement(_EFFECT, (*effect, entry.started, entry.label))
         yield from _open(opening)
+        session = session_of(opening.name.scope)
+        if session is not None and (yield Statement(_INTERRUPTED, (session,))).rows:
+            yield from supersede(opening.name.id)  # the words came before this wait
         status = yield from _status(opening.name)
         return (yield from standing(fence, entry.key)), status
 

@@ -1,7 +1,59 @@
-"""Tools for tests: clocks, a recording host, and the conformance suites. Needs no test runner."""
+"""Tools for tests: a scripted model, clocks, crashes, a recording host, and the conformance suites.
 
-from pylash.testing import conformance
-from pylash.testing.clocks import SimClock
-from pylash.testing.recording import RecordedEffect, RecordingHost
+Needs no test runner. Names are loaded when they are first used: the pytest plugin lives here too, and
+must cost nothing to those who do not use it.
+"""
 
-__all__ = ("RecordedEffect", "RecordingHost", "SimClock", "conformance")
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pylash.testing import conformance
+    from pylash.testing.clocks import SimClock
+    from pylash.testing.crash import CrashReport, crash_everywhere
+    from pylash.testing.deaths import CrashPoint, kill
+    from pylash.testing.harness import LashHarness
+    from pylash.testing.recording import RecordedEffect, RecordingHost
+    from pylash.testing.scripted import ScriptedModel, call, calls, code, fail, say
+
+__all__ = (
+    "CrashPoint",
+    "CrashReport",
+    "LashHarness",
+    "RecordedEffect",
+    "RecordingHost",
+    "ScriptedModel",
+    "SimClock",
+    "call",
+    "calls",
+    "code",
+    "conformance",
+    "crash_everywhere",
+    "fail",
+    "kill",
+    "say",
+)
+
+_MODULES = {
+    "clocks": ("SimClock",),
+    "crash": ("CrashReport", "crash_everywhere"),
+    "deaths": ("CrashPoint", "kill"),
+    "harness": ("LashHarness",),
+    "recording": ("RecordedEffect", "RecordingHost"),
+    "scripted": ("ScriptedModel", "call", "calls", "code", "fail", "say"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "conformance":
+        return import_module("pylash.testing.conformance")
+    for module, names in _MODULES.items():
+        if name in names:
+            return globals().setdefault(
+                name, getattr(import_module(f"pylash.testing.{module}"), name)
+            )
+    raise AttributeError(f"module 'pylash.testing' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

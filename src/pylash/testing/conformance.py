@@ -25,7 +25,10 @@ from pylash.testing.handle_laws import HANDLE_LAWS
 from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
 from pylash.testing.journal_laws import JOURNAL_STORE
 from pylash.testing.process_laws import REGISTRY_LAWS
+from pylash.testing.queue_laws import QUEUE_LAWS
 from pylash.testing.run_laws import RUN_STORE, WORKER_STORE
+from pylash.testing.session_end_laws import END_LAWS
+from pylash.testing.session_laws import ATTACHMENT_STORE, TURN_LAWS
 from pylash.testing.slot_laws import SLOT_LAWS
 from pylash.testing.subjects import SubjectStore
 from pylash.testing.suites import Make, Suite, holds, made
@@ -60,6 +63,12 @@ trigger_store = TRIGGER_STORE
 
 process_env_store = PROCESS_ENV_STORE
 """Captured environments."""
+
+session_store = Suite[SubjectStore]("session_store", (*TURN_LAWS, *QUEUE_LAWS, *END_LAWS))
+"""Sessions: turns, commits, queued words, wakes, cancels, forks, deletions."""
+
+attachment_store = ATTACHMENT_STORE
+"""Bytes under their hashes."""
 
 
 async def effect_host_durable_steps(make: Make[EffectHost]) -> None:
@@ -98,6 +107,7 @@ async def effect_controller_serial_replay_deterministic(
 
 
 __all__ = (
+    "attachment_store",
     "effect_controller_concurrent_replay_deterministic",
     "effect_controller_durable_steps",
     "effect_controller_durable_steps_replay",
@@ -109,6 +119,7 @@ __all__ = (
     "process_env_store",
     "process_registry",
     "run_store",
+    "session_store",
     "trigger_store",
     "wait_store",
     "worker_store",

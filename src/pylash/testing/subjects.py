@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from pylash.durable import (
     SECOND,
+    TURN_TARGET,
     Answer,
     AwaitEvent,
     Claim,
@@ -17,17 +19,27 @@ from pylash.durable import (
     Fence,
     JournalEntry,
     NewRun,
+    NewTurn,
     ProcessCommand,
     ProcessRecord,
     ProcessScope,
+    Queued,
     Registration,
+    RunState,
     RuntimeScope,
+    RunView,
+    SessionRecord,
     SessionRef,
     StartProcess,
     Store,
+    Submitted,
+    TurnCommit,
+    TurnRecord,
+    TurnScope,
     WaitName,
     WaitOpening,
     WorkerId,
+    Writing,
     envelope,
 )
 from pylash.testing.suites import together
@@ -220,3 +232,123 @@ async def raced(store: SubjectStore, race: Race, times: int = TRIES) -> None:
 async def pause(n: int, prime: int) -> None:
     """Let a moment pass that differs from try to try."""
     await asyncio.sleep(n * prime % 13 * 0.0004)
+
+
+# --- sessions ---
+
+
+class Turning(NamedTuple):
+    """A turn that is ours to run, and its session as it was when the turn began."""
+
+    turn: TurnRecord
+    session: SessionRecord
+    fence: Fence
+
+
+def new_turn(
+    session_id: str | None = None,
+    turn_id: str | None = None,
+    text: bytes = b"hello",
+    **options: Any,
+) -> NewTurn:
+    """Return a turn to submit, of a session and under an id that nobody used before."""
+    scope = TurnScope(session_id or f"session-{next(ids)}", turn_id or f"turn-{next(ids)}")
+    return NewTurn(scope=scope, digest=hashlib.sha256(text).digest(), body=text, **options)
+
+
+async def submitted(store: Store, new: NewTurn, worker: WorkerId | None = None) -> Submitted:
+    """Submit a turn, under a token of its own."""
+    return await store.sessions.submit(new, f"token-{next(ids)}", worker)
+
+
+async def turning(
+    store: Store, session_id: str | None = None, worker: WorkerId | None = None
+) -> Turning:
+    """Submit a turn that is ours to run."""
+    got = await submitted(store, new_turn(session_id), worker or await joined(store))
+    assert got.fence is not None
+    return Turning(got.turn, got.session, got.fence)
+
+
+async def claim_turns(store: Store, worker: WorkerId) -> list[Turning]:
+    """Claim the turns that are ready."""
+    claims = await store.runs.claim(worker, f"token-{next(ids)}", limit=100, targets=[TURN_TARGET])
+    resumed = await store.sessions.resume([claim.fence.run for claim in claims])
+    return [
+        Turning(resumed[claim.fence.run].turn, resumed[claim.fence.run].session, claim.fence)
+        for claim in claims
+    ]
+
+
+async def turns_waiting(store: Store, worker: WorkerId, session_id: str) -> list[Turning]:
+    """Claim what is ready; return what is a session's."""
+    found = await claim_turns(store, worker)
+    return [one for one in found if one.turn.scope.session_id == session_id]
+
+
+def nodes_after(session: SessionRecord, *bodies: bytes) -> tuple[tuple[int, bytes], ...]:
+    """Return nodes at the places behind a session's head."""
+    return tuple((session.head + n, body) for n, body in enumerate(bodies, 1))
+
+
+def ending_with(turning: Turning, *bodies: bytes, **options: Any) -> TurnCommit:
+    """Return the commit of a turn that leaves nodes behind."""
+    session = turning.session
+    given: dict[str, Any] = {
+        "writing": Writing(nodes=nodes_after(session, *bodies)),
+        "head": session.head + len(bodies),
+        "calls": session.calls + 1,
+        "usage": {"tokens": 7},
+        "state": RunState.COMPLETED,
+        "result": {"status": "completed"},
+    }
+    return TurnCommit(session=session, **{**given, **options})
+
+
+async def ended(store: Store, turning: Turning, *bodies: bytes, **options: Any) -> None:
+    """Commit a turn that leaves nodes behind."""
+    await store.sessions.commit(
+        turning.fence, ending_with(turning, *(bodies or (b"said",)), **options)
+    )
+
+
+async def session_of_id(store: Store, session_id: str) -> SessionRecord:
+    """Return a session that is there."""
+    session = await store.sessions.get(session_id)
+    assert session is not None
+    return session
+
+
+async def history_of(store: Store, session_id: str) -> list[bytes]:
+    """Return what a session's committed nodes say."""
+    session = await session_of_id(store, session_id)
+    return [body for segment in session.path for body in await store.sessions.nodes(segment)]
+
+
+async def run_of(store: Store, turning: Turning) -> RunView:
+    """Return the row of a turn's run."""
+    view = await store.runs.get(turning.turn.scope)
+    assert view is not None
+    return view
+
+
+def heard(turning: Turning) -> Callable[[list[Queued]], Writing]:
+    """Return what makes words the next nodes of a turn, as its effect ``words``."""
+
+    def make(words: list[Queued]) -> Writing:
+        bodies = [encode(one.body) for one in words]
+        entry = JournalEntry("words", "queue", b"", None, encode(len(bodies)), 1, started=1)
+        return Writing(entries=(entry,), nodes=nodes_after(turning.session, *bodies))
+
+    return make
+
+
+async def taken(store: Store, turning: Turning) -> list[Any]:
+    """Take what is queued; return what it says."""
+    words = await store.sessions.take(turning.fence, turning.session, heard(turning))
+    return [one.body for one in words]
+
+
+def wait_of(session_id: str, key: str = "go", generation: int = 0) -> WaitName:
+    """Return a wait of a session's turn."""
+    return WaitName(TurnScope(session_id, "turn"), CustomWait(key), generation)

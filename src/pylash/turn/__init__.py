@@ -1,10 +1,19 @@
 """The pure half of agents: messages, the turn machine, budgets, and the port of models."""
 
+from pylash.turn.asks import (
+    ASKS,
+    ENVIRONMENTS,
+    OPTIONS,
+    SessionOptions,
+    TurnAsk,
+    TurnEnvironment,
+)
 from pylash.turn.budgets import (
     Spent,
     TurnBudget,
     overrun,
     remaining,
+    shared,
     spent,
 )
 from pylash.turn.events import (
@@ -13,7 +22,6 @@ from pylash.turn.events import (
 )
 from pylash.turn.machine import (
     ANSWERS,
-    FINAL_RESULT,
     FIRST_PAUSE_MS,
     MODEL_TRIES,
     OUTPUT_TRIES,
@@ -49,6 +57,7 @@ from pylash.turn.messages import (
     open_calls,
     parts_of,
 )
+from pylash.turn.outputs import FINAL_RESULT, final_tool
 from pylash.turn.requests import (
     CallRequest,
     Delta,
@@ -56,16 +65,18 @@ from pylash.turn.requests import (
     ModelReply,
     ModelRequest,
     Provider,
-    ProviderError,
     ToolManifest,
 )
 
 __all__ = (
     "ANSWERS",
+    "ASKS",
+    "ENVIRONMENTS",
     "FINAL_RESULT",
     "FIRST_PAUSE_MS",
     "MESSAGES",
     "MODEL_TRIES",
+    "OPTIONS",
     "OUTPUT_TRIES",
     "Answer",
     "Ask",
@@ -87,8 +98,8 @@ __all__ = (
     "Pause",
     "Paused",
     "Provider",
-    "ProviderError",
     "RunTools",
+    "SessionOptions",
     "Spent",
     "SyncEnvironment",
     "SystemMessage",
@@ -98,16 +109,20 @@ __all__ = (
     "ToolManifest",
     "ToolMessage",
     "ToolsReturned",
+    "TurnAsk",
     "TurnBudget",
     "TurnEnd",
+    "TurnEnvironment",
     "TurnEvent",
     "TurnMachine",
     "TurnStatus",
     "Usage",
     "UserMessage",
+    "final_tool",
     "open_calls",
     "overrun",
     "parts_of",
     "remaining",
+    "shared",
     "spent",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from pylash.turn.messages import AssistantMessage, Message, ToolMessage, Usage
 
@@ -28,13 +29,18 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def spent(messages: list[Message]) -> Spent:
-    """Return what the messages of a turn used."""
+    """Return what the messages of a turn used; a reply is one iteration, a subagent's request too."""
     replies = [m for m in messages if isinstance(m, AssistantMessage) and m.source == "model"]
     results = [m for m in messages if isinstance(m, ToolMessage)]
-    answers: list[AssistantMessage | ToolMessage] = [*replies, *results]
-    usage = sum((m.usage for m in answers), Usage())
+    used = [*map(_reply_usage, replies), *(m.usage for m in results)]
+    seconds = sum(m.seconds for m in replies) + sum(m.seconds for m in results)
     iterations = len(replies) + sum(m.usage.requests for m in results)
-    return Spent(iterations, usage, sum(m.seconds for m in answers))
+    return Spent(iterations, sum(used, Usage()), seconds)
+
+
+def _reply_usage(reply: AssistantMessage) -> Usage:
+    """Return what a reply used: one request at least, also if its provider does not count them."""
+    return replace(reply.usage, requests=max(1, reply.usage.requests))
 
 
 def overrun(budget: TurnBudget | None, used: Spent) -> str | None:
@@ -49,12 +55,28 @@ def overrun(budget: TurnBudget | None, used: Spent) -> str | None:
     )
     for name, limit, value in limits:
         if limit is not None and value >= limit:
-            return f"the budget of {limit:g} {name} is used up"
+            return f"the budget of {limit:.15g} {name} is used up"
     return None
 
 
+def shared(budget: TurnBudget | None, number: int, count: int) -> TurnBudget | None:
+    """Return what one of several subagents has of a budget: together they have all of it."""
+    if budget is None or count == 1:
+        return budget
+    return TurnBudget(
+        iterations=_part(budget.iterations, number, count),
+        tokens=_part(budget.tokens, number, count),
+        seconds=None if budget.seconds is None else budget.seconds / count,
+        cost=None if budget.cost is None else budget.cost / count,
+    )
+
+
+def _part(whole: int | None, number: int, count: int) -> int | None:
+    return None if whole is None else whole // count + (number < whole % count)
+
+
 def remaining(budget: TurnBudget | None, used: Spent) -> TurnBudget | None:
-    """Return what is left of a budget, for a subagent."""
+    """Return what is left of a budget, for subagents."""
     if budget is None:
         return None
     return TurnBudget(

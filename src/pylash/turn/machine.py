@@ -10,7 +10,7 @@ Rule 4. A turn that is over has no tool call without its result, however it ende
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 
@@ -25,15 +25,14 @@ from pylash.turn.messages import (
     UserMessage,
     open_calls,
 )
-from pylash.values import TurnAnswerUnexpected, schema_trouble
+from pylash.turn.outputs import FINAL_RESULT, called_answer, spoken_answer
+from pylash.values import TurnAnswerUnexpected
 
 MODEL_TRIES: Final = 4
 """How often a model is asked before its failure is the turn's."""
 FIRST_PAUSE_MS: Final = 1_000
 OUTPUT_TRIES: Final = 3
-"""How often an answer that does not fit may be given again."""
-FINAL_RESULT: Final = "final_result"
-"""The tool by which a model may give a structured answer."""
+"""How many answers that do not fit are the turn's failure."""
 
 # --- what the machine asks for ---
 
@@ -138,6 +137,7 @@ class TurnEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     error: str | None = None
     code: str | None = None
+    seconds: float = 0.0
 
 
 class TurnMachine(msgspec.Struct):
@@ -162,7 +162,11 @@ class TurnMachine(msgspec.Struct):
         """Take the answer to what is outstanding."""
         asked = self.outstanding
         if asked is None or not isinstance(answer, ANSWERS[type(asked)]):
-            raise TurnAnswerUnexpected(type(answer).__name__, type(asked).__name__)
+            raise TurnAnswerUnexpected(_named(answer), _named(asked))
+        if isinstance(asked, RunTools) and isinstance(answer, ToolsReturned):
+            wanted, given = [c.id for c in asked.calls], [m.call_id for m in answer.messages]
+            if given != wanted:
+                raise TurnAnswerUnexpected(f"results of {given}", f"for those of {wanted}")
         match answer:
             case EnvironmentSynced():
                 self.outstanding = TakeCheckpoint(self.iteration)
@@ -179,13 +183,15 @@ class TurnMachine(msgspec.Struct):
             case Paused():
                 assert isinstance(asked, Pause)
                 self.outstanding = CallModel(self.iteration, asked.attempt + 1)
+            case _:
+                assert_never(answer)
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """End the turn because somebody asked for it."""
+        """End the turn because somebody asked for it; one that is over stays as it ended."""
         self._finish("cancelled", error=reason, code="turn_cancelled", closing=reason)
 
     def fail(self, message: str, code: str) -> None:
-        """End the turn because it cannot go on."""
+        """End the turn because it cannot go on; one that is over stays as it ended."""
         self._finish("failed", error=message, code=code, closing=message)
 
     @property
@@ -217,10 +223,10 @@ class TurnMachine(msgspec.Struct):
 
     def _structured_call(self, call: ToolCall) -> None:
         """Take an answer that was given as a call; the other calls of the reply are not run."""
-        trouble = schema_trouble(call.arguments, self.output_schema)
+        value, trouble = called_answer(call.arguments, self.output_schema)
         if trouble is None:
             self._close_calls("The answer was taken; this was not run.", call)
-            self._finish("completed", text="", value=call.arguments)
+            self._finish("completed", text="", value=value)
             return
         self._close_calls(
             "This was not run: the answer did not fit.", call, f"It does not fit: {trouble}"
@@ -228,17 +234,14 @@ class TurnMachine(msgspec.Struct):
         self._misfit(trouble)
 
     def _structured_text(self, text: str) -> None:
-        try:
-            value = msgspec.json.decode(_unfenced(text))
-            trouble = schema_trouble(value, self.output_schema)
-        except (msgspec.DecodeError, UnicodeError):
-            value, trouble = None, "the answer is no JSON"
+        value, trouble = spoken_answer(text, self.output_schema)
         if trouble is None:
             self._finish("completed", text=text, value=value)
             return
-        asked = f"Answer again, with JSON that fits the schema and nothing else: {trouble}."
-        self.messages.append(UserMessage((Text(asked),), source="runtime"))
         self._misfit(trouble)
+        if self.end is None:
+            asked = f"Answer again, with JSON that fits the schema and nothing else: {trouble}."
+            self.messages.append(UserMessage((Text(asked),), source="runtime"))
 
     def _misfit(self, trouble: str) -> None:
         self.misfits += 1
@@ -265,11 +268,14 @@ class TurnMachine(msgspec.Struct):
         """Give every call without a result one, so that any provider takes the transcript."""
         for call in open_calls(self.messages):
             mine = call is special
-            self.messages.append(
-                ToolMessage(
-                    call.id, call.tool, said if mine else text, error=not mine or said != "Taken."
-                )
+            result = ToolMessage(
+                call.id,
+                call.tool,
+                said if mine else text,
+                error=not mine or said != "Taken.",
+                provider_id=call.provider_id,
             )
+            self.messages.append(result)
 
     def _finish(
         self,
@@ -281,16 +287,16 @@ class TurnMachine(msgspec.Struct):
         code: str | None = None,
         closing: str = "",
     ) -> None:
-        self._close_calls(f"Not run: {closing}.")
+        if self.end is not None:
+            return
+        # Whoever ends a turn while its tools run cannot know how far they came.
+        self._close_calls(f"No result: {closing.rstrip('.')}. It may have run.")
         if status == "stopped":
             self.messages.append(AssistantMessage(f"[Stopped: {error}.]", source="runtime"))
         self.outstanding = None
-        self.end = TurnEnd(status, text, value, self.usage, error, code)
+        used = spent(self.messages)
+        self.end = TurnEnd(status, text, value, used.usage, error, code, round(used.seconds, 3))
 
 
-def _unfenced(text: str) -> str:
-    """Return text without the code fence that models like to put around JSON."""
-    stripped = text.strip()
-    if stripped.startswith("```") and stripped.endswith("```"):
-        return stripped[3:-3].removeprefix("json").strip()
-    return stripped
+def _named(thing: Ask | Answer | None) -> str:
+    return "nothing" if thing is None else type(thing).__name__

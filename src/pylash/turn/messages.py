@@ -7,9 +7,11 @@ Rule 3. Whatever a turn decides by must be in its messages, so that a replay dec
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, assert_never
 
 import msgspec
+
+from pylash.values import InputInvalid
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -128,16 +130,29 @@ MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 """Reads a stored message."""
 
 
-def parts_of(given: str | Part | list[Any] | tuple[Any, ...]) -> tuple[Part, ...]:
-    """Return an input as parts: a text is one part, and so is each text in a list."""
-    if isinstance(given, str):
-        return (Text(given),)
-    several = [given] if isinstance(given, Text | Attachment) else given
-    return tuple(Text(part) if isinstance(part, str) else part for part in several)
+def parts_of(given: Any) -> tuple[Part, ...]:
+    """Return an input as parts: a text is one part, and so is each text in a list; refuse the rest."""
+    several = given if isinstance(given, list | tuple) else [given]
+    parts = tuple(Text(part) if isinstance(part, str) else part for part in several)
+    if not parts or not all(isinstance(part, Text | Attachment) for part in parts):
+        raise InputInvalid(given)
+    if not any(isinstance(part, Attachment) or part.text.strip() for part in parts):
+        raise InputInvalid(given)
+    return parts
 
 
 def open_calls(messages: list[Message]) -> list[ToolCall]:
-    """Return the tool calls in messages that have no result, in order."""
-    called = [c for m in messages if isinstance(m, AssistantMessage) for c in m.calls]
-    answered = {m.call_id for m in messages if isinstance(m, ToolMessage)}
-    return [call for call in called if call.id not in answered]
+    """Return the tool calls in messages that have no result after them, in order."""
+    waiting: list[ToolCall] = []
+    for message in messages:
+        match message:
+            case AssistantMessage(calls=calls):
+                waiting += calls
+            case ToolMessage(call_id=answered):
+                # Ids are those of one turn: the same id earlier or later is another call.
+                waiting = [call for call in waiting if call.id != answered]
+            case UserMessage():
+                pass
+            case _:
+                assert_never(message)
+    return waiting

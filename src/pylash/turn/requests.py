@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from pylash.turn.messages import Message, SystemMessage, Usage
-from pylash.values import LashError
 
 
 class ToolManifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,15 +75,3 @@ class Provider(Protocol):
         Raises ProviderError; ``retryable`` says whether asking again may help.
         """
         ...
-
-
-class ProviderError(LashError):
-    """The model did not answer."""
-
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message, data={"retryable": retryable})
-
-    @property
-    def retryable(self) -> bool:
-        """Whether asking again may help."""
-        return bool(isinstance(self.data, dict) and self.data.get("retryable"))

@@ -35,6 +35,7 @@ class LashError(Exception):
     """
 
     default_code: ClassVar[str] = "lash_error"
+    final: bool = False
 
     def __init_subclass__(cls, *, category: bool = False) -> None:
         super().__init_subclass__()
@@ -399,7 +400,6 @@ class StepFailed(LashError):
     """
 
     type_name = "StepFailed"
-    final = False
 
     def __init__(self, code: str, message: str, type_name: str, data: Any = None) -> None:
         super().__init__(message, code=code, data=data)

@@ -1,19 +1,67 @@
-"""Checking plain values against JSON Schemas: the part of them that declarations use."""
+"""Checking plain values against JSON Schemas: the part of them that declarations use.
+
+Rule 1. What a schema says in words that are not known here is not checked: it refuses nothing.
+Rule 2. No value makes it raise, or go round for ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import Any, Final
+
+_SHOWN: Final = 80
+"""How many characters of a value a trouble shows."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return _is_number(value) and (isinstance(value, int) or value.is_integer())
+
 
 _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": _is_integer,
+    "number": _is_number,
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
 }
+_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
+    "minimum": (ge, "at least"),
+    "maximum": (le, "at most"),
+    "exclusiveMinimum": (gt, "more than"),
+    "exclusiveMaximum": (lt, "less than"),
+}
+_LENGTHS: Final[dict[str, tuple[type[Sized], Callable[[Any, Any], bool], str]]] = {
+    "minLength": (str, ge, "at least {} long"),
+    "maxLength": (str, le, "at most {} long"),
+    "minItems": (list, ge, "of at least {} items"),
+    "maxItems": (list, le, "of at most {} items"),
+    "minProperties": (dict, ge, "of at least {} names"),
+    "maxProperties": (dict, le, "of at most {} names"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a check stands: the whole schema, the path in the value, the references followed here."""
+
+    root: Any
+    path: str
+    followed: frozenset[str] = frozenset()
+
+    def inside(self, step: str) -> _Place:
+        return _Place(self.root, self.path + step)
+
+    def following(self, reference: str) -> _Place:
+        return _Place(self.root, self.path, self.followed | {reference})
 
 
 def schema_trouble(value: Any, schema: Any, path: str = "$") -> str | None:
@@ -22,41 +70,130 @@ def schema_trouble(value: Any, schema: Any, path: str = "$") -> str | None:
     >>> schema_trouble({"age": "7"}, {"properties": {"age": {"type": "integer"}}})
     "$.age is '7', not of type integer"
     """
+    try:
+        return _trouble(value, schema, _Place(schema, path))
+    except RecursionError:
+        return f"{path} is nested too deeply"
+
+
+def _trouble(value: Any, schema: Any, place: _Place) -> str | None:
     if not isinstance(schema, dict):
-        return f"nothing fits at {path}" if schema is False else None
-    if (trouble := _own_trouble(value, schema, path)) is not None:
-        return trouble
-    if isinstance(value, dict):
-        return _object_trouble(value, schema, path)
-    if isinstance(value, list) and "items" in schema:
-        troubles = (schema_trouble(v, schema["items"], f"{path}[{n}]") for n, v in enumerate(value))
-        return next(filter(None, troubles), None)
-    return None
+        return f"nothing fits at {place.path}" if schema is False else None
+    return next((t for check in _CHECKS for t in check(value, schema, place) if t), None)
 
 
-def _own_trouble(value: Any, schema: dict[str, Any], path: str) -> str | None:
+# --- one check for each kind of word; each yields the troubles it finds ---
+
+_Troubles = Iterator[str | None]
+
+
+def _reference(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    reference = schema.get("$ref")
+    # A reference that leads back to itself without a step into the value says nothing.
+    if isinstance(reference, str) and reference not in place.followed:
+        yield _trouble(value, _resolved(reference, place.root), place.following(reference))
+
+
+def _resolved(reference: str, root: Any) -> Any:
+    """Return the part of root that a local reference names; None, which fits all, if there is none."""
+    start, *steps = reference.split("/")
+    found = root if start == "#" else None
+    for step in steps:
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _type(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
     types = schema.get("type")
     wanted = [types] if isinstance(types, str) else types or []
     if wanted and not any(_TYPES[name](value) for name in wanted if name in _TYPES):
-        return f"{path} is {value!r}, not of type {' or '.join(wanted)}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{path} is {value!r}, not one of {schema['enum']!r}"
-    if "const" in schema and value != schema["const"]:
-        return f"{path} is {value!r}, not {schema['const']!r}"
-    if "anyOf" in schema and all(schema_trouble(value, one, path) for one in schema["anyOf"]):
-        return f"{path} is {value!r} and fits none of the alternatives"
-    return None
+        yield f"{place.path} is {_shown(value)}, not of type {' or '.join(wanted)}"
 
 
-def _object_trouble(value: dict[str, Any], schema: dict[str, Any], path: str) -> str | None:
+def _choice(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
+        yield f"{place.path} is {_shown(value)}, not one of {schema['enum']!r}"
+    if "const" in schema and not _same(value, schema["const"]):
+        yield f"{place.path} is {_shown(value)}, not {schema['const']!r}"
+
+
+def _size(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    for word, (fits, said) in _BOUNDS.items():
+        if word in schema and _is_number(value) and not fits(value, schema[word]):
+            yield f"{place.path} is {_shown(value)}, not {said} {schema[word]!r}"
+    for word, (kind, fits, said) in _LENGTHS.items():
+        if word in schema and isinstance(value, kind) and not fits(len(value), schema[word]):
+            yield f"{place.path} is {_shown(value)}, not {said.format(schema[word])}"
+
+
+def _pattern(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    pattern = schema.get("pattern")
+    if isinstance(value, str) and isinstance(pattern, str) and not _found(pattern, value):
+        yield f"{place.path} is {_shown(value)}, not like {pattern!r}"
+
+
+def _found(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:  # another dialect of patterns than ours
+        return True
+
+
+def _combination(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    for one in schema.get("allOf", ()):
+        yield _trouble(value, one, place)
+    for word in ("anyOf", "oneOf"):
+        troubles = [_trouble(value, one, place) for one in schema.get(word, ())]
+        if troubles and None not in troubles:
+            yield _nearest([t for t in troubles if t], value, place)
+        elif word == "oneOf" and troubles.count(None) > 1:
+            yield f"{place.path} is {_shown(value)} and fits more than one of the alternatives"
+
+
+def _nearest(troubles: list[str], value: Any, place: _Place) -> str:
+    """Return the trouble of the only alternative that fits on the outside, or that there is none."""
+    inner = [t for t in troubles if not t.startswith(f"{place.path} is ")]
+    if len(inner) == 1:
+        return inner[0]
+    return f"{place.path} is {_shown(value)} and fits none of the alternatives"
+
+
+def _names(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    if not isinstance(value, dict):
+        return
     for name in schema.get("required", ()):
         if name not in value:
-            return f"{path}.{name} is missing"
+            yield f"{place.path}.{name} is missing"
     properties = schema.get("properties", {})
     for name, part in value.items():
         inner = properties.get(name, schema.get("additionalProperties"))
         if inner is False:
-            return f"{path}.{name} is not expected"
-        if (trouble := schema_trouble(part, inner, f"{path}.{name}")) is not None:
-            return trouble
-    return None
+            yield f"{place.path}.{name} is not expected"
+        yield _trouble(part, inner, place.inside(f".{name}"))
+
+
+def _items(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
+    if not isinstance(value, list):
+        return
+    first = schema.get("prefixItems", [])
+    for number, part in enumerate(value):
+        inner = first[number] if number < len(first) else schema.get("items")
+        if inner is False:
+            yield f"{place.path}[{number}] is not expected"
+        yield _trouble(part, inner, place.inside(f"[{number}]"))
+
+
+_CHECKS: Final = (_reference, _type, _choice, _size, _pattern, _combination, _names, _items)
+
+# --- values ---
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two plain values are equal as JSON, where true is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylash.values.errors import LashError, Misuse
+from pylash.values.errors import DurabilityError, LashError, Misuse
 
 
 class TurnAnswerUnexpected(Misuse):
@@ -29,7 +29,7 @@ class TurnFailed(LashError):
     """A turn that did not complete has no text and no value."""
 
     def __init__(self, turn_id: str, status: str, reason: str | None, code: str | None) -> None:
-        why = f": {reason}" if reason else ""
+        why = f": {reason.rstrip('.')}" if reason and reason != status else ""
         super().__init__(
             f"Turn {turn_id!r} {_ENDED.get(status, status)}{why}.",
             data={"status": status, "code": code, "error": reason},
@@ -39,11 +39,51 @@ class TurnFailed(LashError):
 _ENDED = {"failed": "failed", "cancelled": "was cancelled", "stopped": "was stopped"}
 
 
+class TurnBlocked(LashError):
+    """A turn that is waited for is blocked."""
+
+    def __init__(self, session_id: str, turn_id: str, reason: str) -> None:
+        super().__init__(
+            f"Turn {turn_id!r} of session {session_id!r} is blocked ({reason}): deploy code that fits, or "
+            "cancel it with session.cancel()."
+        )
+
+
+class TurnStumbled(DurabilityError):
+    """Something went wrong in a turn that is neither the model's nor a tool's fault."""
+
+    def __init__(self, turn: str, reason: str) -> None:
+        super().__init__(
+            f"{turn} could not go on ({reason}): this is a fault of pylash or a plugin."
+        )
+
+
+class ProcessSessionTurnFailed(LashError):
+    """The turn of a session-turn process failed."""
+
+    def __init__(self, session_id: str, reason: str, used: Any = None) -> None:
+        super().__init__(f"The turn of child session {session_id!r} failed: {reason}", data=used)
+
+
+class PluginFailed(LashError):
+    """A plugin could not be built for a session."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Plugin {name!r} could not be built: {reason}")
+
+
 class TurnUnknown(Misuse):
     """There is no such turn."""
 
     def __init__(self, session_id: str, turn_id: str) -> None:
         super().__init__(f"Session {session_id!r} has no turn {turn_id!r}.")
+
+
+class TurnEnvMissing(LashError):
+    """What a turn was captured with is not in the store."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"The environment that turn {turn_id!r} was captured with is gone.")
 
 
 class TurnOutputInvalid(LashError):
@@ -72,6 +112,24 @@ class SessionExists(Misuse):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"There is a session {session_id!r} already: fork to a new id.")
+
+
+class CursorInvalid(Misuse):
+    """A text is no cursor of a session."""
+
+    def __init__(self, cursor: object) -> None:
+        super().__init__(
+            f"{cursor!r} is no cursor: pass one that session.observe gave, or None for the beginning."
+        )
+
+
+class SessionMoved(Misuse):
+    """A session's head is not where a turn began."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"Session {session_id!r} was written by another meanwhile: run the turn again."
+        )
 
 
 class SessionLaneReentrant(Misuse):
@@ -104,7 +162,49 @@ class ModelUnknown(Misuse):
     """A model's name means nothing here."""
 
     def __init__(self, name: object, known: str) -> None:
-        super().__init__(f"There is no model {name!r} here (known: {known}).")
+        super().__init__(
+            f"There is no model {name!r} here (known: {known}): register it with app.model({name!r}, …)."
+        )
+
+
+class ModelInvalid(Misuse):
+    """An object cannot be a model."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__(
+            f"{model!r} is no model: pass an object with an async method respond(request, listen), or a name."
+        )
+
+
+class ProviderError(LashError):
+    """The model did not answer.
+
+    ``retryable`` says whether asking again may help.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message, data={"retryable": retryable})
+
+    @property
+    def retryable(self) -> bool:
+        """Whether asking again may help."""
+        return bool(isinstance(self.data, dict) and self.data.get("retryable"))
+
+
+class InputInvalid(Misuse):
+    """What a session is asked is nothing that can be asked."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(
+            f"{given!r} cannot be asked: pass a text that is not blank, or a list of texts and attachments."
+        )
+
+
+class ToolFailed(LashError):
+    """A tool raised an exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
 
 
 class ToolError(LashError):

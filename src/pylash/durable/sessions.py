@@ -1,0 +1,179 @@
+"""Sessions and turns, as stores see them: rows, and messages as bytes.
+
+Rule 1. A session is a line of nodes with a head. A commit appends nodes and moves the head, once; a
+        fork is a new line that begins with another one's nodes, which it shares.
+Rule 2. A turn is a run in its session's lane: its input and its result are in the run's row.
+Rule 3. Nodes of a turn are written as they come, behind the head: nobody sees them before the commit.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from pylash.durable.processes import Slot
+from pylash.durable.runs import TERMINAL, Fence, Instant, JournalEntry, RunState
+from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
+from pylash.values import SessionIdInvalid
+
+TURN_TARGET = "turn"
+"""The target of turns: every worker that has a model knows it."""
+
+
+def session_lane(session_id: str) -> str:
+    """Return the lane in which a session's turns wait for each other."""
+    return f"session:{session_id}"
+
+
+def checked_session(session_id: str) -> str:
+    """Return a session's id, or refuse one that could not be stored or found."""
+    if not isinstance(session_id, str) or not session_id.strip() or "\0" in session_id:
+        raise SessionIdInvalid(session_id)
+    return session_id
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """The nodes of one line up to a number: what a fork begins with."""
+
+    number: int
+    upto: int
+
+
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A session's row. ``streak`` counts the turns since a person last said something."""
+
+    id: str
+    number: int
+    head: int = 0
+    revision: int = 0
+    calls: int = 0
+    generation: int = 0
+    streak: int = 0
+    usage: Any = None
+    options: Any = None
+    origin: tuple[Segment, ...] = ()
+
+    @property
+    def path(self) -> tuple[Segment, ...]:
+        """Every committed node, from the first to the head."""
+        return (*self.origin, Segment(self.number, self.head))
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to submit: what was asked (``digest`` tells two questions apart), and with which options."""
+
+    scope: TurnScope | QueueDrainScope
+    digest: bytes
+    body: bytes
+    options: Any = None
+    person: bool = True
+
+
+class TurnRecord(msgspec.Struct, frozen=True):
+    """A turn's row."""
+
+    scope: TurnScope | QueueDrainScope
+    run: int
+    body: bytes
+    state: RunState
+    reason: str | None
+    result: Any
+    created: Instant
+    cancel: bool = False
+    cancel_delivered: bool = False
+    timeout: ClassVar[int | None] = None
+    slot: ClassVar[Slot | None] = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the turn has ended."""
+        return self.state in TERMINAL
+
+    @property
+    def id(self) -> str:
+        """The turn's name among all runs."""
+        return scope_text(self.scope)
+
+    @property
+    def seed(self) -> str:
+        """What its random names are derived from."""
+        return self.id
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A turn that was submitted, now or before; with a fence if it is ours to run."""
+
+    turn: TurnRecord
+    session: SessionRecord
+    now: Instant
+    fence: Fence | None = None
+    stirred: bool = False
+
+
+class ResumedTurn(msgspec.Struct, frozen=True):
+    """What a worker needs to go on with a turn: what was recorded, and its nodes by number."""
+
+    turn: TurnRecord
+    session: SessionRecord
+    entries: dict[str, JournalEntry]
+    nodes: dict[int, bytes]
+    now: Instant
+
+
+class Writing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn writes at once: effects, nodes by number, and bodies under their hashes."""
+
+    entries: tuple[JournalEntry, ...] = ()
+    nodes: tuple[tuple[int, bytes], ...] = ()
+    envs: tuple[tuple[str, bytes], ...] = ()
+    attachments: tuple[tuple[str, bytes], ...] = ()
+
+
+class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished turn leaves behind.
+
+    ``settle``: the run is the turn's own, and ends with it. ``fresh``: what the turn wrote before is dropped.
+    """
+
+    session: SessionRecord
+    writing: Writing
+    head: int
+    calls: int
+    usage: Any
+    state: RunState
+    result: Any
+    settle: bool = True
+    fresh: bool = False
+
+
+class Policy(StrEnum):
+    """When queued words are delivered."""
+
+    NEXT_TURN = "next_turn"
+    NOW = "now"
+    INTERRUPT = "interrupt"
+    WAKE = "wake"
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """Words that wait for a session. ``source`` is the process that said them, or the key they came with."""
+
+    source: str
+    sequence: int
+    body: Any
+    policy: Policy
+    at: Instant
+
+
+class DeleteReport(msgspec.Struct, frozen=True):
+    """What was removed with a session."""
+
+    turns: int = 0
+    messages: int = 0
+    waits: int = 0
+    queued: int = 0
+    handles: int = 0
+    subscriptions: int = 0
+    kept: int = 0

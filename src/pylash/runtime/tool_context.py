@@ -1,0 +1,151 @@
+"""What a tool can do while it runs.
+
+Rule 1. A context does no I/O: it collects what the driver then stores and sends.
+Rule 2. It may be used from a thread: plain functions run in one, so listeners are called there.
+Rule 3. Telling progress never fails a tool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from pylash.turn import Attachment
+from pylash.values import ArgumentsInvalid, Duration, micros
+
+D = TypeVar("D")
+
+_log = logging.getLogger("pylash")
+
+
+class CallInfo(msgspec.Struct, frozen=True):
+    """Which call of a tool this is. The idempotency key is the same for every attempt."""
+
+    session_id: str
+    turn_id: str
+    call_id: str
+    attempt: int
+    idempotency_key: str
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """Returned by a tool whose result an outsider gives; ``deadline`` is in microseconds."""
+
+    deadline: int | None = None
+
+
+class Emitted(msgspec.Struct, frozen=True):
+    """An event that a tool wants to be known once it has succeeded."""
+
+    trigger: str
+    source_key: str
+    payload: Any = None
+
+
+Progress = Callable[[str, float | None], None]
+"""Takes a text and how much is done, from 0 to 1 or None. It may be called from a thread."""
+
+Check = Callable[[str, Any], Any]
+"""Takes the name of a trigger and a payload; returns that as plain JSON, or refuses it."""
+
+
+class ToolContext(Generic[D]):
+    """What a tool can do: a parameter annotated with it is given by us and hidden from the model.
+
+    >>> @app.tool
+    ... async def report(ctx: ToolContext[Deps], month: str) -> str:
+    ...     ctx.progress("Reading orders", 0.1)
+    ...     return await ctx.deps.orders.report(month)
+    """
+
+    def __init__(
+        self,
+        call: CallInfo,
+        deps: D,
+        listen: Progress = lambda *_: None,
+        check: Check = lambda _, payload: payload,
+    ) -> None:
+        self.call = call
+        self.deps = deps
+        self.attached: dict[str, bytes] = {}
+        self.emitted: list[Emitted] = []
+        self._listen = listen
+        self._check = check
+
+    @property
+    def session_id(self) -> str:
+        """The session whose model called."""
+        return self.call.session_id
+
+    @property
+    def turn_id(self) -> str:
+        """The turn in which it called."""
+        return self.call.turn_id
+
+    @property
+    def call_id(self) -> str:
+        """The call."""
+        return self.call.call_id
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is; the first is 1."""
+        return self.call.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """A text that is the same for every attempt of this call, and for no other call."""
+        return self.call.idempotency_key
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that notes session, turn and call."""
+        extra = {"session": self.session_id, "turn": self.turn_id, "call": self.call_id}
+        return logging.LoggerAdapter(logging.getLogger("pylash.tool"), extra)
+
+    def progress(self, text: str, fraction: float | None = None) -> None:
+        """Tell who listens how far the tool is; never fails.
+
+        >>> ctx.progress("Reading orders", 0.5)
+        """
+        try:
+            done = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+            self._listen(str(text), done)
+        except Exception:  # noqa: BLE001 - the listener is somebody else's, and best effort
+            _log.debug("a listener of tool progress failed", exc_info=True)
+
+    def attach(
+        self,
+        data: bytes | bytearray | memoryview,
+        media_type: str = "application/octet-stream",
+        name: str | None = None,
+    ) -> Attachment:
+        """Return a reference to bytes that are stored with the tool's result.
+
+        >>> return ctx.attach(chart, "image/png", "sales.png")
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise ArgumentsInvalid("ctx.attach", f"it takes bytes, not {type(data).__name__}")
+        body = bytes(data)
+        ref = hashlib.sha256(body).hexdigest()
+        self.attached[ref] = body
+        return Attachment(media_type=media_type, name=name, ref=ref, size=len(body))
+
+    def defer(self, deadline: Duration | None = None) -> Deferred:
+        """Return what a tool returns to have an outsider give its result.
+
+        >>> return ctx.defer(deadline="2d")
+        """
+        return Deferred(None if deadline is None else micros(deadline))
+
+    def emit(self, trigger: str, *, source_key: str, payload: Any = None) -> None:
+        """Keep an event; it is emitted with the tool's result. One that is not declared is refused.
+
+        >>> ctx.emit("order.refunded", source_key=order_id, payload={"cents": 500})
+        """
+        self.emitted.append(Emitted(trigger, source_key, self._check(trigger, payload)))

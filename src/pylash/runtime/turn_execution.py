@@ -1,0 +1,244 @@
+"""Executing a turn here: from its first question to what is committed in the end.
+
+Rule 1. A turn always ends with a commit: its messages, its result, and the lane for the next.
+Rule 2. Who was detached writes nothing more; any worker finishes the turn.
+Rule 3. A turn that cannot be replayed is blocked. If it was asked to end, it is given up instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from pylash.durable import (
+    RunState,
+    SessionRecord,
+    TurnCommit,
+    TurnRecord,
+)
+from pylash.runtime.branches import CURRENT
+from pylash.runtime.execution import STORE_AWAY_SECONDS
+from pylash.runtime.programs import Services
+from pylash.runtime.relays import relay
+from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.turn_writer import TurnWriter
+from pylash.runtime.turns import TurnDriver
+from pylash.turn import (
+    ASKS,
+    OPTIONS,
+    AssistantMessage,
+    SessionOptions,
+    TurnAsk,
+    TurnEnd,
+    TurnEvent,
+    TurnMachine,
+    Usage,
+    spent,
+)
+from pylash.values import (
+    DurabilityError,
+    LeaseLost,
+    Misuse,
+    StoreError,
+    TurnStumbled,
+    decode,
+    write,
+)
+
+_log = logging.getLogger("pylash")
+
+
+class TurnExecution:
+    """Drives the turns of one worker, each in a task of its own."""
+
+    def __init__(self, services: Services, is_open: Callable[[], bool]) -> None:
+        self._services = services
+        self._is_open = is_open
+
+    async def drive(self, run: ProcessRun) -> Any:
+        """Execute the turn until it ends or is detached; return its result, if it has one."""
+        run.root.task = asyncio.current_task()
+        CURRENT.set(run.root)
+        ended = False
+        try:
+            result = await self._played(run)
+            ended = result is not None
+        finally:
+            CURRENT.set(None)
+            self._services.feeds.leave(run.id, ended=ended)
+        return result
+
+    async def _played(self, run: ProcessRun) -> Any:
+        try:
+            driver = self._driver(run)
+            if isinstance(run.record, TurnRecord) and run.record.cancel and not run.cancelled:
+                run.root.cancelling = run.cancelled = True
+            async with self._relayed(run, driver):
+                machine = await driver.play()
+        except Detached:
+            return await self._detached(run)
+        except asyncio.CancelledError:
+            run.close()
+            return await self._detached(run)
+        except Exception as error:  # noqa: BLE001 - a fault of ours stops this turn and no other
+            _log.exception("%s stumbled", run.fence.name)
+            run.close(TurnStumbled(run.fence.name, f"{type(error).__name__}: {error}"))
+            return await self._detached(run)
+        if run.closed:
+            return await self._detached(run)
+        if run.journal is not None:
+            run.closed = True
+            run.journal.break_off(Detached())
+        return await self._committed(run, driver, machine)
+
+    @asynccontextmanager
+    async def _relayed(self, run: ProcessRun, driver: TurnDriver) -> AsyncIterator[None]:
+        """Write for listeners elsewhere, from when there is one."""
+        relaying: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            if not relaying or relaying[-1].done():
+                relaying.append(run.tasks.start(relay(self._services.store, run, driver.feed)))
+
+        run.listened = begin
+        if run.turn is not None and run.turn.claimed:
+            begin()
+        try:
+            yield
+        finally:
+            run.listened = _too_late
+            for task in relaying:
+                task.cancel()
+
+    def _driver(self, run: ProcessRun) -> TurnDriver:
+        assert run.turn is not None
+        assert isinstance(run.record, TurnRecord)
+        session = run.turn.session
+        writer = TurnWriter(self._services.store.sessions, session, run.turn.nodes)
+        ask = asked(run.record, session)
+        return TurnDriver(run, session, ask, self._services, writer)
+
+    async def _committed(self, run: ProcessRun, driver: TurnDriver, machine: TurnMachine) -> Any:
+        commit = commit_of(driver, machine)
+        sessions = self._services.store.sessions
+        if not await self._persist(run, lambda: sessions.commit(run.fence, commit)):
+            return None
+        self._services.histories.commit(driver.session, machine.messages)
+        end = machine.end
+        assert end is not None
+        if end.status == "failed":
+            _log.warning("%s failed: %s [%s]", run.fence.name, end.error, end.code)
+        event = TurnEvent("turn_completed", driver.turn_id, status=end.status, usage=end.usage)
+        driver.feed.say(event)
+        return commit.state, {**commit.result, "text": end.text}
+
+    async def _detached(self, run: ProcessRun) -> Any:
+        """Deal with the run of an execution that was closed."""
+        trouble = run.trouble
+        if isinstance(trouble, LeaseLost):
+            _log.info("%s goes on elsewhere: %s", run.fence.name, trouble.message)
+        elif isinstance(trouble, DurabilityError):
+            reason = f"{trouble.code}: {trouble.message}"
+            if await self._services.store.sessions.asked_to_end(run.record.run):
+                return await self._given_up(run, reason)
+            _log.warning("%s is blocked: %s", run.fence.name, reason)
+            await self._persist(run, lambda: self._services.store.runs.block(run.fence, reason))
+        elif not run.parked:
+            await self._persist(run, lambda: self._services.store.journal.release(run.fence))
+        return None
+
+    async def _given_up(self, run: ProcessRun, reason: str) -> Any:
+        """End a turn that cannot be replayed and was asked to end: what it wrote is left out."""
+        assert run.turn is not None
+        assert isinstance(run.record, TurnRecord)
+        session = run.turn.session
+        ask = asked(run.record, session)
+        driver = TurnDriver(
+            run,
+            session,
+            ask,
+            self._services,
+            TurnWriter(self._services.store.sessions, session, {}),
+        )
+        driver.machine.cancel(f"cancelled ({reason})")
+        commit = msgspec.structs.replace(commit_of(driver, driver.machine), fresh=True)
+        sessions = self._services.store.sessions
+        if await self._persist(run, lambda: sessions.commit(run.fence, commit)):
+            return commit.state, commit.result
+        return None
+
+    async def _persist(self, run: ProcessRun, work: Callable[[], Awaitable[None]]) -> bool:
+        """Write what became of a turn, however long the store is away; False if it is not ours."""
+        while True:
+            try:
+                await work()
+            except LeaseLost as error:
+                _log.info("%s goes on elsewhere: %s", run.fence.name, error.message)
+                return False
+            except Misuse as error:  # it can never be written as it is: somebody must look
+                _log.error("the end of %s is refused: %s", run.fence.name, error)
+                reason = f"{error.code}: {error.message}"
+                await self._services.store.runs.block(run.fence, reason)
+                return False
+            except StoreError as error:
+                if not self._is_open():
+                    return False  # our lease will tell the others
+                _log.warning("the end of %s cannot be written yet: %s", run.fence.name, error)
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                continue
+            return True
+
+
+def _too_late() -> None:
+    """Hear that somebody listens to a turn that is over."""
+
+
+def asked(turn: TurnRecord, session: SessionRecord) -> TurnAsk:
+    """Return what a turn was asked; one that empties a queue takes the session's options."""
+    if turn.body:
+        return ASKS.decode(turn.body)
+    options = (
+        SessionOptions() if session.options is None else OPTIONS.decode(write(session.options))
+    )
+    return TurnAsk(options=options)
+
+
+def commit_of(driver: TurnDriver, machine: TurnMachine, *, settle: bool = True) -> TurnCommit:
+    """Return what a turn that is over leaves behind."""
+    end, session = machine.end, driver.session
+    assert end is not None
+    # A turn that was cancelled between an effect and what follows from it leaves it out.
+    fresh = driver.writer.has_strays(len(machine.messages))
+    if fresh:
+        driver.writer.rewrite(machine.messages)
+    driver.writer.note(enumerate(machine.messages))
+    head = session.head + len(machine.messages)
+    before = msgspec.convert(session.usage or {}, Usage)
+    calls = session.calls + machine.iteration
+    result = {**result_of_end(end), "nodes": [session.head + 1, head], "calls": calls}
+    last = machine.messages[-1] if machine.messages else None
+    if end.text and isinstance(last, AssistantMessage) and last.text == end.text:
+        del result["text"]
+        result["text_at"] = head  # it is the last message, and stored once
+    return TurnCommit(
+        session=session,
+        writing=driver.writer.writing(),
+        head=head,
+        calls=calls,
+        usage=msgspec.to_builtins(before + spent(machine.messages).usage),
+        state=RunState(end.status),
+        result=result,
+        settle=settle,
+        fresh=fresh,
+    )
+
+
+def result_of_end(end: TurnEnd) -> dict[str, Any]:
+    """Return how a turn ended as plain JSON."""
+    plain: dict[str, Any] = decode(write(end))
+    return plain

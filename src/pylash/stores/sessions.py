@@ -1,0 +1,475 @@
+"""Sessions in SQL: turns are submitted, write as they go, and commit.
+
+Rule 1. A turn's row is its run's. Whoever submits one joins the session's lane in the same transaction.
+Rule 2. Nodes are numbered within their session: ``number << 24 | place``. A place is written once.
+Rule 3. A commit writes the nodes that are left, moves the head from where the turn began, ends the run and
+        hands the lane on, at once. Repeated after a lost answer it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from pylash.durable import (
+    AwaitTurn,
+    Clock,
+    Entropy,
+    Fence,
+    Instant,
+    JournalEntry,
+    NewTurn,
+    Policy,
+    Queued,
+    QueueDrainScope,
+    ResumedTurn,
+    RunState,
+    Segment,
+    SessionRecord,
+    Submitted,
+    SubmitTurn,
+    TurnCommit,
+    TurnRecord,
+    TurnScope,
+    WorkerId,
+    Writing,
+    checked_scope,
+    checked_session,
+    new_run_id,
+    scope_from_text,
+    scope_text,
+    session_lane,
+    session_of,
+)
+from pylash.stores.journal import fenced, journals_of, recorded, standing
+from pylash.stores.logs import WAITING_RUNS, lock_runs
+from pylash.stores.queue import (
+    TAKE_WORDS,
+    WORDS,
+    add_words,
+    hand_lane_on,
+    has_words,
+    lane_holder,
+    locked_lane,
+    locked_next,
+    next_in_lane,
+    person_spoke,
+    queued_from,
+    supersede_waits,
+    told,
+    waiters_of,
+)
+from pylash.stores.runs import JOIN_LANE, wake_run
+from pylash.stores.session_ends import DELETED, SqlSessionEnds, forget_run
+from pylash.stores.session_rows import (
+    DIGEST_BYTES,
+    NODE_BITS,
+    NODES,
+    SESSION,
+    TURN,
+    opened_session,
+    plain,
+    session_from,
+    turn_from,
+    turn_row,
+    uncommitted,
+    written,
+)
+from pylash.stores.sql import Again, Driver, Notify, Statement, Steps, operation
+from pylash.stores.turn_events import FORGET_EVENTS
+from pylash.values import LeaseLost, SessionMoved, TurnInputConflict, TurnUnknown, write
+
+_SESSIONS = SESSION.replace("id = ?", "id in ({texts})")
+
+TURN_OF_RUN = TURN.replace("scope = ?", "id = ?")
+
+_TURNS = TURN.replace("scope = ?", "id in ({bigints}) and kind in ('turn', 'queue_drain')")
+
+_MEMBER = "select 1 from pylash_workers where id = ? {share}"
+
+_NOW = "select {now}"
+
+_ADD_TURN = """
+insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, input, owner, token, fence,
+  attempts, created)
+values (?, ?, ?, ?, ?, ?, ?, case when ? then {now} end, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+
+_OPEN_EFFECT = """
+insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
+values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
+
+_CLOSE_EFFECT = """
+update pylash_effects set outcome = ?, ended = {now} where run = ? and key = ? and outcome is null"""
+
+_DONE = "select 1 from pylash_runs where id = ? and token = ?"
+
+# Every node up to the new head must be the turn's: another's in its place means another wrote meanwhile.
+_MOVE_HEAD = """
+update pylash_sessions set head = ?, revision = revision + 1, calls = ?, usage = ?
+where id = ? and number = ? and head = ?
+  and (select count(*) from pylash_nodes n where n.id > ? and n.id <= ? and n.run = ?) = ?"""
+
+_SETTLE = """
+update pylash_runs set state = ?, result = ?, settled = {now}, at = null, owner = null,
+  fence = fence + 1, token = ? where id = ?"""
+
+# Who is asked to end does not wait for a retry; why is kept where the result will be.
+_ASK_CANCEL = """
+update pylash_runs set cancel = case when cancel = 0 then 1 else cancel end,
+  result = case when cancel = 0 then ? else result end, reason = null, attempts = 0,
+  at = case when state = 'blocked' then {now} else at end,
+  state = case when state = 'blocked' then 'queued' else state end
+where id = ? and settled is null and (cancel = 0 or state = 'blocked')"""
+
+_IS_BLOCKED = "select 1 from pylash_runs where id = ? and state = 'blocked'"
+
+_IS_CANCELLED = "select 1 from pylash_runs where id = ? and cancel > 0"
+
+_SAY = "insert into pylash_said(session, key, token, at) values (?, ?, ?, {now})"
+
+_SAID = "select token from pylash_said where session = ? and key = ?"
+
+_NODE = "select run from pylash_nodes where id = ?"
+
+_DROP_NODES = "delete from pylash_nodes where id > ? and id <= ?"
+
+_RESULTS = """
+select scope, state, result from pylash_runs where scope in ({texts}) and settled is not null"""
+
+_BLOCKED = "select scope, state, reason from pylash_runs where scope in ({texts})"
+
+
+class SqlSessions(SqlSessionEnds):
+    """Sessions in SQL."""
+
+    def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
+        super().__init__(driver)
+        self._clock = clock
+        self._entropy = entropy
+
+    @operation()
+    def submit(self, new: NewTurn, token: str, worker: WorkerId | None = None) -> Steps[Submitted]:
+        """Accept a turn, once; owned by worker from the first moment if its session is free."""
+        return (yield from accepted(new, self._new_run(), token, worker))
+
+    @operation(read_only=True)
+    def resume(self, runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
+        """Return what is needed to go on with turns, by run."""
+        now = Instant((yield Statement(_NOW)).rows[0][0])
+        journals = yield from journals_of(runs)
+        turns = [turn_from(row) for row in (yield Statement(_TURNS, (list(runs),))).rows]
+        ids = [turn.scope.session_id for turn in turns]
+        rows = (yield Statement(_SESSIONS, (ids,))).rows
+        sessions = {row[0]: session_from(row) for row in rows if row[1] is not None}
+        resumed = {}
+        for turn in turns:
+            session = sessions.get(turn.scope.session_id)
+            if session is None:
+                continue  # deleted meanwhile, and the turn with it
+            nodes = yield from uncommitted(session, turn.run)
+            resumed[turn.run] = ResumedTurn(turn, session, journals[turn.run], nodes, now)
+        return resumed
+
+    @operation()
+    def open(self, session_id: str, options: Any = None) -> Steps[SessionRecord]:
+        """Return a session, made if it is missing."""
+        return (yield from opened_session(checked_session(session_id), options))
+
+    @operation(read_only=True)
+    def get(self, session_id: str) -> Steps[SessionRecord | None]:
+        """Return a session, if there is one."""
+        rows = (yield Statement(SESSION, (session_id,))).rows
+        return session_from(rows[0]) if rows and rows[0][1] is not None else None
+
+    @operation(read_only=True)
+    def turn(self, scope: TurnScope | QueueDrainScope) -> Steps[TurnRecord | None]:
+        """Return a turn, if there is one."""
+        rows = (yield Statement(TURN, (scope_text(scope),))).rows
+        return turn_from(rows[0]) if rows else None
+
+    @operation(read_only=True)
+    def nodes(self, segment: Segment, after: int = 0) -> Steps[list[bytes]]:
+        """Return the nodes of a segment after a place, the oldest first."""
+        base = segment.number << NODE_BITS
+        rows = (yield Statement(NODES, (base + after, base + segment.upto))).rows
+        return [bytes(body) for _, body in rows]
+
+    @operation(read_only=True)
+    def uncommitted(self, session: SessionRecord) -> Steps[dict[int, bytes]]:
+        """Return the nodes behind the head, by place: those of a turn that has not ended."""
+        return (yield from uncommitted(session))
+
+    @operation()
+    def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
+        """Write what a turn did, all of it or nothing; what is there already stays."""
+        yield from fenced(fence)
+        yield from written(fence, session, writing)
+
+    @operation()
+    def commit(self, fence: Fence, commit: TurnCommit) -> Steps[None]:
+        """Append a turn to its session, and end its run."""
+        token, name = f"settled:{fence.token}", f"turn:{scope_text(fence.scope)}"
+        session = commit.session
+        waiting = (yield Statement(WAITING_RUNS, (name,))).rows if commit.settle else []
+        following = (yield from next_in_lane(session.id)) if commit.settle else None
+        others = [run for (run,) in waiting] + ([] if following is None else [following])
+        locked = yield from lock_runs([fence.run, *others])
+        if locked.get(fence.run) != fence.token:
+            if (yield Statement(_DONE, (fence.run, token))).rows:
+                return  # done by us already; the answer was lost
+            raise LeaseLost(fence.name)
+        if commit.settle:
+            if (yield Statement(WAITING_RUNS, (name,))).rows != waiting:
+                raise Again
+            yield from locked_next(session.id, following)
+        base = session.number << NODE_BITS
+        if commit.fresh:
+            yield Statement(_DROP_NODES, (base + session.head, base + (1 << NODE_BITS) - 1))
+        yield from written(fence, session, commit.writing)
+        if commit.settle:
+            result = (commit.state, write(commit.result), token, fence.run)
+            yield Statement(_SETTLE, result)
+            yield from hand_lane_on(session.id, following, self._new_run())
+            yield Statement(FORGET_EVENTS, (fence.run,))
+            for (run,) in waiting:
+                yield from wake_run(run)
+            yield Notify(name)
+        moved = (commit.head, commit.calls, write(commit.usage), session.id, session.number)
+        nodes = (base + session.head, base + commit.head, fence.run, commit.head - session.head)
+        if not (yield Statement(_MOVE_HEAD, (*moved, session.head, *nodes))).changed:
+            yield from _check_moved(fence, commit)
+        yield Notify(f"session:{session.id}")
+
+    @operation()
+    def watch(
+        self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
+    ) -> Steps[JournalEntry]:
+        """Begin to wait for a turn as an effect of a run, or end the wait if it has ended."""
+        text = scope_text(TurnScope(command.session_id, command.turn_id))
+        rows = (yield Statement(TURN, (text,))).rows
+        if not rows:
+            raise TurnUnknown(command.session_id, command.turn_id)
+        locked = yield from lock_runs([fence.run, rows[0][1]])
+        if locked.get(fence.run) != fence.token:
+            raise LeaseLost(fence.name)
+        known = yield from recorded(fence, entry.key)
+        if known is not None and known.size:
+            return known
+        if known is None:
+            row = (fence.run, entry.key, entry.kind, entry.hash, entry.command, f"turn:{text}")
+            yield Statement(_OPEN_EFFECT, (*row, entry.started, entry.label))
+        ended = (yield Statement(_RESULTS, ([text],))).rows
+        if ended:
+            result = yield from _told(command.session_id, plain(ended[0][2]))
+            outcome = wrap({"state": ended[0][1], "result": result})
+            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+        return (yield from standing(fence, entry.key))
+
+    # --- words ---
+
+    def enqueue(self, session_id: str, key: str, body: Any, policy: Policy) -> Awaitable[bool]:
+        """Queue a person's words, once, and wake or start the turn that hears them; False if known."""
+        checked_session(session_id)
+        return self._enqueue(session_id, (key, self._entropy(8).hex()), body, policy)
+
+    @operation()
+    def _enqueue(
+        self, session_id: str, key: tuple[str, str], body: Any, policy: Policy
+    ) -> Steps[bool]:
+        interrupts = policy is Policy.INTERRUPT
+        waiting = (yield from waiters_of(session_id)) if interrupts else []
+        holder = yield from lane_holder(session_id)
+        locked = yield from lock_runs(waiting if holder is None else [*waiting, holder])
+        holder = yield from locked_lane(session_id, locked)
+        if known := (yield Statement(_SAID, (session_id, key[0]))).rows:
+            return bool(known[0][0] == key[1])  # said by us already; the answer was lost
+        if interrupts and holder is not None:
+            yield from supersede_waits(session_id, waiting)
+        yield Statement(_SAY, (session_id, *key))
+        yield from add_words(session_id, f"key:{key[0]}", 0, body, policy)
+        yield from opened_session(session_id)
+        yield from told(session_id, holder, self._new_run(), person=True)
+        return True
+
+    def take(
+        self,
+        fence: Fence,
+        session: SessionRecord,
+        make: Callable[[list[Queued]], Writing],
+        *,
+        begins: bool = True,
+    ) -> Awaitable[list[Queued]]:
+        """Take what is queued for a session, as an effect that ``make`` writes.
+
+        Words for the next turn are left to it, unless this one ``begins``.
+        """
+        return self._take(fence, session, make, [], begins)
+
+    @operation()
+    def _take(
+        self,
+        fence: Fence,
+        session: SessionRecord,
+        make: Callable[[list[Queued]], Writing],
+        tried: list[tuple[list[Queued], Writing]],
+        begins: bool,
+    ) -> Steps[list[Queued]]:
+        """Take words. ``tried`` is what an attempt before this one took, if its answer was lost."""
+        yield from fenced(fence)
+        if tried and (yield from _is_written(fence, session, tried[-1][1])):
+            return tried[-1][0]  # what came meanwhile is for the next to take
+        rows = (yield Statement(WORDS + " {update}", (session.id,))).rows
+        queued = [queued_from(row) for row in rows]
+        words = [one for one in queued if begins or one.policy is not Policy.NEXT_TURN]
+        if words:
+            writing = make(words)
+            tried.append((words, writing))
+            yield from written(fence, session, writing)
+            for one in words:
+                yield Statement(TAKE_WORDS, (session.id, one.source, one.sequence))
+        return words
+
+    @operation(read_only=True)
+    def queued(self, session_id: str) -> Steps[list[Queued]]:
+        """Return what waits for a session, the oldest first."""
+        return [queued_from(row) for row in (yield Statement(WORDS, (session_id,))).rows]
+
+    def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
+        """Ask the turn that has the session's lane to end; return it, if there is one."""
+        return self._cancel(session_id, reason, [])
+
+    @operation()
+    def _cancel(self, session_id: str, reason: str, tried: list[int]) -> Steps[TurnRecord | None]:
+        """Ask a turn to end. ``tried`` has the one that an attempt before this one asked."""
+        holder = tried[-1] if tried else (yield from lane_holder(session_id))
+        if holder is None:
+            return None
+        yield from lock_runs([holder])
+        asked = tried and (yield Statement(_IS_CANCELLED, (holder,))).rows
+        if not asked:  # else it was us; who has the lane now is another, whom nobody asks to end
+            if (yield from lane_holder(session_id)) != holder:
+                tried.clear()
+                raise Again
+            tried.append(holder)
+            if (yield Statement(_ASK_CANCEL, (write({"cancelled": reason}), holder))).changed:
+                yield from wake_run(holder)
+                yield Notify(f"cancel:{holder}")
+                yield Notify("runs")
+        rows = (yield Statement(TURN_OF_RUN, (holder,))).rows
+        return turn_from(rows[0]) if rows else None
+
+    @operation(read_only=True)
+    def blocked(self, session_id: str) -> Steps[int | None]:
+        """Return the run of the turn that blocks a session, if one does."""
+        holder = yield from lane_holder(session_id)
+        rows = (yield Statement(_IS_BLOCKED, (holder,))).rows
+        return holder if rows else None
+
+    @operation(read_only=True)
+    def asked_to_end(self, run: int) -> Steps[bool]:
+        """Return whether a turn was asked to end."""
+        return bool((yield Statement(_IS_CANCELLED, (run,))).rows)
+
+    @operation(read_only=True)
+    def results(self, scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, Any]]]:
+        """Return how those turns ended that have, by the text of their scopes."""
+        rows = (yield Statement(_RESULTS, (list(scopes),))).rows
+        results = {}
+        for text, state, result in rows:
+            session = session_of(scope_from_text(text)) or ""
+            results[text] = RunState(state), (yield from _told(session, plain(result)))
+        return results
+
+    @operation(read_only=True)
+    def states(self, scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, str | None]]]:
+        """Return where turns stand, and why those that are blocked are."""
+        rows = (yield Statement(_BLOCKED, (list(scopes),))).rows
+        return {row[0]: (RunState(row[1]), row[2]) for row in rows}
+
+    def _new_run(self) -> int:
+        return new_run_id(self._clock.now(), self._entropy)
+
+
+def accepted(
+    new: NewTurn, run: int, token: str, worker: WorkerId | None = None
+) -> Steps[Submitted]:
+    """Accept a turn, once, as a run of its session's lane."""
+    checked_scope(new.scope)
+    session_id = new.scope.session_id
+    text = scope_text(new.scope)
+    now = Instant((yield Statement(_NOW)).rows[0][0])
+    if known := (yield Statement(TURN, (text,))).rows:
+        if known[0][-1] != DELETED:
+            return (yield from _known(new, known[0], now, token))
+        yield from forget_run(known[0][1])  # its session was deleted: the id is free
+    if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
+        worker = None
+    holder, seq = (yield Statement(JOIN_LANE, (session_lane(session_id), run))).rows[0]
+    free = holder == run
+    session = yield from opened_session(session_id, new.options)
+    if new.person and session.streak:
+        yield from person_spoke(session_id)
+    leased = free and worker is not None
+    row = turn_row(run, new, seq, leased=leased, ready=free and not leased, owner=(worker, token))
+    if not (yield Statement(_ADD_TURN, row)).changed:
+        raise Again  # submitted by another meanwhile: what we did to the lane is undone with us
+    if free and not leased:
+        yield Notify("runs")
+    state = RunState.RUNNING if leased else RunState.QUEUED
+    turn = TurnRecord(new.scope, run, new.body, state, None, None, now)
+    fence = Fence(run, 1, new.scope) if leased else None
+    return Submitted(turn, session, now, fence, (yield from has_words(session_id)))
+
+
+def submitted(command: SubmitTurn, run: int) -> Steps[Any]:
+    """Submit a turn for a process."""
+    scope = TurnScope(command.session_id, command.turn_id)
+    digest, body = bytes.fromhex(command.digest), write(command.ask)
+    new = NewTurn(scope=scope, digest=digest, body=body, options=command.options)
+    return {"state": (yield from accepted(new, run, "")).turn.state}
+
+
+def _told(session_id: str, result: Any) -> Steps[Any]:
+    """Return a result with its text, if that is the text of a node and stored only there."""
+    if result is None or "text_at" not in result:
+        return result
+    rows = (yield Statement(SESSION, (session_id,))).rows
+    if not rows or rows[0][1] is None:
+        return result
+    last = (rows[0][1] << NODE_BITS) + result["text_at"]
+    found = (yield Statement(NODES, (last - 1, last))).rows
+    return {**result, "text": plain(found[0][1]).get("text", "") if found else ""}
+
+
+def _known(new: NewTurn, row: tuple[Any, ...], now: Instant, token: str) -> Steps[Submitted]:
+    """Return a turn that was submitted before, or refuse another input under its id."""
+    if bytes(row[2] or b"")[:DIGEST_BYTES] != new.digest:
+        raise TurnInputConflict(new.scope.session_id, new.scope.id)
+    rows = (yield Statement(SESSION, (new.scope.session_id,))).rows
+    ours = row[-1] == token and row[-3] == 1  # done by us already; the answer was lost
+    fence = Fence(row[1], 1, new.scope) if ours else None
+    stirred = yield from has_words(new.scope.session_id)
+    return Submitted(turn_from(row), session_from(rows[0]), now, fence, stirred)
+
+
+def _is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[bool]:
+    """Return whether a writing stands: it is written as a whole, so its first part tells."""
+    for entry in writing.entries:
+        return (yield from recorded(fence, entry.key)) is not None
+    for place, _ in writing.nodes:
+        return (yield from _is_ours(fence, session, place))
+    return False
+
+
+def _is_ours(fence: Fence, session: SessionRecord, place: int) -> Steps[bool]:
+    rows = (yield Statement(_NODE, ((session.number << NODE_BITS) + place,))).rows
+    return bool(rows) and rows[0][0] == fence.run
+
+
+def _check_moved(fence: Fence, commit: TurnCommit) -> Steps[None]:
+    """Take a head that we have moved already; refuse one that another has."""
+    session = commit.session
+    rows = (yield Statement(SESSION, (session.id,))).rows
+    moved = bool(rows) and rows[0][1] == session.number and rows[0][2] >= commit.head
+    if not moved or not (yield from _is_ours(fence, session, commit.head)):
+        raise SessionMoved(session.id)

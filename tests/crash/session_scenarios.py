@@ -1,0 +1,242 @@
+"""Scenarios of crashes: sessions, their turns and queues, forks and deletions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pylash.durable import (
+    AppendEvent,
+    Fence,
+    HandleGrant,
+    JournalEntry,
+    NewTurn,
+    Policy,
+    Queued,
+    RunState,
+    SessionRecord,
+    TurnCommit,
+    TurnScope,
+    WaitOpening,
+    Writing,
+)
+from pylash.stores import SqlStore
+from pylash.values import encode
+from tests.crash.process_scenarios import ANN, asking, leased, members, started, subscribed
+from tests.crash.run_scenarios import NAME, OPEN, STEP
+from tests.crash.statements import W1, Scenario, tick
+
+S = "s1"
+HUGE = JournalEntry("huge", "tool", b"h", None, b"x" * 1_100_000, 1_100_000)
+WRITING = Writing(
+    entries=(STEP, HUGE),
+    nodes=((1, b"one"), (2, b"two")),
+    envs=(("e" * 64, b"env"),),
+    attachments=(("a" * 64, b"bytes"),),
+)
+
+
+class Mine(NamedTuple):
+    """A turn that is ours."""
+
+    fence: Fence
+    session: SessionRecord
+    run: int
+
+
+def asked(turn_id: str = "t1", text: bytes = b"hello") -> NewTurn:
+    return NewTurn(
+        scope=TurnScope(S, turn_id), digest=text.ljust(32), body=text, options={"model": "m"}
+    )
+
+
+async def turning(store: SqlStore, turn_id: str = "t1") -> Mine:
+    """Submit a turn that is ours."""
+    await members(store)
+    await tick()
+    got = await store.sessions.submit(asked(turn_id), "token", W1)
+    assert got.fence is not None
+    await tick()
+    return Mine(got.fence, got.session, got.turn.run)
+
+
+async def one_waits(store: SqlStore) -> Mine:
+    mine = await turning(store)
+    await store.sessions.submit(asked("t2"), "token 2", W1)
+    await tick()
+    return mine
+
+
+async def waiting(store: SqlStore) -> Mine:
+    mine = await one_waits(store)
+    await store.waits.open_for(mine.fence, OPEN, WaitOpening(name=NAME, title="Go?"))
+    assert await store.runs.park(mine.fence, 0)
+    return mine
+
+
+async def blocked(store: SqlStore) -> Mine:
+    mine = await turning(store)
+    await store.runs.block(mine.fence, "why")
+    return mine
+
+
+async def stirred(store: SqlStore) -> Mine:
+    """Queue words while a turn runs."""
+    mine = await turning(store)
+    for word in ("one", "two"):
+        await store.sessions.enqueue(S, word, {"said": word}, Policy.NOW)
+    return mine
+
+
+def commit_of(mine: Mine, *, settle: bool = True, fresh: bool = False) -> TurnCommit:
+    return TurnCommit(
+        session=mine.session,
+        writing=WRITING,
+        head=mine.session.head + 2,
+        calls=1,
+        usage={"tokens": 1},
+        state=RunState.COMPLETED,
+        result={"status": "completed"},
+        settle=settle,
+        fresh=fresh,
+    )
+
+
+async def written(store: SqlStore) -> Mine:
+    mine = await turning(store)
+    left = Writing(nodes=((1, b"old"), (2, b"old"), (3, b"old")))
+    await store.sessions.record(mine.fence, mine.session, left)
+    return mine
+
+
+async def in_a_process(store: SqlStore) -> Mine:
+    fence = await leased(store)
+    return Mine(fence, await store.sessions.open(S), fence.run)
+
+
+async def committed(store: SqlStore) -> SessionRecord:
+    mine = await turning(store)
+    await store.sessions.commit(mine.fence, commit_of(mine))
+    session = await store.sessions.get(S)
+    assert session is not None
+    return session
+
+
+async def forked(store: SqlStore) -> SessionRecord:
+    session = await committed(store)
+    await store.sessions.fork(session, "fork", 2, (1, 1))
+    return session
+
+
+async def full(store: SqlStore) -> Mine:
+    """Make a session with everything that a deletion removes."""
+    await committed(store)
+    mine = await turning(store, "t2")
+    left = Writing(nodes=((3, b"three"),), entries=(STEP,))
+    await store.sessions.record(mine.fence, mine.session, left)
+    await store.sessions.submit(asked("t3"), "token 3", W1)
+    await tick()
+    await store.waits.open_for(mine.fence, OPEN, WaitOpening(name=NAME, title="Go?"))
+    await store.sessions.enqueue(S, "k", "words", Policy.NOW)
+    await leased(store)
+    await store.processes.grant(HandleGrant(ANN, "p"))
+    return mine
+
+
+async def dead(store: SqlStore) -> Mine:
+    mine = await full(store)
+    await store.sessions._fence_off(S, 0)
+    return mine
+
+
+async def dead_and_shared(store: SqlStore) -> SessionRecord:
+    session = await forked(store)
+    await store.sessions._fence_off(S, 0)
+    return session
+
+
+async def emptied(store: SqlStore) -> Mine:
+    mine = await dead(store)
+    assert await store.sessions._delete_nodes(mine.session.number)
+    return mine
+
+
+async def waited_for(store: SqlStore) -> None:
+    """Make a session's row that has no number."""
+    await members(store)
+    await store.waits.open(WaitOpening(name=NAME, title="Early"))
+
+
+async def idle(store: SqlStore) -> None:
+    """End a turn of the session that a process can wake."""
+    await started(store)
+    await subscribed(store)
+    await tick()
+    await store.sessions.open(ANN.session_id)
+
+
+def heard(words: list[Queued]) -> Writing:
+    nodes = tuple((n, encode(word.body)) for n, word in enumerate(words, 1))
+    return Writing(entries=(STEP,), nodes=nodes)
+
+
+SESSION_SCENARIOS = {
+    "submit": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token", W1)),
+    "submit: anyone's": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token")),
+    "submit: held lane": Scenario(
+        turning, lambda s, _: s.sessions.submit(asked("t2"), "token", W1)
+    ),
+    "submit: without a number": Scenario(
+        waited_for, lambda s, _: s.sessions.submit(asked(), "token", W1)
+    ),
+    "submit: with words": Scenario(
+        stirred, lambda s, _: s.sessions.submit(asked("t2"), "token", W1)
+    ),
+    "submit: a deleted id": Scenario(
+        dead, lambda s, _: s.sessions.submit(asked("t2", b"other"), "token", W1)
+    ),
+    "open: session": Scenario(members, lambda s, _: s.sessions.open(S, {"model": "m"})),
+    "open: options": Scenario(committed, lambda s, _: s.sessions.open(S, {"model": "n"})),
+    "open: without a number": Scenario(waited_for, lambda s, _: s.sessions.open(S)),
+    "record: turn": Scenario(turning, lambda s, m: s.sessions.record(m.fence, m.session, WRITING)),
+    "commit": Scenario(turning, lambda s, m: s.sessions.commit(m.fence, commit_of(m))),
+    "commit: one waits": Scenario(one_waits, lambda s, m: s.sessions.commit(m.fence, commit_of(m))),
+    "commit: words": Scenario(stirred, lambda s, m: s.sessions.commit(m.fence, commit_of(m))),
+    "commit: fresh": Scenario(
+        written, lambda s, m: s.sessions.commit(m.fence, commit_of(m, fresh=True))
+    ),
+    "commit: in a process": Scenario(
+        in_a_process, lambda s, m: s.sessions.commit(m.fence, commit_of(m, settle=False))
+    ),
+    "_enqueue: idle": Scenario(
+        members, lambda s, _: s.sessions.enqueue(S, "k", "words", Policy.NEXT_TURN)
+    ),
+    "_enqueue: running": Scenario(
+        turning, lambda s, _: s.sessions.enqueue(S, "k", "words", Policy.NOW)
+    ),
+    "_enqueue: interrupt": Scenario(
+        waiting, lambda s, _: s.sessions.enqueue(S, "k", "words", Policy.INTERRUPT)
+    ),
+    # Who takes them again in another process reads the effect, and does not take.
+    "_take": Scenario(stirred, lambda s, m: s.sessions.take(m.fence, m.session, heard), same=False),
+    "_cancel": Scenario(waiting, lambda s, _: s.sessions.cancel(S, "why")),
+    "_cancel: blocked": Scenario(blocked, lambda s, _: s.sessions.cancel(S, "why")),
+    "_fork": Scenario(committed, lambda s, m: s.sessions.fork(m, "fork", 2, (1, 1))),
+    "_fork: of a fork": Scenario(
+        forked, lambda s, m: s.sessions.fork(m, "another", m.head, (1, 1))
+    ),
+    "_fence_off": Scenario(full, lambda s, _: s.sessions._fence_off(S, 0)),
+    "_fence_off: a fork": Scenario(forked, lambda s, _: s.sessions._fence_off("fork", 0)),
+    "_fence_off: waited for": Scenario(
+        waited_for, lambda s, _: s.sessions._fence_off(S, 0), same=False
+    ),
+    "_kept": Scenario(dead_and_shared, lambda s, m: s.sessions._kept(m.number)),
+    "_delete_nodes": Scenario(
+        dead, lambda s, m: s.sessions._delete_nodes(m.session.number), same=False
+    ),
+    "_forget_line": Scenario(emptied, lambda s, m: s.sessions._forget_line(m.session.number)),
+    "_forget_runs": Scenario(dead, lambda s, m: s.sessions._forget_runs([m.run])),
+    "put: attachment": Scenario(members, lambda s, _: s.attachments.put("a" * 64, b"bytes")),
+    "perform: wake of an idle session": Scenario(
+        idle, asking(AppendEvent("p", "alarm", "text", "k"))
+    ),
+}

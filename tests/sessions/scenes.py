@@ -1,0 +1,74 @@
+"""What tests of sessions share: conversations told as transcripts, waits, and apps that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pylash import Lash, OpenWait, Session, WorkerConfig
+from pylash.durable import TurnScope, scope_text
+from pylash.turn import Message
+from tests.backends import eventually
+from tests.turn.provider_rules import refusal
+from tests.turn.scenario import shown_message
+
+LIVE = WorkerConfig(park_after="1h")
+PARKING = WorkerConfig(park_after="1ms")
+
+
+async def transcript(session: Session) -> str:
+    """Return everything that was said in a session, a line a message."""
+    return told(await session.history())
+
+
+def told(messages: Sequence[Message]) -> str:
+    """Return messages as lines, after a look that every provider would take them."""
+    if messages:
+        assert refusal(list(messages)) is None
+    return "\n" + "".join(f"{shown_message(message)}\n" for message in messages)
+
+
+async def open_wait(app: Lash, number: int = 0, session_id: str | None = None) -> OpenWait:
+    """Return an open wait, once there are enough."""
+
+    async def look() -> OpenWait | None:
+        waits = await app.waits(session_id=session_id)
+        return waits[number] if len(waits) > number else None
+
+    found: OpenWait = await eventually(look)  # type: ignore[arg-type]
+    return found
+
+
+async def begin(session: Session, text: str, turn_id: str) -> None:
+    """Ask, and do not wait for the answer."""
+    async with session.stream(text, turn_id=turn_id):
+        """Leaving never cancels."""
+
+
+async def state_of(app: Lash, session: str, turn: str) -> str:
+    """Return where a turn stands in the store."""
+    text = _scope(session, turn)
+    states = await app.store.sessions.states([text])
+    return str(states[text][0]) if text in states else "unknown"
+
+
+async def comes_to(app: Lash, session: str, turn: str, state: str) -> None:
+    """Return once a turn stands as given."""
+
+    async def look() -> bool:
+        return await state_of(app, session, turn) == state
+
+    await eventually(look)
+
+
+async def effects_of(app: Lash, session: str, turn: str) -> list[Any]:
+    """Return what a turn recorded, in the order of its beginnings."""
+
+    record = await app.store.sessions.turn(TurnScope(session, turn))
+    assert record is not None
+    return await app.store.journal.timeline(record.run)
+
+
+def _scope(session: str, turn: str) -> str:
+
+    return scope_text(TurnScope(session, turn))

@@ -1,0 +1,271 @@
+"""Cancelling a turn: whatever it does, it ends with a transcript that any provider takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
+from pylash.testing import ScriptedModel, call, calls, kill, say
+from tests.backends import Backend
+from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait, state_of, transcript
+
+
+class Stage:
+    """An app that stops in its first model call, or in a tool, until it is let go."""
+
+    def __init__(self, url: str, where: str, config: WorkerConfig = LIVE) -> None:
+        self.where = where
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self.ended: list[str] = []
+        self.app = Lash(url, model=ScriptedModel(self._reply), worker=config)
+
+        @self.app.tool
+        async def work() -> str:
+            await self._stop("tool")
+            return "worked"
+
+        @self.app.tool
+        async def quick() -> str:
+            return "quick"
+
+    async def _reply(self, request: ModelRequest) -> Any:
+        if request.call_number == 0:
+            await self._stop("model")
+            return calls(say("I try."), call("quick"), call("work"))
+        return say("Done.")
+
+    async def _stop(self, here: str) -> None:
+        if here == self.where:
+            self.reached.set()
+            try:
+                await self.go.wait()
+            except asyncio.CancelledError:
+                self.ended.append(here)
+                raise
+
+
+async def test_a_turn_is_cancelled_in_its_model_call(backend: Backend) -> None:
+    stage = Stage(backend.url, "model")
+    async with stage.app:
+        session = stage.app.session("chat")
+        await begin(session, "go", "t1")
+        await stage.reached.wait()
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (result.status, result.error, result.code) == (
+            "cancelled",
+            "cancelled",
+            "turn_cancelled",
+        )
+        with pytest.raises(TurnFailed, match="'t1' was cancelled"):
+            _ = result.text
+        assert await transcript(session) == "\nuser       go\n"
+        assert stage.ended == ["model"]
+        stage.where = "nowhere"
+        assert (await session.turn("more", timeout="10s")).text == "Done."
+
+
+async def test_a_turn_is_cancelled_in_a_tool_and_keeps_what_is_known(memory: Backend) -> None:
+    stage = Stage(memory.url, "tool")
+    async with stage.app:
+        session = stage.app.session("chat")
+        async with session.stream("go", turn_id="t1") as stream:
+            async for event in stream:
+                if event.type == "tool_completed":
+                    break
+            await stage.reached.wait()
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  I try., i1.c0 quick(), i1.c1 work()"
+            "\ntool       i1.c0 quick: quick"
+            "\ntool       i1.c1 work error: No result: the turn was cancelled. It may have run.\n"
+        )
+        assert stage.ended == ["tool"]
+        assert (await session.turn("more", timeout="10s")).text == "Done."
+
+
+async def test_a_reason_is_the_error(memory: Backend) -> None:
+    stage = Stage(memory.url, "model")
+    async with stage.app:
+        session = stage.app.session("chat")
+        await begin(session, "go", "t1")
+        await stage.reached.wait()
+        await session.cancel("the shop is closed")
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (result.status, result.error) == ("cancelled", "the shop is closed")
+
+
+async def test_a_turn_is_cancelled_before_it_begins(durable: Backend) -> None:
+    """Nobody works yet: a client asks, and takes it back."""
+    async with Lash(durable.url, worker=None) as client:
+        session = client.session("chat")
+        await begin(session, "go", "t1")
+        await session.cancel()
+        assert await state_of(client, "chat", "t1") == "queued"
+    model = ScriptedModel([])
+    async with Lash(durable.url, model=model) as app:
+        session = app.session("chat")
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.status == "cancelled"
+        assert await transcript(session) == "\nuser       go\n"
+    assert model.requests == []
+
+
+async def test_a_cancel_ends_the_turn_that_runs_and_not_the_next(backend: Backend) -> None:
+    stage = Stage(backend.url, "model")
+    async with stage.app:
+        session = stage.app.session("chat")
+        await begin(session, "go", "t1")
+        await stage.reached.wait()
+        await begin(session, "then", "t2")
+        stage.where = "nowhere"
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert (await session.turn("then", turn_id="t2", timeout="10s")).status == "completed"
+
+
+async def test_cancelling_again_or_nothing_changes_nothing(memory: Backend) -> None:
+    stage = Stage(memory.url, "model")
+    async with stage.app:
+        session = stage.app.session("chat")
+        await session.cancel()
+        await begin(session, "go", "t1")
+        await stage.reached.wait()
+        async with asyncio.TaskGroup() as group:
+            for n in range(3):
+                group.create_task(session.cancel(f"reason {n}"))
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.status == "cancelled"
+        await session.cancel()
+        again = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (again.status, again.error) == (result.status, result.error)
+        stage.where = "nowhere"
+        assert (await session.turn("more", timeout="10s")).text == "Done."
+
+
+async def test_a_cancel_survives_a_death(durable: Backend) -> None:
+    first = Stage(durable.url, "tool")
+    await first.app.open()
+    await begin(first.app.session("chat"), "go", "t1")
+    await first.reached.wait()
+    async with Lash(durable.url, worker=None) as client:
+        dying = asyncio.ensure_future(kill(first.app))  # noqa: TID251 - it dies while we ask
+        await client.session("chat").cancel()
+        await dying
+    second = Stage(durable.url, "nowhere")
+    async with second.app:
+        session = second.app.session("chat")
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        await transcript(session)
+
+
+async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backend) -> None:
+    """They had left the queue, and no answer to them was recorded."""
+    asked = asyncio.Event()
+
+    async def dying(request: ModelRequest) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    first = Lash(durable.url, model=ScriptedModel(dying), worker=LIVE)
+    await first.open()
+    await first.session("chat").enqueue("hello")
+    await asked.wait()
+    await kill(first)
+    async with Lash(durable.url, worker=None) as client:
+        await client.session("chat").cancel()
+    async with Lash(durable.url, model=ScriptedModel(lambda _: say("Done."))) as app:
+        session = app.session("chat")
+        assert (await session.turn("more", timeout="10s")).text == "Done."
+        assert await transcript(session) == (
+            "\nuser       hello\nuser       more\nassistant  Done.\n"
+        )
+
+
+async def test_a_turn_that_pauses_before_it_asks_again_can_be_cancelled(memory: Backend) -> None:
+    from pylash.testing import fail  # noqa: PLC0415 - only here
+
+    app = Lash(memory.url, model=ScriptedModel([fail("Busy.", retryable=True)]), worker=PARKING)
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await comes_to(app, "chat", "t1", "waiting")
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+
+
+async def test_a_turn_that_cannot_be_replayed_is_blocked_until_it_is_cancelled(
+    durable: Backend,
+) -> None:
+    """Somebody changed what a call was recorded with."""
+    first = approving(durable.url)
+    async with first:
+        await begin(first.session("chat"), "go", "t1")
+        await comes_to(first, "chat", "t1", "waiting")
+        await tamper(first, "i1.llm")
+    async with approving(durable.url) as app:
+        session = app.session("chat")
+        await app.resolve((await open_wait(app)).key, True)
+        await comes_to(app, "chat", "t1", "blocked")
+        with pytest.raises(TurnBlocked, match="effect_replay_mismatch"):
+            await session.turn("go", turn_id="t1", timeout="50ms")
+        await begin(session, "more", "t2")
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.status == "cancelled"
+        assert (await session.turn("more", turn_id="t2", timeout="10s")).status == "completed"
+        assert await app.waits() == []
+        assert (await transcript(session)).startswith("\nuser       go\nuser       more\n")
+
+
+def approving(url: str) -> Lash:
+    def reply(request: ModelRequest) -> Any:
+        return call("pay") if request.messages[-1].text == "go" else say("Done.")
+
+    app = Lash(url, model=ScriptedModel(reply), worker=PARKING)
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    return app
+
+
+async def tamper(app: Lash, key: str) -> None:
+    """Change what an effect was recorded with."""
+    from pylash.stores import SqlStore  # noqa: PLC0415 - only here
+    from pylash.stores.sql import Port, Statement, Steps, operation  # noqa: PLC0415
+
+    class Vandal(Port):
+        @operation()
+        def change(self, key: str) -> Steps[None]:
+            yield Statement("update pylash_effects set hash = ? where key = ?", (b"x" * 32, key))
+
+    assert isinstance(app.store, SqlStore)
+    await Vandal(app.store.driver).change(key)
+
+
+async def test_a_call_whose_turn_it_was_not_has_not_run(memory: Backend) -> None:
+    begun = asyncio.Event()
+    app = Lash(memory.url, model=ScriptedModel([calls(call("hang"), call("hang"))]))
+
+    @app.tool(scheduling="serial")
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await begun.wait()
+        await session.cancel()
+        await session.turn("go", turn_id="t1", timeout="10s")
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 hang error: No result: the turn was cancelled. It may have run.",
+            "tool       i1.c1 hang error: Not run: the turn was cancelled.",
+        ]

@@ -1,0 +1,200 @@
+"""Environments: a turn goes on with what it began with, whatever is deployed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pylash import Lash, ModelRequest
+from pylash.testing import ScriptedModel, call, say
+from tests.backends import Backend
+from tests.sessions.scenes import PARKING, begin, comes_to, open_wait, transcript
+
+Declare = Callable[[Lash, list[str]], None]
+
+
+def reply(request: ModelRequest) -> Any:
+    """Look, then pay, then be content; in every turn."""
+    said = [message for message in request.messages if message.role == "tool"]
+    return (call("look", n=7), call("pay", cents=5), say("Done."))[len(said)]
+
+
+def first(app: Lash, ran: list[str]) -> None:
+    @app.tool
+    async def look(n: int) -> str:
+        """Look for an order."""
+        ran.append("look")
+        return f"order {n}"
+
+    pay(app, ran)
+
+
+def pay(app: Lash, ran: list[str]) -> None:
+    @app.tool(approval=True)
+    async def pay(cents: int) -> str:
+        """Pay."""
+        ran.append("pay")
+        return f"{cents} cents"
+
+
+def described(app: Lash, ran: list[str]) -> None:
+    @app.tool
+    async def look(n: int, deep: bool = False) -> str:
+        """Look very hard."""
+        ran.append("look")
+        return f"order {n}"
+
+    @app.tool(approval="another reason")
+    async def pay(cents: int, why: str = "") -> str:
+        """Pay money."""
+        ran.append("pay")
+        return f"{cents} cents"
+
+
+def without_look(app: Lash, ran: list[str]) -> None:
+    """The tool whose result is recorded is gone."""
+    pay(app, ran)
+
+
+def other_arguments(app: Lash, ran: list[str]) -> None:
+    """The tool whose result is recorded takes something else now."""
+
+    @app.tool
+    async def look(order: str) -> str:
+        raise AssertionError("it has run")
+
+    pay(app, ran)
+
+
+def asks_now(app: Lash, ran: list[str]) -> None:
+    """The tool whose result is recorded needs an approval now."""
+
+    @app.tool(approval=True)
+    async def look(n: int) -> str:
+        raise AssertionError("it has run")
+
+    pay(app, ran)
+
+
+def nothing(app: Lash, ran: list[str]) -> None:
+    """Every tool is gone."""
+
+
+def as_text(app: Lash, ran: list[str]) -> None:
+    """The same arguments are read as something else."""
+
+    @app.tool
+    async def look(n: float) -> str:
+        raise AssertionError("it has run")
+
+    @app.tool(approval=True)
+    async def pay(cents: float) -> str:
+        ran.append("pay")
+        return f"{cents:.0f} cents"
+
+
+EXPECTED = """
+user       go
+assistant  i1.c0 look(n=7)
+tool       i1.c0 look: order 7
+assistant  i2.c0 pay(cents=5)
+tool       i2.c0 pay: 5 cents
+assistant  Done.
+"""
+
+
+def made(url: str, declare: Declare, ran: list[str], **options: Any) -> tuple[Lash, ScriptedModel]:
+    model = ScriptedModel(reply)
+    app = Lash(url, model=model, worker=PARKING, **options)
+    declare(app, ran)
+    return app, model
+
+
+@pytest.mark.parametrize(
+    "declare", [first, described, without_look, other_arguments, asks_now, as_text]
+)
+async def test_a_deployment_does_not_disturb_a_turn_in_flight(
+    sqlite: Backend, declare: Declare
+) -> None:
+    ran: list[str] = []
+    before, _ = made(sqlite.url, first, ran, instructions="Old.")
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, model = made(sqlite.url, declare, ran, instructions="New.")
+    async with after:
+        session = after.session("chat")
+        wait = await open_wait(after)
+        assert (await after.resolve(wait.key, True)).status == "accepted"
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert await transcript(session) == EXPECTED
+    assert ran == ["look", "pay"]
+    (asked,) = model.requests
+    assert asked.messages[0].text == "Old."
+    assert [tool.description for tool in asked.tools] == ["Look for an order.", "Pay."]
+    assert [message.text for message in asked.messages if message.role == "tool"] == [
+        "order 7",
+        "5 cents",
+    ]
+
+
+async def test_the_next_turn_is_asked_with_what_was_deployed(durable: Backend) -> None:
+    for words in ("Old.", "New."):
+        model = ScriptedModel(lambda _: say("Yes."))
+        async with Lash(durable.url, model=model, instructions=words) as app:
+            await app.session("chat").turn("go", timeout="10s")
+        assert model.requests[0].messages[0].text == words
+
+
+async def test_a_tool_that_is_gone_when_it_is_to_run_is_told_to_be(sqlite: Backend) -> None:
+    ran: list[str] = []
+    before, _ = made(sqlite.url, first, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, _ = made(sqlite.url, nothing, ran)
+    async with after:
+        session = after.session("chat")
+        await after.resolve((await open_wait(after)).key, True)
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert "tool       i2.c0 pay error: There is no tool 'pay'" in await transcript(session)
+    assert ran == ["look"]
+
+
+async def test_a_session_whose_tool_is_gone_fails_clearly_and_its_turn_in_flight_does_not(
+    sqlite: Backend,
+) -> None:
+    ran: list[str] = []
+    before, _ = made(sqlite.url, first, ran)
+    async with before:
+        session = before.session("chat", tools=["look", "pay"])
+        await begin(session, "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+        await session.enqueue("then", when="next_turn")
+    after, _ = made(sqlite.url, without_look, ran)
+    async with after:
+        session = after.session("chat")
+        await after.resolve((await open_wait(after)).key, True)
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert (await transcript(session)).startswith(EXPECTED)
+
+
+async def test_a_call_that_was_refused_does_not_run_when_its_tool_appears(
+    sqlite: Backend,
+) -> None:
+    """The model was told that there is none, and has answered to that."""
+    ran: list[str] = []
+    before, _ = made(sqlite.url, without_look, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, model = made(sqlite.url, first, ran)
+    async with after:
+        session = after.session("chat")
+        await after.resolve((await open_wait(after)).key, True)
+        await session.turn("go", turn_id="t1", timeout="5s")
+        assert "look error: There is no tool 'look'" in await transcript(session)
+    assert ran == ["pay"]
+    assert "There is no tool" in model.requests[0].messages[-3].text

@@ -1,0 +1,249 @@
+"""The inline host: nothing is recorded, and everything else is as it is elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pylash import (
+    InlineHost,
+    Lash,
+    ModelRequest,
+    ProcessCancelled,
+    ProcessContext,
+    Retry,
+    ToolContext,
+)
+from pylash.testing import ScriptedModel, call, calls, say
+from tests.sessions.scenes import begin, open_wait, transcript
+
+
+def inline(model: Any) -> Lash:
+    return Lash("memory://", model=ScriptedModel(model), host=InlineHost())
+
+
+async def test_turns_with_tools_and_retries() -> None:
+    app = inline([calls(call("look", n=1), call("flaky")), say("Done."), say("Again.")])
+
+    @app.tool
+    def look(n: int) -> str:
+        return f"order {n}"
+
+    @app.tool(retry=Retry(2, delay="1ms"))
+    async def flaky(ctx: ToolContext[None]) -> str:
+        if ctx.attempt == 1:
+            raise OSError("away")
+        return "back"
+
+    async with app:
+        session = app.session("chat")
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert (await session.turn("more", timeout="10s")).text == "Again."
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  i1.c0 look(n=1), i1.c1 flaky()"
+            "\ntool       i1.c0 look: order 1"
+            "\ntool       i1.c1 flaky: back"
+            "\nassistant  Done."
+            "\nuser       more"
+            "\nassistant  Again.\n"
+        )
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_approval_is_answered_by_its_key(approved: bool) -> None:
+    app = inline([call("pay", cents=5), say("Done.")])
+
+    @app.tool(approval="money leaves")
+    async def pay(cents: int) -> str:
+        return f"paid {cents}"
+
+    async with app:
+        async with app.session("chat").stream("go") as stream:
+            async for event in stream:
+                if event.type == "wait_opened":
+                    outcome = await app.resolve(event.data["key"], approved)
+                    assert outcome.status == "accepted"
+        assert stream.result.text == "Done."
+        told = await transcript(app.session("chat"))
+        assert ("paid 5" if approved else "Not run: a person rejected it.") in told
+
+
+async def test_open_waits_are_listed() -> None:
+    app = inline([call("pay", cents=5), say("Done.")])
+
+    @app.tool(approval="money leaves")
+    async def pay(cents: int) -> str:
+        return f"paid {cents}"
+
+    async with app:
+        session = app.session("chat")
+        async with session.stream("go", turn_id="t1") as stream:
+            async for event in stream:
+                if event.type == "wait_opened":
+                    [wait] = await app.waits()
+                    assert (wait.kind, wait.title, wait.tool) == ("approval", "money leaves", "pay")
+                    assert wait.arguments == {"cents": 5}
+                    assert [one.key for one in await app.waits(session_id="chat")] == [wait.key]
+                    assert await app.waits(session_id="other") == []
+                    await app.resolve(wait.key, True)
+        assert await app.waits() == []
+
+
+async def test_an_outsider_gives_the_result() -> None:
+    app = inline([call("ask"), say("Done.")])
+
+    @app.tool
+    async def ask(ctx: ToolContext[None]) -> Any:
+        return ctx.defer()
+
+    async with app:
+        async with app.session("chat").stream("go") as stream:
+            async for event in stream:
+                if event.type == "wait_opened":
+                    await app.resolve(event.data["key"], "Monday")
+        assert "ask: Monday" in await transcript(app.session("chat"))
+
+
+async def test_subagents() -> None:
+    def reply(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        if request.messages[0].text == "Find sources.":
+            return say(last.text.upper())
+        if last.role == "user":
+            return calls(*(call("spawn_agent", agent="researcher", task=t) for t in "ab"))
+        return say(" ".join(m.text for m in request.messages if m.role == "tool"))
+
+    app = inline(reply)
+    app.agent("researcher", instructions="Find sources.", tools=[])
+    app.subagents("researcher")
+    async with app:
+        result = await app.session("chat").turn("go", timeout="10s")
+        assert result.text == "A B"
+        assert result.usage.requests == 4
+
+
+async def test_several_steps_of_one_process() -> None:
+    app = inline([say("Hello.")])
+
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.process
+    async def work(ctx: ProcessContext[None]) -> list[Any]:
+        first = await ctx.step(double, 1)
+        second = await ctx.step(double, first)
+        both = await ctx.gather(ctx.step(double, 5), ctx.step(double, 6))
+        asked = await ctx.session("chat").turn("hi")
+        last = await ctx.step(double, second)
+        return [first, second, both, asked.text, last]
+
+    async with app:
+        handle = await app.start(work)
+        assert await handle.result(timeout="10s") == [2, 4, [10, 12], "Hello.", 8]
+
+
+async def test_a_turn_is_cancelled() -> None:
+    begun = asyncio.Event()
+    app = inline([calls(call("hang"), call("quick"))])
+
+    @app.tool
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @app.tool
+    async def quick() -> str:
+        return "done"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await begun.wait()
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.status == "cancelled"
+        await transcript(session)
+
+
+@pytest.mark.parametrize("where", ["model", "approval"])
+async def test_a_turn_is_cancelled_wherever_it_is(where: str) -> None:
+    begun = asyncio.Event()
+
+    async def reply(_: ModelRequest) -> Any:
+        begun.set()
+        if where == "approval":
+            return call("pay")
+        return await asyncio.Event().wait()
+
+    app = inline(reply)
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await begun.wait()
+        if where == "approval":
+            await open_wait(app)
+        await session.cancel("enough")
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (result.status, result.error) == ("cancelled", "enough")
+        if where == "approval":
+            assert "Not run: the turn was cancelled." in await transcript(session)
+            assert await app.waits() == []
+
+
+async def test_a_process_is_cancelled_and_cleans_up() -> None:
+    app = inline([])
+    begun, cleaned = asyncio.Event(), []
+
+    async def clean() -> None:
+        cleaned.append(1)
+
+    @app.process
+    async def work(ctx: ProcessContext[None]) -> None:
+        try:
+            begun.set()
+            await ctx.sleep("1h")
+        finally:
+            await ctx.step(clean)
+
+    async with app:
+        handle = await app.start(work)
+        await begun.wait()
+        await handle.cancel()
+        with pytest.raises(ProcessCancelled):
+            await handle.result(timeout="10s")
+    assert cleaned == [1]
+
+
+async def test_words_for_now_are_heard() -> None:
+    app = inline(lambda r: say(f"Heard {r.messages[-1].text}.") if r.call_number else call("work"))
+
+    @app.tool
+    async def work() -> str:
+        await app.session("chat").enqueue("hurry", when="now")
+        return "worked"
+
+    async with app:
+        session = app.session("chat")
+        assert (await session.turn("go", timeout="10s")).text == "Heard hurry."
+
+
+async def test_a_timeout_of_an_approval() -> None:
+    app = inline([call("pay"), say("Done.")])
+
+    @app.tool(approval=True, approval_timeout="20ms")
+    async def pay() -> str:
+        return "paid"
+
+    async with app:
+        session = app.session("chat")
+        assert (await session.turn("go", timeout="10s")).text == "Done."
+        assert "nobody approved it in time" in await transcript(session)

@@ -1,0 +1,356 @@
+"""The queue: words for a session that is busy, asleep or waiting; from people and from processes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pylash import ArgumentsInvalid, Lash, ModelRequest, ProcessContext, WorkerConfig
+from pylash.testing import ScriptedModel, call, kill, say
+from tests.backends import Backend, eventually
+from tests.sessions.scenes import LIVE, PARKING, begin, open_wait, transcript
+
+
+def echo(request: ModelRequest) -> Any:
+    return say(f"I heard {request.messages[-1].text}.")
+
+
+class Busy:
+    """An app whose first turn is in a tool until it is let go."""
+
+    def __init__(self, url: str, config: WorkerConfig = LIVE) -> None:
+        self.inside, self.go = asyncio.Event(), asyncio.Event()
+        self.model = ScriptedModel(self._reply)
+        self.app = Lash(url, model=self.model, worker=config)
+
+        @self.app.tool
+        async def work() -> str:
+            self.inside.set()
+            await self.go.wait()
+            return "worked"
+
+    def _reply(self, request: ModelRequest) -> Any:
+        return call("work") if request.call_number == 0 else say(f"Reply {request.call_number}.")
+
+
+async def shows(session: Any, expected: str) -> None:
+    """Return once a session's transcript is as expected."""
+
+    async def look() -> bool:
+        return await transcript(session) == expected
+
+    try:
+        await eventually(look)
+    except TimeoutError:
+        assert await transcript(session) == expected
+
+
+@pytest.mark.parametrize("when", ["next_turn", "now", "interrupt"])
+async def test_an_idle_session_begins_a_turn(backend: Backend, when: Any) -> None:
+    app = Lash(backend.url, model=ScriptedModel(echo))
+    async with app:
+        session = app.session("chat")
+        await session.enqueue("hello", when=when)
+        await shows(session, "\nuser       hello\nassistant  I heard hello.\n")
+
+
+async def test_words_for_now_come_after_the_results_of_the_open_batch(memory: Backend) -> None:
+    busy = Busy(memory.url)
+    async with busy.app:
+        session = busy.app.session("chat")
+        await begin(session, "go", "t1")
+        await busy.inside.wait()
+        await session.enqueue("hurry", when="now")
+        busy.go.set()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Reply 1."
+        await shows(
+            session,
+            "\nuser       go"
+            "\nassistant  i1.c0 work()"
+            "\ntool       i1.c0 work: worked"
+            "\nuser       hurry"
+            "\nassistant  Reply 1.\n",
+        )
+
+
+async def test_words_for_the_next_turn_wait_for_it(memory: Backend) -> None:
+    busy = Busy(memory.url)
+    async with busy.app:
+        session = busy.app.session("chat")
+        await begin(session, "go", "t1")
+        await busy.inside.wait()
+        await session.enqueue("and then")
+        await session.enqueue("and also")
+        busy.go.set()
+        await shows(
+            session,
+            "\nuser       go"
+            "\nassistant  i1.c0 work()"
+            "\ntool       i1.c0 work: worked"
+            "\nassistant  Reply 1."
+            "\nuser       and then"
+            "\nuser       and also"
+            "\nassistant  Reply 2.\n",
+        )
+
+
+async def test_words_for_the_next_turn_are_heard_by_one_that_is_asked_for(
+    backend: Backend,
+) -> None:
+    busy = Busy(backend.url)
+    async with busy.app, asyncio.TaskGroup() as group:
+        session = busy.app.session("chat")
+        await begin(session, "go", "t1")
+        await busy.inside.wait()
+        following = group.create_task(session.turn("next", turn_id="t2", timeout="10s"))
+        await session.enqueue("by the way")
+        await session.enqueue("hurry", when="now")
+        busy.go.set()
+        assert (await following).text == "Reply 2."
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 work: worked",
+            "user       hurry",
+            "assistant  Reply 1.",
+            "user       next",
+            "user       by the way",
+            "assistant  Reply 2.",
+        ]
+
+
+async def test_words_that_come_during_the_last_answer_begin_a_turn(memory: Backend) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def model(request: ModelRequest) -> Any:
+        if request.call_number == 0:
+            asked.set()
+            await go.wait()
+        return say(f"Reply {request.call_number}.")
+
+    app = Lash(memory.url, model=ScriptedModel(model))
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await asked.wait()
+        await session.enqueue("wait", when="now")
+        await session.enqueue("stop", when="interrupt")
+        go.set()
+        await shows(
+            session,
+            "\nuser       go\nassistant  Reply 0.\nuser       wait\nuser       stop"
+            "\nassistant  Reply 1.\n",
+        )
+
+
+async def test_the_same_key_is_the_same_words(backend: Backend) -> None:
+    busy = Busy(backend.url)
+    async with busy.app:
+        session = busy.app.session("chat")
+        await begin(session, "go", "t1")
+        await busy.inside.wait()
+        for _ in range(3):
+            await session.enqueue("once", when="now", key="k")
+        busy.go.set()
+        await session.turn("go", turn_id="t1", timeout="10s")
+        assert (await transcript(session)).count("once") == 1
+
+
+async def test_a_word_that_means_nothing_is_refused() -> None:
+    async with Lash("memory://", model=ScriptedModel(echo)) as app:
+        with pytest.raises(ArgumentsInvalid, match="when='later' is none of next_turn, now"):
+            await app.session("chat").enqueue("hi", when="later")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
+async def test_words_for_now_do_not_answer_for_a_person(
+    memory: Backend, config: WorkerConfig
+) -> None:
+    app = Lash(memory.url, model=ScriptedModel([call("pay"), say("Done.")]), worker=config)
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        wait = await open_wait(app)
+        await session.enqueue("hurry", when="now")
+        assert [one.key for one in await app.waits()] == [wait.key]
+        await app.resolve(wait.key, True)
+        await session.turn("go", turn_id="t1", timeout="10s")
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 pay: paid",
+            "user       hurry",
+            "assistant  Done.",
+        ]
+
+
+async def test_an_interrupt_before_the_question_takes_its_place_too(backend: Backend) -> None:
+    """It came while the model was thinking of asking."""
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def model(request: ModelRequest) -> Any:
+        if request.call_number == 0:
+            asked.set()
+            await go.wait()
+            return call("pay")
+        return say("Done.")
+
+    app = Lash(backend.url, model=ScriptedModel(model))
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await asked.wait()
+        await session.enqueue("Never mind.", when="interrupt")
+        go.set()
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 pay error: Not run: superseded by a new message.",
+            "user       Never mind.",
+            "assistant  Done.",
+        ]
+
+
+# --- wakes ---
+
+
+async def test_a_process_wakes_the_session_it_was_started_for(memory: Backend) -> None:
+    app = Lash(memory.url, model=ScriptedModel(echo))
+
+    @app.process
+    async def report(ctx: ProcessContext[None], day: str) -> None:
+        await ctx.wake(f"{day} is ready")
+
+    async with app:
+        await app.start(report.options(wake="chat"), day="Monday")
+        await shows(
+            app.session("chat"),
+            "\nwake       Monday is ready\nassistant  I heard Monday is ready.\n",
+        )
+
+
+async def test_a_wake_joins_the_turn_that_runs(backend: Backend) -> None:
+    busy = Busy(backend.url)
+
+    @busy.app.process
+    async def report(ctx: ProcessContext[None]) -> None:
+        await ctx.wake("ready")
+
+    async with busy.app:
+        session = busy.app.session("chat")
+        await begin(session, "go", "t1")
+        await busy.inside.wait()
+        await (await busy.app.start(report.options(wake="chat"))).result(timeout="10s")
+        busy.go.set()
+        await session.turn("go", turn_id="t1", timeout="10s")
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 work: worked",
+            "wake       ready",
+            "assistant  Reply 1.",
+        ]
+
+
+async def test_wakes_of_many_are_heard_once_each(backend: Backend) -> None:
+    app = Lash(backend.url, model=ScriptedModel(lambda _: say("Noted.")))
+
+    @app.process
+    async def report(ctx: ProcessContext[None], n: int) -> None:
+        await ctx.wake(f"ready {n:02}")
+
+    async with app:
+        session = app.session("chat")
+        for n in range(10):
+            await app.start(report.options(wake="chat"), n=n)
+
+        async def all_heard() -> bool:
+            return (await transcript(session)).count("wake ") == 10
+
+        await eventually(all_heard)
+        words = [
+            line.split()[-1] for line in (await transcript(session)).splitlines() if "wake" in line
+        ]
+        assert sorted(words) == [f"{n:02}" for n in range(10)]
+
+
+async def test_after_twenty_turns_without_a_person_one_must_speak(memory: Backend) -> None:
+    """Every answer to a wake makes the process wake again."""
+    heard = asyncio.Event()
+    count = 0
+
+    def model(request: ModelRequest) -> Any:
+        nonlocal count
+        count += 1
+        heard.set()
+        return say("Again.")
+
+    app = Lash(memory.url, model=ScriptedModel(model))
+
+    @app.process
+    async def nag(ctx: ProcessContext[None]) -> None:
+        for n in range(1000):
+            await ctx.wake(f"nag {n}")
+            await ctx.wait_signal("again")
+
+    async with app:
+        session = app.session("chat")
+        handle = await app.start(nag.options(wake="chat", id="nag"))
+        for turn in range(1, 21):
+
+            async def answered(turn: int = turn) -> bool:
+                return (await transcript(session)).count("assistant") == turn
+
+            await eventually(answered)
+            await handle.signal("again")
+        await asyncio.sleep(0.1)
+        assert count == 20
+        assert (await session.turn("I am here.", timeout="10s")).text == "Again."
+        shown = (await transcript(session)).splitlines()
+        assert shown[-3:] == ["user       I am here.", "wake       nag 20", "assistant  Again."]
+
+
+async def test_what_was_queued_survives_a_death(durable: Backend) -> None:
+    first = Busy(durable.url)
+    await first.app.open()
+    await begin(first.app.session("chat"), "go", "t1")
+    await first.inside.wait()
+    await first.app.session("chat").enqueue("hurry", when="now")
+    await kill(first.app)
+    second = Busy(durable.url)
+    second.go.set()
+    async with second.app:
+        session = second.app.session("chat")
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Reply 1."
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 work: worked",
+            "user       hurry",
+            "assistant  Reply 1.",
+        ]
+
+
+async def test_what_was_heard_is_heard_once_after_a_death(durable: Backend) -> None:
+    """It dies in the model call that has heard it."""
+    asked = asyncio.Event()
+
+    async def dying(request: ModelRequest) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    first = Lash(durable.url, model=ScriptedModel(dying), worker=LIVE)
+    await first.open()
+    await first.session("chat").enqueue("hello")
+    await asked.wait()
+    await first.session("chat").enqueue("later", when="now")
+    await kill(first)
+    async with Lash(durable.url, model=ScriptedModel(echo)) as app:
+        await shows(
+            app.session("chat"),
+            "\nuser       hello\nassistant  I heard hello."
+            "\nuser       later\nassistant  I heard later.\n",
+        )

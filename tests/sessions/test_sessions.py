@@ -1,0 +1,228 @@
+"""Sessions: looked back at, forked, deleted, opened with other options."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pylash import (
+    Attachment,
+    Lash,
+    ModelRequest,
+    SessionExists,
+    SessionIdInvalid,
+    SessionUnknown,
+    Text,
+    TurnFailed,
+    TurnUnknown,
+    Usage,
+)
+from pylash.testing import ScriptedModel, call, say
+from tests.backends import Backend, eventually
+from tests.sessions.scenes import begin, open_wait, transcript
+
+
+def echo(request: ModelRequest) -> Any:
+    return say(f"{len(request.messages)}: {request.messages[-1].text}")
+
+
+def app_of(backend: Backend) -> Lash:
+    return Lash(backend.url, model=ScriptedModel(echo))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\0b", 7, None])
+async def test_a_session_needs_a_name(name: Any) -> None:
+    async with Lash("memory://") as app:
+        with pytest.raises(SessionIdInvalid):
+            app.session(name)
+        await app.session("ok").enqueue("hi")
+        with pytest.raises(SessionIdInvalid):
+            await app.session("ok").fork(name)
+
+
+async def test_a_session_nobody_used_is_empty(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        session = app.session("new")
+        assert await session.history() == []
+        assert await session.usage() == Usage()
+        assert (await session.delete()).turns == 0
+        with pytest.raises(SessionUnknown):
+            await session.fork("copy")
+
+
+async def test_a_history_that_two_read_at_once_is_told_once(durable: Backend) -> None:
+    async with app_of(durable) as writer, app_of(durable) as reader:
+        for n in range(5):
+            await writer.session("chat").turn(str(n), timeout="10s")
+            async with asyncio.TaskGroup() as group:
+                reads = [group.create_task(reader.session("chat").history()) for _ in range(3)]
+            assert [len(read.result()) for read in reads] == [2 * n + 2] * 3
+
+
+async def test_a_fork_begins_with_what_was_said_and_goes_its_own_way(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        session = app.session("chat")
+        await session.turn("one", turn_id="t1", timeout="10s")
+        await session.turn("two", turn_id="t2", timeout="10s")
+        early = await session.fork("early", at="t1")
+        whole = await session.fork("whole")
+        assert (await early.turn("else", timeout="10s")).text == "3: else"
+        assert (await whole.turn("more", timeout="10s")).text == "5: more"
+        deeper = await early.fork("deeper")
+        assert (await deeper.turn("deep", timeout="10s")).text == "5: deep"
+        assert await transcript(deeper) == (
+            "\nuser       one"
+            "\nassistant  1: one"
+            "\nuser       else"
+            "\nassistant  3: else"
+            "\nuser       deep"
+            "\nassistant  5: deep\n"
+        )
+        assert len(await session.history()) == 4
+        assert len(await early.history()) == 4
+        with pytest.raises(TurnUnknown):
+            await session.fork("never", at="t9")
+        with pytest.raises(SessionExists):
+            await session.fork("early")
+
+
+async def test_a_fork_of_a_fork_begins_at_any_turn_of_its_path(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        session = app.session("chat")
+        for turn in ("t1", "t2", "t3"):
+            await session.turn(turn, turn_id=turn, timeout="10s")
+        fork = await session.fork("fork", at="t2")
+        await fork.turn("t4", turn_id="t4", timeout="10s")
+        deeper = await fork.fork("deeper")
+        await deeper.turn("again", turn_id="t1", timeout="10s")
+        for at, length in (("t2", 4), ("t4", 6)):
+            made = await deeper.fork(f"at {at}", at=at)
+            assert len(await made.history()) == length
+            assert (await made.turn("more", timeout="10s")).text == f"{length + 1}: more"
+        # Its own turn of a name comes later than one that it began with.
+        assert len(await (await deeper.fork("own", at="t1")).history()) == 8
+        assert len(await (await fork.fork("first", at="t1")).history()) == 2
+        with pytest.raises(TurnUnknown):
+            await fork.fork("never", at="t3")  # after it left
+        await session.delete()
+        with pytest.raises(TurnUnknown):
+            await fork.fork("gone", at="t1")
+        assert len(await (await fork.fork("last", at="t4")).history()) == 6
+
+
+async def test_a_fork_outlives_its_origin(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        session = app.session("chat")
+        await session.turn("one", timeout="10s")
+        fork = await session.fork("fork")
+        await session.delete()
+        assert await session.history() == []
+        assert (await fork.turn("two", timeout="10s")).text == "3: two"
+
+
+async def test_a_script_goes_on_in_a_fork() -> None:
+    script = [say("zero"), say("one"), say("two")]
+    async with Lash("memory://", model=ScriptedModel(script)) as app:
+        session = app.session("chat")
+        await session.turn("a", turn_id="t1")
+        await session.turn("b", turn_id="t2")
+        assert (await (await session.fork("f1", at="t1")).turn("c")).text == "one"
+        assert (await (await session.fork("f2")).turn("c")).text == "two"
+
+
+async def test_a_deleted_session_begins_anew(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        session = app.session("chat")
+        await session.turn("one", turn_id="t1", timeout="10s")
+        await session.turn("two", turn_id="t2", timeout="10s")
+        report = await session.delete()
+        assert (report.turns, report.messages) == (2, 4)
+        assert await session.history() == []
+        assert await session.usage() == Usage()
+        assert (await session.turn("else", turn_id="t1", timeout="10s")).text == "1: else"
+        assert len(await session.history()) == 2
+
+
+async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
+    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Done.")]))
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await begin(session, "then", "t2")
+        wait = await open_wait(app)
+
+        async def waiting() -> str:
+            return (await session.turn("go", turn_id="t1", timeout="10s")).status
+
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(waiting())
+            await asyncio.sleep(0.01)
+            report = await session.delete()
+            assert await first == "cancelled"
+        assert report.waits == 1
+        assert await app.waits() == []
+        assert (await app.resolve(wait.key, True)).status == "unknown_or_revoked"
+        again = app.session("chat")
+        await begin(again, "go", "t1")
+        fresh = await open_wait(app)
+        assert fresh.key != wait.key
+        assert (await app.resolve(fresh.key, True)).status == "accepted"
+        assert (await again.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+
+
+async def test_other_options_hold_from_the_next_turn(backend: Backend) -> None:
+    model = ScriptedModel(echo)
+    app = Lash(backend.url, model=model, instructions="App.")
+    app.model("fast", ScriptedModel([say("x"), say("Fast.")]))
+    async with app:
+        await app.session("chat", instructions="Be kind.").turn("one", timeout="10s")
+        await app.session("chat", model="fast").turn("two", timeout="10s")
+        await app.session("chat").turn("three", timeout="10s")
+        shown = await transcript(app.session("chat"))
+    system = [r.messages[0].text for r in model.requests]
+    assert system == ["Be kind.", "App."]
+    assert "assistant  Fast." in shown
+
+
+async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> None:
+    model = ScriptedModel(lambda _: say("Seen."))
+    picture = Attachment(b"\x89PNG", "image/png", "a.png")
+    async with Lash(backend.url, model=model) as app:
+        session = app.session("chat")
+        for turn in ("t1", "t2"):
+            await session.turn([Text("Look."), picture], turn_id=turn, timeout="10s")
+        await session.turn([Text("Look."), picture], turn_id="t1", timeout="10s")
+        (first, *_) = await session.history()
+        stored: Any = first
+        assert stored.parts[1].data == b""
+        assert stored.parts[1].ref is not None
+        assert await app.store.attachments.get(stored.parts[1].ref) == b"\x89PNG"
+        await session.enqueue([Text("And."), picture])
+        await eventually(lambda: asyncio.sleep(0, len(model.requests) == 3))
+    sent = [
+        [
+            p.data
+            for m in r.messages
+            if m.role == "user"
+            for p in m.parts
+            if isinstance(p, Attachment)
+        ]
+        for r in model.requests
+    ]
+    assert sent == [[b"\x89PNG"] * n for n in (1, 2, 3)]
+
+
+async def test_an_attachment_that_is_gone_fails_the_turn_clearly() -> None:
+    async with Lash("memory://", model=ScriptedModel([say("Seen.")])) as app:
+        missing = Attachment(media_type="image/png", ref="ab12", size=3)
+        result = await app.session("chat").turn([missing], timeout="10s")
+        assert (result.status, result.code) == ("failed", "attachment_resolution_failed")
+        with pytest.raises(TurnFailed, match="ab12"):
+            _ = result.text
