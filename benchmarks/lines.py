@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.measures import Measure
+from benchmarks.written import CAN_COUNT_BYTES
 
 QUICKER: Final = 5
 """By how much the work is divided for ``--quick`` and to warm up."""
@@ -26,7 +27,8 @@ OWN: Final = "its own"
 class Load:
     """The work of one round: ``steps`` in each of ``scopes``, which run at the same time.
 
-    For D2 these are starts of callers; for F samples beside so many parked processes.
+    For D2 these are starts of callers; for F samples beside so many parked processes; for I to L
+    samples after so many turns.
     """
 
     scopes: int
@@ -56,7 +58,8 @@ class Line:
     task: str
     load: Load
     role: str = ""
-    """Others are compared with ``raw``, ``dbos`` and ``restate``; targets judge ``pylash``."""
+    """Others are compared with ``raw``, ``dbos`` and ``restate``; targets judge ``pylash``, which
+    is compared with the agent frameworks, too."""
     quick: Load | None = None
     """The load of a quick run, if it is not a fraction."""
     in_quick: bool = True
@@ -67,6 +70,16 @@ class Line:
         return {"postgres": "PostgreSQL", "own": OWN}.get(self.store, "SQLite")
 
     @property
+    def before(self) -> int | None:
+        """How many turns came before, where agents are measured."""
+        return self.load.scopes if self.measure.of_agents else None
+
+    @property
+    def group(self) -> str:
+        """What this line shares with those it is compared with."""
+        return self.database if self.before is None else f"after {self.before}"
+
+    @property
     def child(self) -> str:
         """The name of the process that measures it."""
         return f"{self.contender}-{self.store}"
@@ -74,8 +87,9 @@ class Line:
 
 def lines_of(measures: set[Measure], *, quick: bool) -> Iterator[Line]:
     """Return the lines of some measures, in the order in which they are measured."""
-    lines = (*STEP_LINES, *PROCESS_LINES)
-    return (line for line in lines if line.measure in measures and (line.in_quick or not quick))
+    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES)
+    wanted = measures if CAN_COUNT_BYTES else measures - {Measure.TURN_BYTES}
+    return (line for line in lines if line.measure in wanted and (line.in_quick or not quick))
 
 
 ONE_BY_ONE: Final = Load(1, 1_000)
@@ -179,4 +193,34 @@ PROCESS_LINES: Final = (
     Line(_H, "pylash-parked", "postgres", "pylash", "replay", REPLAYED, "pylash", REPLAYED),
     Line(_H, "dbos", "postgres", DBOS_POLLS, "replay", REPLAYED_LESS, "dbos", in_quick=False),
     Line(_H, "restate", "own", "Restate", "replay", REPLAYED, "restate", Load(1, 1_000)),
+)
+
+PYDANTIC, PYDANTIC_DBOS = "pydantic-ai", "pydantic-ai-dbos"
+LANGGRAPH, OPENAI = "langgraph", "openai-agents"
+FRAMEWORKS: Final = (PYDANTIC, PYDANTIC_DBOS, LANGGRAPH, OPENAI)
+"""The roles of the peers that pylash's agents are compared with."""
+
+_AGENTS: Final = (
+    ("pylash-agent", "pylash", "pylash"),
+    ("pydantic-agent", "pydantic-ai, a row a session", PYDANTIC),
+    ("pydantic-dbos-agent", "pydantic-ai with DBOS", PYDANTIC_DBOS),
+    ("langgraph-agent", "LangGraph, SQLite saver", LANGGRAPH),
+    ("openai-agent", "OpenAI Agents, session", OPENAI),
+)
+
+
+def _agents(measure: Measure, task: str, *loads: Load) -> Iterator[Line]:
+    """Return the lines of an agent measure: all contenders with one load after another."""
+    for load in loads:
+        for contender, label, role in _AGENTS:
+            yield Line(measure, contender, "sqlite", label, task, load, role)
+
+
+AGENT_LINES: Final = (
+    *_agents(Measure.TURN, "turns", Load(0, 30), Load(100, 15), Load(500, 8)),
+    *_agents(Measure.TURN_BYTES, "turn_bytes", Load(0, 40), Load(100, 20), Load(500, 10)),
+    *_agents(Measure.TURN_COMMITS, "turn_commits", Load(0, 20), Load(100, 10), Load(500, 5)),
+    *_agents(Measure.PARALLEL_TOOLS, "parallel_tools", Load(0, 6)),
+    *_agents(Measure.APPROVAL, "approval", Load(0, 20)),
+    *_agents(Measure.BARE_TURN, "bare", Load(0, 30)),
 )

@@ -27,6 +27,12 @@ class Measure(Enum):
     PARKED_START = "F3"
     RECOVERY = "G"
     REPLAY = "H"
+    TURN = "I1"
+    TURN_BYTES = "I2"
+    TURN_COMMITS = "I3"
+    PARALLEL_TOOLS = "J"
+    APPROVAL = "K"
+    BARE_TURN = "L"
 
     @property
     def about(self) -> About:
@@ -36,7 +42,12 @@ class Measure(Enum):
     @property
     def of_processes(self) -> bool:
         """Whether whole processes are measured: a raw database has none to compare with."""
-        return self.value > Measure.WAKE.value
+        return Measure.WAKE.value < self.value <= Measure.REPLAY.value
+
+    @property
+    def of_agents(self) -> bool:
+        """Whether agents are measured, which are compared with agent frameworks."""
+        return self.value > Measure.REPLAY.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +140,33 @@ _ABOUT: Final = {
         pooled=True,
         rounds=1,
         warms_up=False,
+    ),
+    Measure.TURN: About(
+        "I1. A turn with one tool call, after so many turns (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
+        seconds=120,
+    ),
+    Measure.TURN_BYTES: About(
+        "I2. What such a turn writes (KB)", "KB", rounds=1, warms_up=False, seconds=120
+    ),
+    Measure.TURN_COMMITS: About(
+        "I3. Commits of such a turn", "commits", rounds=1, warms_up=False, seconds=120
+    ),
+    Measure.PARALLEL_TOOLS: About(
+        "J. 20 tool calls of 50 ms each, from the reply to the next model call (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
+    ),
+    Measure.APPROVAL: About(
+        "K. From an approval to the start of the tool that waited for it (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
+    ),
+    Measure.BARE_TURN: About(
+        "L. A first turn of which nothing is stored (ms)", "ms", pooled=True, rounds=3
     ),
 }

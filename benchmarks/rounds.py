@@ -122,7 +122,7 @@ async def _measure(run: Run, children: dict[str, Child], line: Line, load: Load,
         return
     run.values.setdefault(line, []).append(values)
     shown = f"{statistics.median(values):,.1f} {line.measure.about.unit}"
-    say(f"{when:>7}  {line.measure.value:<2}  {line.database:<10}  {line.label:<30}{shown:>18}")
+    say(f"{when:>7}  {line.measure.value:<2}  {line.group:<10}  {line.label:<30}{shown:>18}")
 
 
 def say(text: str) -> None:

@@ -4,7 +4,8 @@ Rule 1. A rate is the median of its rounds. A ratio of rates is the median of th
         because what was measured in the same minute compares best.
 Rule 2. Latencies are pooled over the rounds; with fewer than a hundred of them p99 is the largest.
 Rule 3. A ratio to a peer says how many times better, for rates, times and latencies alike. A peer
-        with its own storage stands beside every database.
+        with its own storage stands beside every database. Agents are compared after as many
+        turns.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from benchmarks.lines import OWN, Line
+from benchmarks.lines import FRAMEWORKS, OWN, Line
 from benchmarks.measures import Measure
 from benchmarks.rounds import Run
 
-ROLES: Final = ("raw", "dbos", "restate")
+ROLES: Final = ("raw", "dbos", "restate", *FRAMEWORKS)
 """Who others are compared with."""
 
 
@@ -35,6 +36,10 @@ class Score:
     high: float
     p99: float | None
     ratios: dict[str, float]
+    of_pylash: float | None = None
+    """For agents: how many times as much as pylash."""
+    stored: float | None = None
+    """For a turn of which nothing is stored: how many times as long the stored one takes."""
 
 
 def scores(run: Run) -> list[Score]:
@@ -43,14 +48,17 @@ def scores(run: Run) -> list[Score]:
 
 
 def among(
-    found: list[Score], role: str, measure: Measure, database: str, parked: int | None = None
+    found: list[Score], role: str, measure: Measure, database: str, scopes: int | None = None
 ) -> Score | None:
-    """Return the score with a role in a measure on a database, if it was measured."""
+    """Return the score with a role in a measure on a database, if it was measured.
+
+    ``scopes`` tells lines apart that differ in how many are parked, or how many turns came before.
+    """
     for score in found:
         line = score.line
         if (line.role, line.measure, line.database) != (role, measure, database):
             continue
-        if parked is None or parked == line.load.scopes:
+        if scopes is None or scopes == line.load.scopes:
             return score
     return None
 
@@ -69,6 +77,8 @@ def _score(run: Run, line: Line) -> Score:
         high=pooled[-1],
         p99=p99 if line.measure.about.pooled else None,
         ratios={role: ratio for role, ratio in ratios.items() if ratio is not None},
+        of_pylash=_of_pylash(run, line),
+        stored=_stored(run, line),
     )
 
 
@@ -85,9 +95,26 @@ def _ratio(run: Run, line: Line, role: str) -> float | None:
     return times if about.more_is_better else 1 / times
 
 
+def _of_pylash(run: Run, line: Line) -> float | None:
+    """Return how many times as much a line of an agent measure comes to as pylash's."""
+    times = _ratio(run, line, "pylash") if line.measure.of_agents else None
+    return None if times is None else 1 / times
+
+
+def _stored(run: Run, line: Line) -> float | None:
+    """Return how many times as long the same turn takes when it is stored."""
+    if line.measure is not Measure.BARE_TURN:
+        return None
+    for other in run.values:
+        if (other.child, other.measure, other.before) == (line.child, Measure.TURN, line.before):
+            mine, its = run.values[line], run.values[other]
+            return statistics.median(chain(*its)) / statistics.median(chain(*mine))
+    return None
+
+
 def _beside(run: Run, line: Line, role: str) -> Line | None:
     for other in run.values:
-        if (other.role, other.measure) != (role, line.measure):
+        if (other.role, other.measure, other.before) != (role, line.measure, line.before):
             continue
         if other.database in {line.database, OWN}:
             return other
@@ -111,5 +138,9 @@ def as_json(score: Score) -> dict[str, Any]:
         "of_raw": score.ratios.get("raw"),
         "times_dbos": score.ratios.get("dbos"),
         "times_restate": score.ratios.get("restate"),
+        "turns_before": line.before,
+        "times_frameworks": {role: score.ratios.get(role) for role in FRAMEWORKS},
+        "of_pylash": score.of_pylash,
+        "stored": score.stored,
         "values": score.values,
     }

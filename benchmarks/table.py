@@ -15,7 +15,9 @@ _NOTES: Final = """\
 Medians of the rounds, which all contenders took in turn. Load: runs x steps a round, callers x
 starts in D2; where samples are pooled, their number; p99 of fewer than 100 is the largest.
 of raw: share of the same database's raw commits.  x DBOS, x Restate: times better than these.
-C: waiter and resolver share a process.  G: less than 1,000 processes are scaled to 1,000."""
+C: waiter and resolver share a process.  G: less than 1,000 processes are scaled to 1,000.
+I to L: agents on SQLite.  x pylash: how many times as much as pylash.  stored: how many times as
+long the same turn takes in I1."""
 
 
 def report(found: list[Score], facts: dict[str, Any], *, quick: bool) -> str:
@@ -42,16 +44,30 @@ def _pairs(pairs: dict[str, Any]) -> str:
 
 def _section(measure: Measure, among: list[Score]) -> str:
     figures = ("p50", "p99") if measure.about.pooled else ("median", "")
-    base, heading = ("restate", "x Rest.") if measure.of_processes else ("raw", "of raw")
     rows = [measure.about.title]
-    rows.append(_row(("", "", "load", *figures, "min .. max", heading, "x DBOS")))
+    rows.append(_row(("", "", "load", *figures, "min .. max", *_headings(measure))))
     last = ""
     for score in among:
-        database = "" if score.line.database == last else score.line.database
-        last = score.line.database
-        ratios = (_times(score.ratios.get(base)), _times(score.ratios.get("dbos")))
-        rows.append(_row((database, score.line.label, _load(score), *_numbers(score), *ratios)))
+        group = "" if score.line.group == last else score.line.group
+        last = score.line.group
+        numbers = (*_numbers(score), *_ratios(score))
+        rows.append(_row((group, score.line.label, _load(score), *numbers)))
     return "\n".join(rows)
+
+
+def _headings(measure: Measure) -> tuple[str, str]:
+    if measure.of_agents:
+        return "x pylash", "stored" if measure is Measure.BARE_TURN else ""
+    return ("x Rest." if measure.of_processes else "of raw"), "x DBOS"
+
+
+def _ratios(score: Score) -> tuple[str, str]:
+    measure = score.line.measure
+    if measure.of_agents:
+        stored = _times(score.stored) if measure is Measure.BARE_TURN else ""
+        return _times(score.of_pylash), stored
+    base = "restate" if measure.of_processes else "raw"
+    return _times(score.ratios.get(base)), _times(score.ratios.get("dbos"))
 
 
 def _load(score: Score) -> str:
@@ -70,7 +86,7 @@ def _numbers(score: Score) -> tuple[str, ...]:
 def _row(cells: tuple[str, ...]) -> str:
     database, label, load, middle, tail, spread, first, second = cells
     return (
-        f"{database:<11}{label:<29}{load:>11}{middle:>8}{tail:>8}{spread:>17}{first:>8}{second:>8}"
+        f"{database:<11}{label:<28}{load:>11}{middle:>8}{tail:>8}{spread:>17}{first:>9}{second:>8}"
     ).rstrip()
 
 

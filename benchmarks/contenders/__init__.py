@@ -15,6 +15,11 @@ MODULES: Final = {
     "dbos-killed": "benchmarks.contenders.dbos_killed",
     "absurd": "benchmarks.contenders.absurd_contender",
     "restate": "benchmarks.contenders.restate_contender",
+    "pylash-agent": "benchmarks.contenders.pylash_agent",
+    "pydantic-agent": "benchmarks.contenders.pydantic_agent",
+    "pydantic-dbos-agent": "benchmarks.contenders.pydantic_dbos_agent",
+    "langgraph-agent": "benchmarks.contenders.langgraph_agent",
+    "openai-agent": "benchmarks.contenders.openai_agent",
 }
 """Each module has a function ``contender(store, url)``. Only children import them.
 

@@ -146,7 +146,7 @@ class DbosContender(Contender):
         if self.store == "sqlite-wal":
             sqlite3.connect(self.file).execute("pragma journal_mode = wal")
         launch(self.url)
-        return {"versions": {"dbos": version("dbos")}, "sync": self._sync_settings()}
+        return {"versions": {"dbos": version("dbos")}, "sync": sync_settings(self.store)}
 
     async def close(self) -> None:
         DBOS.destroy()
@@ -231,14 +231,15 @@ class DbosContender(Contender):
         """How many seconds to wait before a signal, at random."""
         return BETWEEN_WAKES if self.store == "postgres" else (0.0, POLL_SECONDS)
 
-    def _sync_settings(self) -> dict[str, Any]:
-        """Return how commits are synced, read from a connection of DBOS's own."""
-        from dbos._dbos import _get_dbos_instance
 
-        asks = (
-            {name: f"show {name}" for name in POSTGRES_SYNC}
-            if self.store == "postgres"
-            else {name: f"pragma {name}" for name in SQLITE_SYNC}
-        )
-        with _get_dbos_instance()._sys_db.engine.connect() as connection:
-            return {name: connection.exec_driver_sql(ask).scalar() for name, ask in asks.items()}
+def sync_settings(store: str) -> dict[str, Any]:
+    """Return how commits are synced, read from a connection of DBOS's own."""
+    from dbos._dbos import _get_dbos_instance
+
+    asks = (
+        {name: f"show {name}" for name in POSTGRES_SYNC}
+        if store == "postgres"
+        else {name: f"pragma {name}" for name in SQLITE_SYNC}
+    )
+    with _get_dbos_instance()._sys_db.engine.connect() as connection:
+        return {name: connection.exec_driver_sql(ask).scalar() for name, ask in asks.items()}
