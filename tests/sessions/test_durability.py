@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pylash.testing import crash_everywhere
 from tests.sessions.crash_apps import (
     busy_story,
@@ -65,3 +67,10 @@ def test_what_people_say_meanwhile_is_heard_once_wherever_it_dies() -> None:
     report = crash_everywhere(make_busy_app, busy_story)
     assert report.outcome == BUSY
     assert {point.operation for point in report.points} >= {"_enqueue", "_take", "commit"}
+
+
+@pytest.mark.torture
+def test_turns_end_the_same_wherever_they_are_really_killed() -> None:
+    app, scenario = "tests.sessions.crash_apps:make_app", "tests.sessions.crash_apps:story"
+    report = crash_everywhere(app, scenario, kill=True, timeout="60s")
+    assert report.outcome == STORY
