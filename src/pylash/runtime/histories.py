@@ -6,15 +6,18 @@ Rule 2. Only what was added since is read, however long the rest is.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from pylash.durable import SessionRecord, Sessions
 from pylash.turn import MESSAGES, Attachment, Message, UserMessage
 
-MAX_SESSIONS = 512
+MAX_SESSIONS: Final = 512
+MANY: Final = 500
 
 
 class _Known(msgspec.Struct):
@@ -44,9 +47,10 @@ class Histories:
             known = _Known(0, [])
             known.add(await self._inherited(session))
         if known.head < session.head:
-            after, bodies = known.head, await self._sessions.nodes(session.path[-1], known.head)
+            after = known.head
+            added = await _read(await self._sessions.nodes(session.path[-1], after))
             if known.head == after:  # else another has added them while we read
-                known.add(map(MESSAGES.decode, bodies))
+                known.add(added)
                 known.head = session.head
             elif known.head != session.head:
                 return await self.messages(session)
@@ -72,7 +76,7 @@ class Histories:
     async def _inherited(self, session: SessionRecord) -> list[Message]:
         messages: list[Message] = []
         for segment in session.origin:
-            messages.extend(map(MESSAGES.decode, await self._sessions.nodes(segment)))
+            messages.extend(await _read(await self._sessions.nodes(segment)))
         return messages
 
     def _remember(self, number: int, known: _Known) -> None:
@@ -82,6 +86,13 @@ class Histories:
         self._known.move_to_end(number)
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
+
+
+async def _read(bodies: list[bytes]) -> list[Message]:
+    """Return stored messages; many of them are read in a thread, so that nobody is held up."""
+    if len(bodies) < MANY:
+        return list(map(MESSAGES.decode, bodies))
+    return await asyncio.to_thread(lambda: list(map(MESSAGES.decode, bodies)))
 
 
 def has_attachments(message: Message) -> bool:
