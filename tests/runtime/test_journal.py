@@ -274,7 +274,9 @@ async def test_a_controller_that_lost_its_run_is_replaced(durable: Backend) -> N
     assert await code_of(lost.execute(step("three"), returning(3))) == "lease_lost"
     del lost
     gc.collect()
-    assert await code_of(first.scoped(SCOPE).execute(step("four"), returning(4))) == "lease_held"
+    # Its lease is over again before it has joined, or is not: the run is another's either way.
+    refused = await code_of(first.scoped(SCOPE).execute(step("four"), returning(4)))
+    assert refused in ("lease_held", "lease_lost")
     await second.close()
     assert await value_of(first.scoped(SCOPE), step("two"), forbidden()) == 2
 
