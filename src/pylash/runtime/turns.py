@@ -49,8 +49,9 @@ from pylash.runtime.runs import Detached, ProcessRun
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import (
-    answered,
     llm_key,
+    model_failed,
+    named_answered,
     queued_message,
     reply_message,
     with_bytes,
@@ -371,8 +372,7 @@ class TurnDriver:
         try:
             outcome = await self.run.effect(self._branch, key, "model", request, local)
         except LashError as error:
-            retryable = isinstance(error.data, dict) and bool(error.data.get("retryable"))
-            return ModelFailed(error.message, error.code, retryable)
+            return model_failed(error)
         self.writer.landed(key)
         place = expect(outcome, LlmCallOutcome).result["place"]
         message = self.writer.read(place)
@@ -396,8 +396,7 @@ class TurnDriver:
         except StoreError as error:
             self.give_up(error)
         started = services.monotonic()
-        provider = services.catalog.provider(self.environment.model)
-        reply = await answered(provider, request, listen)
+        reply = await named_answered(services.catalog, request, listen, begun=iteration > 1)
         took = services.monotonic() - started
         return reply_message(reply, iteration, took, self.environment.model)
 

@@ -23,6 +23,7 @@ from pylash.turn.events import (
 from pylash.turn.machine import (
     ANSWERS,
     FIRST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
     MODEL_TRIES,
     OUTPUT_TRIES,
     Answer,
@@ -74,6 +75,7 @@ __all__ = (
     "ENVIRONMENTS",
     "FINAL_RESULT",
     "FIRST_PAUSE_MS",
+    "LONGEST_PAUSE_MS",
     "MESSAGES",
     "MODEL_TRIES",
     "OPTIONS",

@@ -1,0 +1,100 @@
+"""Models by name: what a name in pydantic-ai's form, or a model object of its, is as a provider.
+
+Rule 1. Nothing is imported or built before a model is asked: loading a vendor's library takes seconds.
+Rule 2. What is missing here (a key, a package) is one sentence with a code, said when a model is asked.
+        It is looked for again the next time.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pylash.models.provider import PydanticProvider
+from pylash.values import ExtraMissing, ModelKeyMissing, ModelUnknown, ModelUnusable
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+OURS: Final = ("anthropic", "google", "openai")
+"""The vendors whose libraries are in the extra ``models``."""
+
+_VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
+
+
+class Models:
+    """The models of one app that are pydantic-ai's. Their connections close with the app."""
+
+    def __init__(self) -> None:
+        self._made: list[PydanticProvider] = []
+
+    def adapt(self, given: Any) -> PydanticProvider | None:
+        """Return the provider of a name or of a model object; None for what is neither."""
+        if isinstance(given, str):
+            if ":" not in given and given != "test":
+                return None
+            made = PydanticProvider(given, partial(named_model, given))
+        elif _is_model(given):
+            made = PydanticProvider(given.model_id, lambda: given)
+        else:
+            return None
+        self._made.append(made)
+        return made
+
+    async def close(self) -> None:
+        """Close all connections; a model that is asked later opens its own again."""
+        for made in self._made:
+            await made.close()
+
+
+def _is_model(given: Any) -> bool:
+    # Whoever holds such an object has imported its package; we need not.
+    known = sys.modules.get("pydantic_ai.models")
+    return known is not None and isinstance(given, known.Model)
+
+
+def named_model(name: str) -> Model[Any]:
+    """Build the model of a name; it blocks, and the first of a vendor takes seconds.
+
+    Raises ModelUnknown, ModelKeyMissing, ExtraMissing or ModelUnusable.
+    """
+    try:
+        from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - only who uses models pays
+        from pydantic_ai.models import infer_model  # noqa: PLC0415
+    except ImportError as error:
+        raise ExtraMissing(f"Model {name!r}", "models") from error
+    _check_vendor(name)
+    try:
+        return infer_model(name)
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    except UserError as error:  # the vendor is known, so it is about how to reach it
+        found = _VARIABLE.search(error.message)
+        if found is None:
+            raise ModelUnusable(name, error.message) from error
+        raise ModelKeyMissing(name, found[1]) from error
+    except Exception as error:
+        raise ModelUnusable(name, str(error)) from error
+
+
+def _check_vendor(name: str) -> None:
+    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
+
+    vendor = name.partition(":")[0]
+    try:
+        if vendor != "test":
+            infer_provider_class(vendor)
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    except ValueError as error:
+        raise ModelUnknown(
+            name, "names such as 'openai:gpt-5' or 'anthropic:claude-sonnet-4-5'"
+        ) from error
+
+
+def _package_missing(name: str, error: ImportError) -> ExtraMissing | ModelUnusable:
+    if name.startswith(OURS):
+        return ExtraMissing(f"Model {name!r}", "models")
+    return ModelUnusable(name, str(error))
