@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -52,6 +52,7 @@ class Heard:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    at: int
 
 
 class Dialect(Protocol):
@@ -59,6 +60,8 @@ class Dialect(Protocol):
 
     name: str
     model: str
+    broken: bytes
+    """An event that says that the server is overloaded."""
 
     def stream(self, say: Say) -> list[bytes]:
         """Return an answer as events."""
@@ -80,6 +83,7 @@ class WireServer:
         self.dialect = dialect
         self.url = url
         self.heard: list[Heard] = []
+        self.now: Callable[[], int] = lambda: 0
         self.replies: list[Send | Say] = []
         self.open = 0
         self.closed = asyncio.Event()
@@ -104,7 +108,8 @@ class WireServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        self.heard.append(Heard(head[0].split()[1], headers, json.loads(body or b"{}")))
+        path, said = head[0].split()[1], json.loads(body or b"{}")
+        self.heard.append(Heard(path, headers, said, self.now()))
         reply = self.replies.pop(0)
         send = Send(self.dialect.stream(reply)) if isinstance(reply, Say) else reply
         if send.end == "drop":
@@ -153,6 +158,9 @@ class Chat:
 
     name = "chat"
     model = "openai-chat:gpt-4o"
+    broken = sse(
+        {"error": {"message": "Overloaded", "type": "server_error", "code": "server_error"}}
+    )
 
     def stream(self, say: Say) -> list[bytes]:
         def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
@@ -185,7 +193,9 @@ class Chat:
             "prompt_tokens_details": {"cached_tokens": 5},
         }
         events.append(chunk({}, finish.get(say.finish, say.finish)))
-        events.append(chunk({}, None, usage=usage).replace(b'"choices": [{', b'"choices": [], "x": [{'))
+        events.append(
+            chunk({}, None, usage=usage).replace(b'"choices": [{', b'"choices": [], "x": [{')
+        )
         return [*events, sse("[DONE]")]
 
     def error(self, status: int, message: str, **headers: str) -> Send:
@@ -214,6 +224,10 @@ class Responses:
 
     name = "responses"
     model = "openai:gpt-5"
+    broken = sse(
+        {"type": "error", "code": "server_error", "message": "Overloaded", "sequence_number": 9},
+        "error",
+    )
 
     def stream(self, say: Say) -> list[bytes]:
         output: list[dict[str, Any]] = []
@@ -238,10 +252,10 @@ class Responses:
 
         event("response.created", response=response("in_progress"))
         if say.thinking:
-            item = {"id": "rs_1", "type": "reasoning", "summary": []}
+            item: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": []}
             event("response.output_item.added", output_index=0, item=item)
-            where = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
-            part = {"type": "summary_text", "text": ""}
+            where: dict[str, Any] = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
+            part: dict[str, Any] = {"type": "summary_text", "text": ""}
             event("response.reasoning_summary_part.added", **where, part=part)
             event("response.reasoning_summary_text.delta", **where, delta=say.thinking)
             summary = [{"type": "summary_text", "text": say.thinking}]
@@ -250,7 +264,12 @@ class Responses:
             output.append(item)
         if say.text:
             index = len(output)
-            message = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+            message: dict[str, Any] = {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "content": [],
+            }
             event("response.output_item.added", output_index=index, item=message)
             where = {"item_id": "msg_1", "output_index": index, "content_index": 0}
             part = {"type": "output_text", "text": "", "annotations": []}
@@ -318,7 +337,10 @@ class Anthropic:
     """Anthropic's messages."""
 
     name = "anthropic"
-    model = "anthropic:claude-sonnet-4-5"
+    model = "anthropic:claude-haiku-5-5"
+    broken = sse(
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}, "error"
+    )
 
     def stream(self, say: Say) -> list[bytes]:
         events: list[bytes] = []
@@ -336,11 +358,11 @@ class Anthropic:
             blocks += 1
 
         usage = {"input_tokens": 15, "cache_read_input_tokens": 5, "output_tokens": 1}
-        message = {
+        message: dict[str, Any] = {
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "model": "claude-sonnet-4-5-20250929",
+            "model": "claude-haiku-5-5",
             "content": [],
             "stop_reason": None,
             "usage": usage,
@@ -376,7 +398,8 @@ class Anthropic:
             found.append(("system", _content(body["system"])))
         for message in body["messages"]:
             content = message["content"]
-            for item in [content] if isinstance(content, str) else content:
+            items: list[Any] = [content] if isinstance(content, str) else content
+            for item in items:
                 match item:
                     case {"type": "tool_use"}:
                         found.append(("call", item["id"], item["name"], item["input"]))

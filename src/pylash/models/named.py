@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import Any, Final
 
-from pylash.models.provider import PydanticProvider
+from pylash.models.provider import Model, PydanticProvider
 from pylash.values import ExtraMissing, ModelKeyMissing, ModelUnknown, ModelUnusable
-
-if TYPE_CHECKING:
-    from pydantic_ai.models import Model
 
 OURS: Final = ("anthropic", "google", "openai")
 """The vendors whose libraries are in the extra ``models``."""
@@ -55,43 +53,33 @@ def _is_model(given: Any) -> bool:
     return known is not None and isinstance(given, known.Model)
 
 
-def named_model(name: str) -> Model[Any]:
+def named_model(name: str) -> Model:
     """Build the model of a name; it blocks, and the first of a vendor takes seconds.
 
     Raises ModelUnknown, ModelKeyMissing, ExtraMissing or ModelUnusable.
     """
     try:
-        from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - only who uses models pays
-        from pydantic_ai.models import infer_model  # noqa: PLC0415
+        models = import_module("pydantic_ai.models")
+        providers = import_module("pydantic_ai.providers")
     except ImportError as error:
         raise ExtraMissing(f"Model {name!r}", "models") from error
-    _check_vendor(name)
     try:
-        return infer_model(name)
-    except ImportError as error:
-        raise _package_missing(name, error) from error
-    except UserError as error:  # the vendor is known, so it is about how to reach it
-        found = _VARIABLE.search(error.message)
-        if found is None:
-            raise ModelUnusable(name, error.message) from error
-        raise ModelKeyMissing(name, found[1]) from error
-    except Exception as error:
-        raise ModelUnusable(name, str(error)) from error
-
-
-def _check_vendor(name: str) -> None:
-    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
-
-    vendor = name.partition(":")[0]
-    try:
-        if vendor != "test":
-            infer_provider_class(vendor)
-    except ImportError as error:
-        raise _package_missing(name, error) from error
+        if name != "test":
+            providers.infer_provider_class(name.partition(":")[0])
     except ValueError as error:
-        raise ModelUnknown(
-            name, "names such as 'openai:gpt-5' or 'anthropic:claude-sonnet-4-5'"
-        ) from error
+        known = "those of app.model, and such as 'openai:gpt-5' or 'anthropic:claude-haiku-5-5'"
+        raise ModelUnknown(name, known) from error
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    try:
+        return models.infer_model(name)
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    except Exception as error:  # the vendor is known, so it is about how to reach it
+        found = _VARIABLE.search(str(error))
+        if found is None:
+            raise ModelUnusable(name, str(error)) from error
+        raise ModelKeyMissing(name, found[1]) from error
 
 
 def _package_missing(name: str, error: ImportError) -> ExtraMissing | ModelUnusable:

@@ -53,9 +53,9 @@ def prompt_of(request: ModelRequest, model: Model[Any]) -> Prompt:
     origin = origin_of(model)
     parameters = _parameters(request, model)
     said = _Transcript(origin, getattr(model, "base_url", None)).messages(request.messages)
-    return Prompt(
-        model.prepare_messages(wire.repair_messages(said), parameters), parameters, origin
-    )
+    # It is not told of the instructions: it would add words of its own to them.
+    ready = model.prepare_messages(wire.repair_messages(said))
+    return Prompt(ready, parameters, origin)
 
 
 def origin_of(model: Model[Any]) -> str:

