@@ -37,7 +37,7 @@ async def ask(model: Model[Any], name: str, request: ModelRequest, listen: Liste
     Raises ProviderError, whatever went wrong.
     """
     try:
-        prompt = prompt_of(request, model)
+        prompt = await prompt_of(request, model)
         answer = await _answer(model, prompt, Pieces(listen))
         _check_whole(answer, name)
         return reply_of(answer, prompt.origin)

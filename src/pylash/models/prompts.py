@@ -7,9 +7,10 @@ Rule 2. Reasoning goes back only to the model that it came from, with what its p
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -36,6 +37,8 @@ from pylash.turn import (
 )
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MANY: Final = 200
+"""So many messages are turned in a thread, so that nobody is held up."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -48,20 +51,33 @@ class Prompt:
     origin: str
 
 
-def prompt_of(request: ModelRequest, model: Model[Any]) -> Prompt:
+async def prompt_of(request: ModelRequest, model: Model[Any]) -> Prompt:
     """Return what a model is asked."""
     origin = origin_of(model)
-    parameters = _parameters(request, model)
-    said = _Transcript(origin, getattr(model, "base_url", None)).messages(request.messages)
-    # It is not told of the instructions: it would add words of its own to them.
-    ready = model.prepare_messages(wire.repair_messages(said))
-    return Prompt(ready, parameters, origin)
+    said = _Transcript(origin, getattr(model, "base_url", None))
+    if len(request.messages) < MANY:
+        said.add(request.messages)
+    else:
+        await asyncio.to_thread(said.add, request.messages)
+    messages = said.messages
+    if said.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
+        # It is not told of the instructions: it would add words of its own to them.
+        messages = model.prepare_messages(messages)
+    return Prompt(messages, _parameters(request, model), origin)
 
 
 def origin_of(model: Model[Any]) -> str:
     """Return the name of a model at its address; the address itself may hold a secret."""
     address = hashlib.sha256(str(getattr(model, "base_url", "")).encode()).hexdigest()[:12]
     return f"{model.model_id}@{address}"
+
+
+def _profile(model: Model[Any]) -> Mapping[str, Any]:
+    try:
+        profile: Mapping[str, Any] = model.profile
+    except NotImplementedError:  # several models behind one have each their own
+        return {}
+    return profile
 
 
 # --- the transcript ---
@@ -71,70 +87,80 @@ class _Transcript:
     """Turns stored messages into those of pydantic-ai, the oldest first."""
 
     def __init__(self, origin: str, url: str | None) -> None:
+        self.messages: list[wire.ModelMessage] = []
+        self.shows_pictures = False
         self._origin = origin
         self._url = url
         self._used: set[str] = set()
-        self._open: dict[str, str] = {}
+        self._open: dict[str, tuple[ToolCall, str]] = {}
         self._parts: list[wire.ModelRequestPart] = []
-        self._messages: list[wire.ModelMessage] = []
 
-    def messages(self, stored: Sequence[SystemMessage | Message]) -> list[wire.ModelMessage]:
+    def add(self, stored: Sequence[SystemMessage | Message]) -> None:
+        """Take the messages of a request."""
         for message in stored:
             match message:
                 case SystemMessage():
                     pass  # it is an instruction, beside the transcript
                 case UserMessage():
+                    self._close_calls()
                     self._parts.append(_user_part(message))
                 case ToolMessage():
                     self._result(message)
                 case AssistantMessage():
+                    self._close_calls()
                     self._answer(message)
                 case _:
                     assert_never(message)
+        self._close_calls()
         self._flush()
-        return self._messages
 
     def _flush(self) -> None:
-
         if self._parts:
-            self._messages.append(wire.ModelRequest(self._parts))
+            self.messages.append(wire.ModelRequest(self._parts))
             self._parts = []
 
-    def _result(self, message: ToolMessage) -> None:
+    def _close_calls(self) -> None:
+        """Give calls whose results are not in this transcript one: every provider wants them."""
+        for call, wire_id in self._open.values():
+            self._parts.append(wire.ToolReturnPart(call.tool, "No result.", wire_id))
+        self._open = {}
 
-        wire_id = self._open.pop(message.call_id, None)
+    def _result(self, message: ToolMessage) -> None:
+        _, wire_id = self._open.pop(message.call_id, (None, None))
         if wire_id is None:
             return  # its call is not in this transcript
-        pictures = [one for one in message.attachments if one.data]
+        pictures = [_binary(one) for one in message.attachments if one.data]
+        self.shows_pictures = self.shows_pictures or bool(pictures)
         part = wire.ToolReturnPart(
             message.tool,
-            [message.text, *map(_binary, pictures)] if pictures else message.text,
+            [message.text, *pictures] if pictures else message.text,
             wire_id,
             outcome="failed" if message.error else "success",
         )
         self._parts.append(part)
 
     def _answer(self, message: AssistantMessage) -> None:
-
         self._flush()
-        self._open = {call.id: self._wire_id(call) for call in message.calls}
+        self._open = {call.id: (call, self._wire_id(call)) for call in message.calls}
         state = _own_state(message, self._origin)
-        if state is not None:
-            parts: list[wire.ModelResponsePart] = [
-                _stated_part(part, message, self._open) for part in state.parts
-            ]
+        if state is None:
+            calls = [_call_part(call, wire_id) for call, wire_id in self._open.values()]
+            self._say([wire.TextPart(message.text), *calls] if message.text else calls)
         else:
-            parts = [wire.TextPart(message.text)] if message.text else []
-            parts += [_call_part(call, self._open[call.id]) for call in message.calls]
-        if parts:  # no provider takes an answer that is nothing
-            answer = wire.ModelResponse(
-                parts,
-                model_name=message.model,
-                provider_name=None if state is None else state.provider,
-                provider_url=None if state is None else self._url,
-                canonical_system=None if state is None else state.canonical,
+            ids = [wire_id for _, wire_id in self._open.values()]
+            self._say(
+                [_stated_part(part, message, ids) for part in state.parts],
+                provider_name=state.provider,
+                provider_url=self._url,
+                canonical_system=state.canonical,
             )
-            self._messages.append(answer)
+
+    def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
+        last = self.messages[-1] if self.messages else None
+        if isinstance(last, wire.ModelResponse):  # no provider takes two answers in a row
+            last.parts = [*last.parts, *parts]
+        elif parts:  # nor one that is nothing
+            self.messages.append(wire.ModelResponse(parts, **provider))
 
     def _wire_id(self, call: ToolCall) -> str:
         wire_id = call.provider_id or ""
@@ -193,11 +219,10 @@ def _end(parts: Iterable[StatePart], kind: str) -> int:
 
 
 def _stated_part(
-    part: StatePart, message: AssistantMessage, ids: dict[str, str]
+    part: StatePart, message: AssistantMessage, ids: Sequence[str]
 ) -> wire.ModelResponsePart:
     if part.kind == "call":
-        call = message.calls[part.start]
-        return _call_part(call, ids[call.id], **part.extras)
+        return _call_part(message.calls[part.start], ids[part.start], **part.extras)
     if part.kind == "thinking":
         return wire.ThinkingPart(message.reasoning[part.start : part.end], **part.extras)
     return wire.TextPart(message.text[part.start : part.end], **part.extras)
@@ -226,7 +251,7 @@ def _shape(request: ModelRequest, model: Model[Any], *, alone: bool) -> dict[str
     found: dict[str, Any] = {
         "output_object": OutputObjectDefinition(json_schema=final.schema, name=FINAL_RESULT)
     }
-    if alone and model.profile.get("supports_json_schema_output", False):
+    if alone and _profile(model).get("supports_json_schema_output", False):
         return {**found, "output_mode": "native"}
     if any(one.name == FINAL_RESULT for one in request.tools):
         tool = _tool(final, kind="output")
