@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -232,7 +233,8 @@ def _stated_part(
 
 
 def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
-    system = [one.text for one in request.messages if isinstance(one, SystemMessage)]
+    first = takewhile(lambda one: isinstance(one, SystemMessage), request.messages)
+    system = [one.text for one in first]  # the rest may not be decoded yet
     shaped = request.output_schema is not None
     tools = [one for one in request.tools if not (shaped and one.name == FINAL_RESULT)]
     return ModelRequestParameters(

@@ -58,7 +58,10 @@ from pylash.turn.messages import (
     open_calls,
     parts_of,
 )
-from pylash.turn.outputs import FINAL_RESULT, final_tool
+from pylash.turn.outputs import (
+    FINAL_RESULT,
+    final_tool,
+)
 from pylash.turn.requests import (
     CallRequest,
     Delta,
@@ -67,6 +70,10 @@ from pylash.turn.requests import (
     ModelRequest,
     Provider,
     ToolManifest,
+)
+from pylash.turn.transcripts import (
+    Joined,
+    Transcript,
 )
 
 __all__ = (
@@ -90,6 +97,7 @@ __all__ = (
     "Delta",
     "EnvironmentSynced",
     "EventKind",
+    "Joined",
     "Listen",
     "Message",
     "ModelFailed",
@@ -111,6 +119,7 @@ __all__ = (
     "ToolManifest",
     "ToolMessage",
     "ToolsReturned",
+    "Transcript",
     "TurnAsk",
     "TurnBudget",
     "TurnEnd",
