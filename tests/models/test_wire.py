@@ -303,13 +303,14 @@ async def test_trouble_that_passes_is_tried_again(server: WireServer) -> None:
 async def test_trouble_that_stays_fails_the_turn_in_one_sentence(server: WireServer) -> None:
     async with shop(server) as app:
         for status in (400, 401, 403, 404, 413, 422):
-            server.replies = [server.dialect.error(status, f"Not with the key {KEY}, ever")]
+            said = f"Not with the key {KEY} or sk-abc123def456, ever"
+            server.replies = [server.dialect.error(status, said)]
             result = await app.session(f"a{status}").turn("hi")
             assert (result.status, result.code) == ("failed", "provider_error")
             assert result.error is not None
             assert result.error.startswith(server.dialect.model)
             assert f"({status})" in result.error
-            assert result.error.endswith("Not with the key [hidden], ever")
+            assert result.error.endswith("Not with the key [hidden] or [hidden], ever")
     assert len(server.heard) == 6
 
 
@@ -368,7 +369,8 @@ async def test_a_server_that_gives_signs_of_life_and_nothing_else_is_given_up(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pylash.models.asking.QUIET_SECONDS", 0.2)
-    assert await _after(server, Send([b": ping\n\n"], end="hang")) == ("completed", "Well.", 2)
+    begun = [*server.dialect.stream(Say(["It is ", "packed."]))[:4], b": ping\n\n"]
+    assert await _after(server, Send(begun, end="hang")) == ("completed", "Well.", 2)
 
 
 async def test_a_cancelled_turn_closes_its_connection(server: WireServer) -> None:

