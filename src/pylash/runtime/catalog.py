@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from pylash.runtime.plugins import PluginFactory, SessionPlugin
-from pylash.runtime.tools import Tool
+from pylash.runtime.tools import Tool, as_tool
 from pylash.turn import Provider, SessionOptions, TurnEnvironment
 from pylash.values import (
     ModelInvalid,
@@ -76,8 +76,6 @@ class Catalog:
 
     def add_tool(self, given: Any, *, private: bool = False) -> Tool[..., Any]:
         """Make a function a tool of the app; a private one is only for those who name it."""
-        from pylash.runtime.tools import as_tool  # noqa: PLC0415 - so that names stay short above
-
         made = as_tool(given)
         if self.tools.get(made.name) is not made:
             self.tools[made.name] = made
