@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pylash.durable import (
+    SECOND,
+    SUPERSEDED,
     AwaitEvent,
     AwaitEventOutcome,
     Command,
@@ -42,20 +44,26 @@ from pylash.runtime.process_steps import chance, digest
 from pylash.runtime.records import FINAL
 from pylash.runtime.tool_arguments import read_arguments
 from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
-from pylash.runtime.tool_results import fitted, materialised, projected_refs, result_text
+from pylash.runtime.tool_results import (
+    RESULT_CHARACTERS,
+    fitted,
+    materialised,
+    projected_refs,
+    result_text,
+)
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
 from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent
 from pylash.values import (
     AttachmentResolutionFailed,
     DurabilityError,
+    Duration,
     LashError,
     StoreError,
     ToolArgumentsInvalid,
     ToolFailed,
     decode,
     encode,
-    seconds,
 )
 
 if TYPE_CHECKING:
@@ -63,8 +71,6 @@ if TYPE_CHECKING:
 
 _ATTEMPT: Final = frozenset({EffectKind.TOOL_ATTEMPT})
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
-
-RESULT_CHARACTERS: Final = 16_000
 
 _log = logging.getLogger("pylash")
 
@@ -175,11 +181,11 @@ class ToolCalls:
         """Ask a person; return the call as they agreed to it, or refuse it."""
         tool, call = ready.tool, ready.call
         # Of what the model gave: how today's code reads it may change while a person thinks.
-        digest = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
+        asked = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
         title = reason if isinstance(reason, str) else f"Approve {tool.name}"
-        wait = CustomWait(f"approval:{call.id}:{digest}")
+        wait = CustomWait(f"approval:{call.id}:{asked}")
         shown = AwaitEvent("", "approval", title, tool.name, tool.dump(ready.arguments))
-        resolution = await self._wait("approval", wait, shown, _micros(tool.approval_timeout), call)
+        resolution = await self._wait("approval", wait, shown, tool.approval_timeout, call)
         return _decided(ready, resolution)
 
     async def _needs_approval(
@@ -204,7 +210,7 @@ class ToolCalls:
         name: str,
         wait: WaitIdentity,
         shown: AwaitEvent,
-        timeout: int | None,
+        timeout: Duration | None,
         call: ToolCall,
     ) -> Resolution:
         turn = self._turn
@@ -212,7 +218,7 @@ class ToolCalls:
         command = AwaitEvent(key, shown.wait_kind, shown.title, shown.tool, shown.arguments)
         data = {"kind": shown.wait_kind, "title": shown.title, "key": key}
         event = TurnEvent("wait_opened", f"{call.id}.{name}", tool=shown.tool, data=data)
-        local = await_options(timeout=None if timeout is None else timeout / 1_000_000)
+        local = await_options(timeout=timeout)
         local.opened = partial(turn.feed.say, event)  # not before somebody can answer
         if turn.run.journal is None:
             local.opened()
@@ -327,7 +333,8 @@ class ToolCalls:
         """Wait for the outsider who gives the result."""
         wait = ToolCompletion(f"{call.id}#{attempt}")
         shown = AwaitEvent("", "deferred", f"Result of {call.tool}", call.tool, call.arguments)
-        resolution = await self._wait("deferred", wait, shown, deadline, call)
+        timeout = None if deadline is None else deadline / SECOND
+        resolution = await self._wait("deferred", wait, shown, timeout, call)
         match resolution:
             case Ok(value=value):
                 attached: dict[str, bytes] = {}
@@ -339,10 +346,7 @@ class ToolCalls:
             case Timeout():
                 raise CallRefused("Nobody gave the result in time.")
             case _:
-                raise CallRefused(f"No result: {SUPERSEDED}")
-
-
-SUPERSEDED: Final = "superseded by a new message."
+                raise CallRefused(f"No result: {SUPERSEDED}.")
 
 
 def _decided(ready: Ready, resolution: Resolution) -> Ready:
@@ -367,14 +371,10 @@ def _decided(ready: Ready, resolution: Resolution) -> Ready:
         case Timeout():
             raise CallRefused("Not run: nobody approved it in time.")
         case _:
-            raise CallRefused(f"Not run: {SUPERSEDED}")
+            raise CallRefused(f"Not run: {SUPERSEDED}.")
 
 
 def _rejection(answer: Mapping[str, Any]) -> str:
     who = f" by {answer['by']}" if answer.get("by") else ""
     why = f": {answer['reason']}" if answer.get("reason") else "."
     return f"Not run: it was rejected{who}{why}"
-
-
-def _micros(duration: Any) -> int | None:
-    return None if duration is None else round(seconds(duration) * 1_000_000)
