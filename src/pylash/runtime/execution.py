@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 
 from pylash.durable import Aborted, CancelProcess, Failure, Output, Success
 from pylash.runtime.branches import CURRENT
 from pylash.runtime.config import Programs
+from pylash.runtime.endings import let_go, persist
 from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
 from pylash.tasks import TaskOwner
-from pylash.values import (
-    DurabilityError,
-    LashError,
-    LeaseLost,
-    Misuse,
-    ProcessTimeout,
-    StoreError,
-)
-
-STORE_AWAY_SECONDS: Final = 0.2
+from pylash.values import LashError, Misuse, ProcessTimeout, StoreError
 
 _log = logging.getLogger("pylash")
 
@@ -55,7 +46,7 @@ class Execution:
         finally:
             CURRENT.set(None)
         if run.closed:
-            await self._detached(run)
+            await let_go(self._host.store, run, self._is_open)
             return None
         return await self._ended(run, end)
 
@@ -83,7 +74,7 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
-            _log.warning("process %s failed", run.id, exc_info=error)
+            _log.warning("%s failed", run.fence.name, exc_info=error)
             return failure_of(error)
 
     async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
@@ -110,47 +101,24 @@ class Execution:
             changed = msgspec.structs.replace(given, arguments=end.arguments)
             registration = msgspec.structs.replace(run.process.registration, input=changed)
             cancelled = run.was_told or run.record.cancel_delivered
-            await self._persist(
-                run, lambda: processes.continue_as(run.fence, registration, cancelled=cancelled)
+            await persist(
+                run,
+                lambda: processes.continue_as(run.fence, registration, cancelled=cancelled),
+                self._is_open,
             )
         elif end is not None:
-            number = run.process.number
             try:
-                settled = await self._persist(run, lambda: processes.settle(run.fence, number, end))
+                settled = await self._settled(run, end)
             except Misuse as error:  # it cannot be written as it is
                 broken = failure_of(error)
-                await self._persist(run, lambda: processes.settle(run.fence, number, broken))
+                await self._settled(run, broken)
                 return broken
             return end if settled else None
         return None
 
-    async def _detached(self, run: ProcessRun) -> None:
-        """Deal with the run of an execution that was closed."""
-        trouble = run.trouble
-        if isinstance(trouble, LeaseLost):
-            _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
-        elif isinstance(trouble, DurabilityError):
-            reason = f"{trouble.code}: {trouble.message}"
-            _log.warning("process %s is blocked: %s", run.id, reason)
-            await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
-        elif not run.parked:
-            await self._persist(run, lambda: self._host.store.journal.release(run.fence))
-
-    async def _persist(self, run: ProcessRun, write: Callable[[], Awaitable[None]]) -> bool:
-        """Write what became of a run, however long the store is away; False if it is not ours."""
-        while True:
-            try:
-                await write()
-            except LeaseLost as error:
-                _log.info("process %s goes on elsewhere: %s", run.id, error.message)
-                return False
-            except StoreError as error:
-                if not self._is_open():
-                    return False  # our lease will tell the others
-                _log.warning("the end of process %s cannot be written yet: %s", run.id, error)
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-                continue
-            return True
+    async def _settled(self, run: ProcessRun, end: Output) -> bool:
+        settle, number = self._host.store.processes.settle, run.process.number
+        return await persist(run, lambda: settle(run.fence, number, end), self._is_open)
 
     async def _expire(self, run: ProcessRun) -> None:
         """Ask a process to end when its time is over."""

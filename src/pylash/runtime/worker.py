@@ -28,7 +28,8 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import waited_for_by_nobody
 from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
-from pylash.runtime.execution import STORE_AWAY_SECONDS, Execution
+from pylash.runtime.endings import STORE_AWAY_SECONDS
+from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
@@ -36,12 +37,7 @@ from pylash.runtime.runs import Detached, ProcessRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
-from pylash.values import (
-    LeaseLost,
-    StaticScopesRequired,
-    StoreError,
-    seconds,
-)
+from pylash.values import LeaseLost, StaticScopesRequired, StoreError, seconds
 
 NET_SECONDS: Final = 5.0
 """How often everything is looked at, hint or no hint."""
