@@ -274,7 +274,6 @@ class Services:
         self.histories = Histories(store.sessions)
         self.tasks = host.tasks
         self.env = ""
-        self.play_session_turn: Callable[[ProcessRun, SessionTurnInput], Awaitable[Any]] = _no_turns
         self.emit_trigger: Callable[[Any, str], Awaitable[None]] = _no_triggers
         self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
@@ -387,11 +386,16 @@ class Services:
         return await processes.perform(command)
 
 
+Play = Callable[[Services, ProcessRun, SessionTurnInput], Awaitable[Any]]
+"""Plays one turn of a child session in a process's run."""
+
+
 class PythonPrograms:
     """What a worker of this app can run: its processes, its tools, and what runs elsewhere."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, play: Play) -> None:
         self._services = services
+        self._play = play
         self._environments: set[str] = set()
 
     def targets(self) -> list[str]:
@@ -436,13 +440,9 @@ class PythonPrograms:
                 ctx = ProcessContext(run, self._services)
                 return await ctx.call_tool(tool, **arguments)
             case SessionTurnInput() as turn:
-                return await self._services.play_session_turn(run, turn)
+                return await self._play(self._services, run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
-
-
-async def _no_turns(run: ProcessRun, turn: SessionTurnInput) -> Any:
-    """Play nothing: there is no app around."""
 
 
 async def _no_triggers(emitted: Any, key: str) -> None:

@@ -53,8 +53,8 @@ class ContinueAs(BaseException):
         self.arguments = arguments
 
 
-def _nobody() -> None:
-    """Hear that somebody elsewhere listens: only turns have something to say."""
+def unheard() -> None:
+    """Hear that somebody elsewhere listens: only a turn that goes on has something to say."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
@@ -102,7 +102,7 @@ class ProcessRun:
         self.wake_seq = 0
         self.stirred = False
         self.turn: TurnStanding | None = None
-        self.listened: Callable[[], None] = _nobody
+        self.listened: Callable[[], None] = unheard
         self.has_slot = True
         self.is_idle = False
         self.cancelled = False

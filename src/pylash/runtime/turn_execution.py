@@ -25,7 +25,7 @@ from pylash.runtime.branches import CURRENT
 from pylash.runtime.endings import block, let_go, persist
 from pylash.runtime.programs import Services
 from pylash.runtime.relays import relay
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import Detached, ProcessRun, unheard
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.runtime.turns import TurnDriver
 from pylash.turn import (
@@ -110,7 +110,7 @@ class TurnExecution:
         try:
             yield
         finally:
-            run.listened = _too_late
+            run.listened = unheard
             for task in relaying:
                 task.cancel()
 
@@ -175,10 +175,6 @@ class TurnExecution:
         except Misuse as error:  # it can never be written as it is: somebody must look
             await block(store, run, error, self._is_open)
             return False
-
-
-def _too_late() -> None:
-    """Hear that somebody listens to a turn that is over."""
 
 
 def asked(turn: TurnRecord, session: SessionRecord) -> TurnAsk:
