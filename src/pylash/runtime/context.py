@@ -41,7 +41,7 @@ from pylash.runtime.process_steps import (
     digest,
     uuid_text,
 )
-from pylash.runtime.runs import ContinueAs, ProcessRun
+from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
 from pylash.runtime.tool_context import CallInfo, ToolContext
 from pylash.turn import SessionOptions, TurnBudget
@@ -85,7 +85,7 @@ class WaitKey(str):
 class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
     """A logger that says nothing twice."""
 
-    def __init__(self, run: ProcessRun) -> None:
+    def __init__(self, run: LiveRun) -> None:
         super().__init__(logging.getLogger("pylash.process"), {"run": run.id})
         self._run = run
 
@@ -104,7 +104,7 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: ProcessRun, services: Services) -> None:
+    def __init__(self, run: LiveRun, services: Services) -> None:
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pylash.durable import Store
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.values import DurabilityError, LashError, LeaseLost, StoreError
 
 STORE_AWAY_SECONDS: Final = 0.2
@@ -21,7 +21,7 @@ _log = logging.getLogger("pylash")
 
 
 async def persist(
-    run: ProcessRun, write: Callable[[], Awaitable[None]], is_open: Callable[[], bool]
+    run: LiveRun, write: Callable[[], Awaitable[None]], is_open: Callable[[], bool]
 ) -> bool:
     """Write what became of a run, as long as the worker is open; False if it could not be written."""
     while True:
@@ -40,7 +40,7 @@ async def persist(
 
 
 async def block(
-    store: Store, run: ProcessRun, trouble: LashError, is_open: Callable[[], bool]
+    store: Store, run: LiveRun, trouble: LashError, is_open: Callable[[], bool]
 ) -> None:
     """Stop a run until somebody has looked at it."""
     reason = f"{trouble.code}: {trouble.message}"
@@ -48,7 +48,7 @@ async def block(
     await persist(run, lambda: store.runs.block(run.fence, reason), is_open)
 
 
-async def let_go(store: Store, run: ProcessRun, is_open: Callable[[], bool]) -> None:
+async def let_go(store: Store, run: LiveRun, is_open: Callable[[], bool]) -> None:
     """Leave the run of an execution that was closed to whoever comes next."""
     trouble = run.trouble
     if isinstance(trouble, LeaseLost):

@@ -1,4 +1,4 @@
-"""Executing a run here: from its first line to what is written in the end.
+"""Executing a process here: from its first line to what is written in the end.
 
 Rule 1. Every exception of user code is the process's failure; only our own troubles are not.
 Rule 2. Who was detached writes nothing of what its code did after that.
@@ -19,7 +19,7 @@ from pylash.runtime.config import Programs
 from pylash.runtime.endings import let_go, persist
 from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
-from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
+from pylash.runtime.runs import ContinueAs, Detached, LiveRun
 from pylash.tasks import TaskOwner
 from pylash.values import LashError, Misuse, ProcessTimeout, StoreError
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("pylash")
 
 
 class Execution:
-    """Drives runs of one worker, each in a task of its own."""
+    """Drives the processes of one worker, each in a task of its own."""
 
     def __init__(
         self, host: JournalHost, programs: Programs, tasks: TaskOwner, is_open: Callable[[], bool]
@@ -37,7 +37,7 @@ class Execution:
         self._tasks = tasks
         self._is_open = is_open
 
-    async def drive(self, run: ProcessRun) -> Output | None:
+    async def drive(self, run: LiveRun) -> Output | None:
         """Execute the run until it ends or is detached; return how its process ended, if it did."""
         run.root.task = asyncio.current_task()
         CURRENT.set(run.root)
@@ -50,7 +50,7 @@ class Execution:
             return None
         return await self._ended(run, end)
 
-    async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
+    async def _outcome(self, run: LiveRun) -> Output | ContinueAs | None:
         """Return how the program ended; None if it was detached."""
         try:
             await self._programs.check(run.process.registration)
@@ -77,7 +77,7 @@ class Execution:
             _log.warning("%s failed", run.fence.name, exc_info=error)
             return failure_of(error)
 
-    async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
+    async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:
         """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
         if not run.is_cancelled_here():
             run.close()
@@ -90,7 +90,7 @@ class Execution:
             return failure_of(ProcessTimeout(run.id))
         return Aborted(await self._host.store.processes.cancel_reason(run.id))
 
-    async def _ended(self, run: ProcessRun, end: Output | ContinueAs | None) -> Output | None:
+    async def _ended(self, run: LiveRun, end: Output | ContinueAs | None) -> Output | None:
         """Write how the run ended; return how the process did, if it has."""
         if run.journal is not None:
             run.closed = True
@@ -116,11 +116,11 @@ class Execution:
             return end if settled else None
         return None
 
-    async def _settled(self, run: ProcessRun, end: Output) -> bool:
+    async def _settled(self, run: LiveRun, end: Output) -> bool:
         settle, number = self._host.store.processes.settle, run.process.number
         return await persist(run, lambda: settle(run.fence, number, end), self._is_open)
 
-    async def _expire(self, run: ProcessRun) -> None:
+    async def _expire(self, run: LiveRun) -> None:
         """Ask a process to end when its time is over."""
         remaining = run.remaining()
         if remaining is not None:

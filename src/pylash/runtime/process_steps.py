@@ -25,7 +25,7 @@ from pylash.durable import (
 from pylash.runtime.branches import Branch, outside, own_branch
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.records import FINAL
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, result_of
 from pylash.values import (
     ArgumentsInvalid,
@@ -80,7 +80,7 @@ class StepOptions(msgspec.Struct, frozen=True):
 class StepContext(Generic[D]):
     """A context with options for the steps it takes."""
 
-    def __init__(self, run: ProcessRun, options: StepOptions) -> None:
+    def __init__(self, run: LiveRun, options: StepOptions) -> None:
         self._run = run
         self._options = options
 
@@ -111,7 +111,7 @@ class StepContext(Generic[D]):
 class _Step(msgspec.Struct):
     """One step: its attempts and the delays between them."""
 
-    run: ProcessRun
+    run: LiveRun
     branch: Branch
     part: tuple[str, int]
     options: StepOptions

@@ -53,7 +53,7 @@ from pylash.runtime.histories import Histories
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.records import answer, wrapped
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, Signature, signature_of
 from pylash.runtime.standings import watched
 from pylash.runtime.tools import Tool
@@ -301,21 +301,21 @@ class Services:
 
     # --- what contexts ask ---
 
-    def ride(self, run: ProcessRun, key: str) -> int:
+    def ride(self, run: LiveRun, key: str) -> int:
         """Return the time, recorded with the next effect."""
         if run.journal is None:
             return self._clock.now()
         at: int = run.journal.ride(key, self._clock.now)
         return at
 
-    def wait_key(self, run: ProcessRun, wait: WaitIdentity) -> str:
+    def wait_key(self, run: LiveRun, wait: WaitIdentity) -> str:
         """Return the signed key of a wait of a run."""
         epoch = run.process.state.epoch
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
         return self._host.signer.key(run.scope, wait, epoch)
 
-    def turn_wait_key(self, run: ProcessRun, wait: WaitIdentity, generation: int) -> str:
+    def turn_wait_key(self, run: LiveRun, wait: WaitIdentity, generation: int) -> str:
         """Return the signed key of a wait of a turn."""
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
@@ -335,7 +335,7 @@ class Services:
 
     def child(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         target: object,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -357,19 +357,19 @@ class Services:
         """Return a tool."""
         return self.catalog.tool(name)
 
-    def arguments(self, run: ProcessRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, run: LiveRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return new arguments for a run's program."""
         given = run.process.registration.input
         if not isinstance(given, EngineInput):
             raise NotAProcess(run.id)
         return self.definitions[given.program].signature.dump((), arguments)
 
-    def registry_work(self, run: ProcessRun, key: str) -> RegistryWork:
+    def registry_work(self, run: LiveRun, key: str) -> RegistryWork:
         """Return what asks the registry for controllers that have none of their own."""
         return lambda command, timeout: self._asked(run, key, command, timeout)
 
     async def _asked(
-        self, run: ProcessRun, key: str, command: ProcessCommand, timeout: int | None
+        self, run: LiveRun, key: str, command: ProcessCommand, timeout: int | None
     ) -> Any:
         processes = self.store.processes
         entry = JournalEntry(key, "process", b"", started=self._clock.now())
@@ -386,7 +386,7 @@ class Services:
         return await processes.perform(command)
 
 
-Play = Callable[[Services, ProcessRun, SessionTurnInput], Awaitable[Any]]
+Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]
 """Plays one turn of a child session in a process's run."""
 
 
@@ -426,7 +426,7 @@ class PythonPrograms:
             raise ProcessRecoveryFailed(registration.id, "its captured execution env is damaged")
         self._environments.add(registration.env)
 
-    async def run(self, run: ProcessRun) -> Any:
+    async def run(self, run: LiveRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
         match run.process.registration.input:
             case EngineInput(program=program, arguments=arguments):

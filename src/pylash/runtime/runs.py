@@ -1,4 +1,4 @@
-"""A process's run, while it is executed here.
+"""The run of a process or a turn, while it is executed here.
 
 Rule 1. Detaching (parking, a lost lease, a shutdown) is never recorded. The context closes first;
         whatever the code does after that is ignored.
@@ -66,20 +66,20 @@ def _seen(task: asyncio.Task[Any]) -> None:
 class Slots(Protocol):
     """Who lends a run the right to execute, and hears when it waits."""
 
-    async def take_slot(self, run: ProcessRun) -> None:
+    async def take_slot(self, run: LiveRun) -> None:
         """Return once the run may execute."""
         ...
 
-    def idle(self, run: ProcessRun) -> None:
+    def idle(self, run: LiveRun) -> None:
         """Hear that every branch of the run waits."""
         ...
 
-    def busy(self, run: ProcessRun) -> None:
+    def busy(self, run: LiveRun) -> None:
         """Hear that a branch of the run goes on."""
         ...
 
 
-class ProcessRun:
+class LiveRun:
     """A process, or a turn, being executed here under a fence."""
 
     def __init__(
@@ -274,9 +274,9 @@ class ProcessRun:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "process %s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
+                "%s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
                 "or timeout= of the call",
-                self.id,
+                self.fence.name,
                 name,
             )
 
@@ -449,7 +449,7 @@ class ProcessRun:
             for task in tasks:
                 task.cancel()
         if tasks:
-            _log.warning("process %s ignores that it is detached: left to itself", self.id)
+            _log.warning("%s ignores that it is detached: left to itself", self.fence.name)
 
     def _tasks(self) -> set[asyncio.Task[Any]]:
         tasks = (branch.task for branch in (self.root, *self.root.below()))

@@ -25,7 +25,7 @@ from pylash.runtime.branches import CURRENT
 from pylash.runtime.endings import block, let_go, persist
 from pylash.runtime.programs import Services
 from pylash.runtime.relays import relay
-from pylash.runtime.runs import Detached, ProcessRun, unheard
+from pylash.runtime.runs import Detached, LiveRun, unheard
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.runtime.turns import TurnDriver
 from pylash.turn import (
@@ -59,7 +59,7 @@ class TurnExecution:
         self._services = services
         self._is_open = is_open
 
-    async def drive(self, run: ProcessRun) -> Any:
+    async def drive(self, run: LiveRun) -> Any:
         """Execute the turn until it ends or is detached; return its result, if it has one."""
         run.root.task = asyncio.current_task()
         CURRENT.set(run.root)
@@ -72,7 +72,7 @@ class TurnExecution:
             self._services.feeds.leave(run.id, ended=ended)
         return result
 
-    async def _played(self, run: ProcessRun) -> Any:
+    async def _played(self, run: LiveRun) -> Any:
         try:
             driver = self._driver(run)
             if isinstance(run.record, TurnRecord) and run.record.cancel and not run.cancelled:
@@ -96,7 +96,7 @@ class TurnExecution:
         return await self._committed(run, driver, machine)
 
     @asynccontextmanager
-    async def _relayed(self, run: ProcessRun, driver: TurnDriver) -> AsyncIterator[None]:
+    async def _relayed(self, run: LiveRun, driver: TurnDriver) -> AsyncIterator[None]:
         """Write for listeners elsewhere, from when there is one."""
         relaying: list[asyncio.Task[None]] = []
 
@@ -114,7 +114,7 @@ class TurnExecution:
             for task in relaying:
                 task.cancel()
 
-    def _driver(self, run: ProcessRun) -> TurnDriver:
+    def _driver(self, run: LiveRun) -> TurnDriver:
         assert run.turn is not None
         assert isinstance(run.record, TurnRecord)
         session = run.turn.session
@@ -122,7 +122,7 @@ class TurnExecution:
         ask = asked(run.record, session)
         return TurnDriver(run, session, ask, self._services, writer)
 
-    async def _committed(self, run: ProcessRun, driver: TurnDriver, machine: TurnMachine) -> Any:
+    async def _committed(self, run: LiveRun, driver: TurnDriver, machine: TurnMachine) -> Any:
         commit = commit_of(driver, machine)
         if not await self._commit(run, commit):
             return None
@@ -135,7 +135,7 @@ class TurnExecution:
         driver.feed.say(event)
         return commit.state, {**commit.result, "text": end.text}
 
-    async def _detached(self, run: ProcessRun) -> Any:
+    async def _detached(self, run: LiveRun) -> Any:
         """Deal with the run of an execution that was closed."""
         store, trouble = self._services.store, run.trouble
         if (
@@ -147,7 +147,7 @@ class TurnExecution:
         await let_go(store, run, self._is_open)
         return None
 
-    async def _given_up(self, run: ProcessRun, reason: str) -> Any:
+    async def _given_up(self, run: LiveRun, reason: str) -> Any:
         """End a turn that cannot be replayed and was asked to end: what it wrote is left out."""
         assert run.turn is not None
         assert isinstance(run.record, TurnRecord)
@@ -166,7 +166,7 @@ class TurnExecution:
             return commit.state, commit.result
         return None
 
-    async def _commit(self, run: ProcessRun, commit: TurnCommit) -> bool:
+    async def _commit(self, run: LiveRun, commit: TurnCommit) -> bool:
         store = self._services.store
         try:
             return await persist(

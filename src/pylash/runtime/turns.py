@@ -45,7 +45,7 @@ from pylash.runtime.branches import Branch, Group, outside
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import Detached, LiveRun
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import (
@@ -110,7 +110,7 @@ class TurnDriver:
 
     def __init__(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         session: SessionRecord,
         ask: TurnAsk,
         services: Services,
