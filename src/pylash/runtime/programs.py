@@ -18,8 +18,6 @@ import msgspec
 from pylash.durable import (
     SESSION_TURN,
     TURN_TARGET,
-    AwaitProcess,
-    AwaitTurn,
     Clock,
     CustomWait,
     EffectHost,
@@ -40,22 +38,21 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
-    WaitSignal,
     expect,
 )
 from pylash.runtime.branches import CURRENT
 from pylash.runtime.catalog import Catalog
 from pylash.runtime.context import ProcessContext
+from pylash.runtime.controller import Awaited, look
 from pylash.runtime.executors import RegistryWork
 from pylash.runtime.feeds import Feeds
 from pylash.runtime.handles import ChildHandle
 from pylash.runtime.histories import Histories
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost
-from pylash.runtime.records import answer, wrapped
+from pylash.runtime.records import answer
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, Signature, signature_of
-from pylash.runtime.standings import watched
 from pylash.runtime.tools import Tool
 from pylash.values import (
     AppInsideProcess,
@@ -371,19 +368,13 @@ class Services:
     async def _asked(
         self, run: LiveRun, key: str, command: ProcessCommand, timeout: int | None
     ) -> Any:
-        processes = self.store.processes
         entry = JournalEntry(key, "process", b"", started=self._clock.now())
-        while isinstance(command, WaitSignal | AwaitProcess | AwaitTurn):
-            if isinstance(command, WaitSignal):
-                stands, _ = await processes.take_signal(
-                    run.fence, entry, command.name, timeout, wrapped
-                )
-            else:
-                stands = await watched(self.store, run.fence, entry, command)
+        while isinstance(command, Awaited):
+            stands, _ = await look(self.store, run.fence, entry, command, timeout)
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
-        return await processes.perform(command)
+        return await self.store.processes.perform(command)
 
 
 Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]
