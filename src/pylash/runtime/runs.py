@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from pylash.durable import (
     SECOND,
@@ -205,8 +205,7 @@ class LiveRun:
                 await self._admit()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
 
     async def _hold(self, branch: Branch) -> None:
         """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
@@ -255,8 +254,7 @@ class LiveRun:
         try:
             delivered = await self.journal.withdraw(asked)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         branch.cancelling = False
         if delivered:
             raise asyncio.CancelledError
@@ -408,8 +406,7 @@ class LiveRun:
         try:
             await self.journal.deliver({key: decided}, keys)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         finally:
             self._delivering -= 1
             self._changed()
@@ -426,6 +423,11 @@ class LiveRun:
         self._release()
         if self.journal is not None:
             self.journal.break_off(Detached())
+
+    def give_up(self, trouble: LashError) -> NoReturn:
+        """Detach because of a trouble that is not the code's: it goes on later, or elsewhere."""
+        self.close(trouble)
+        raise Detached from trouble
 
     def dispose(self) -> None:
         """Let go of everything, so that nothing waits for the garbage collector."""

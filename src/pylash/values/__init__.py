@@ -102,6 +102,7 @@ from pylash.values.schemas import (
 )
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
+    CallRefused,
     CursorInvalid,
     InputInvalid,
     ModelInvalid,
@@ -138,6 +139,7 @@ __all__ = (
     "AttachmentResolutionFailed",
     "AwaitEventUnknownOrRevoked",
     "AwaitEventUnsupported",
+    "CallRefused",
     "CursorInvalid",
     "DurabilityError",
     "DurableStoreRequired",
