@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.durable import ProcessView, Registration, StartProcess, ToolCallInput
+from pylash.testing import crash_everywhere
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 from tests.processes.test_steps import effects
@@ -205,3 +207,52 @@ async def test_an_event_of_a_tool_starts_what_is_subscribed_once(durable: Backen
 async def ended(app: Lash, number: int) -> list[ProcessView]:
     found = await app.processes(status="completed")
     return found if len(found) == number else []
+
+
+def make_shop(store: str) -> Lash:
+    """Make an app with a process that calls a tool which is approved, fails once, and is heard."""
+    app = Lash(store)
+    app.trigger("paid", payload=int)
+
+    @app.process
+    async def on_paid(ctx: ProcessContext[None], cents: int) -> str:
+        return f"heard {cents}"
+
+    @app.tool(approval=True, retry=Retry(2, delay="1ms"))
+    async def pay(ctx: ToolContext[None], cents: int) -> str:
+        """Pay."""
+        if ctx.attempt == 1:
+            raise OSError("away")
+        ctx.emit("paid", source_key="shop", payload=cents)
+        return f"paid {cents}"
+
+    @app.process
+    async def using(ctx: ProcessContext[None]) -> str:
+        paid: str = await ctx.call_tool("pay", cents=5)
+        return paid
+
+    return app
+
+
+async def shop_story(app: Lash) -> str:
+    on_paid, using = (app.services.definitions[name] for name in ("on_paid", "using"))
+    await app.triggers.register(
+        "paid", source_key="shop", target=on_paid, key="k", inputs={"cents": EVENT}
+    )
+    handle = await app.start(using.options(id="p"))
+    while await handle.status() != "completed":
+        for wait in await app.waits():
+            await app.resolve(wait.key, True)
+        await asyncio.sleep(0.001)
+    results = [
+        await app.process_handle(one.id, on_paid).result()
+        for one in await app.processes()
+        if one.id != "p"
+    ]
+    return f"{await handle.result()}, {results}"
+
+
+def test_a_call_ends_the_same_wherever_it_dies() -> None:
+    report = crash_everywhere(make_shop, shop_story)
+    assert report.outcome == "paid 5, ['heard 5']"
+    assert {one.operation for one in report.points} >= {"open_for", "begin_sleep", "record", "emit"}
