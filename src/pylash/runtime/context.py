@@ -6,7 +6,9 @@ import logging
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from pylash.durable import (
     WAKE,
@@ -32,6 +34,7 @@ from pylash.durable import (
     signal_type,
 )
 from pylash.runtime.branches import Branch, BranchTask, Group, outside, own_branch
+from pylash.runtime.completions import Completions, ProcessCompletion, captured_model
 from pylash.runtime.executors import Executor, await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
@@ -44,7 +47,7 @@ from pylash.runtime.process_steps import (
 from pylash.runtime.runs import ContinueAs, ProcessRun
 from pylash.runtime.signatures import Shape
 from pylash.runtime.tool_context import CallInfo, ToolContext
-from pylash.turn import SessionOptions, TurnBudget
+from pylash.turn import Input, SessionOptions, TurnBudget
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -108,6 +111,7 @@ class ProcessContext(StepContext[D]):
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None
+        self._completions = count()
 
     @property
     def id(self) -> str:
@@ -270,7 +274,9 @@ class ProcessContext(StepContext[D]):
             await tool.prepare()
             loaded = tool.load(arguments)
             info = CallInfo("", self._run.id, key, 1, f"{self._run.id}:{key}")
-            given: ToolContext[Any] = ToolContext(info, self.deps)
+            default = partial(captured_model, self._services, self._run)
+            completions = Completions(self._services, default, self._run.id)
+            given: ToolContext[Any] = ToolContext(info, self.deps, complete=completions.answer)
 
             async def perform(_: Envelope) -> Outcome:
                 with outside():
@@ -282,6 +288,31 @@ class ProcessContext(StepContext[D]):
             return expect(outcome, ToolAttemptOutcome).launch
 
         return attempted()
+
+    @overload
+    def complete(
+        self, prompt: Input, *, output: type[T], model: str | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def complete(
+        self, prompt: Input, *, output: None = None, model: str | None = None
+    ) -> Coroutine[Any, Any, str]: ...
+    def complete(
+        self, prompt: Input, *, output: Any = None, model: str | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask a model outside any conversation: return its text, or its answer as ``output``.
+
+        Without a name it is the model that the process was started with. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits.
+
+        >>> verdict = await ctx.complete(f"Is this spam? {mail}", output=Verdict)
+        """
+        branch = own_branch(self._run, "complete")
+        part = branch.take("complete")
+        asking = ProcessCompletion(
+            self._run, self._services, branch, part, self._completions, model
+        )
+        return asking.answer(prompt, output)
 
     def session(
         self,
@@ -399,8 +430,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return a process command as an effect of this run; its key is taken now."""
         branch = own_branch(self._run, method)
-        name, count = part or branch.take(command.effect_id)
-        numbered = command.effect_id if count == 1 else f"{command.effect_id}#{count}"
+        name, number = part or branch.take(command.effect_id)
+        numbered = command.effect_id if number == 1 else f"{command.effect_id}#{number}"
         key = process_key(branch.name or "root", numbered)
         local = process_executor(self._services.registry_work(self._run, key), timeout)
         plain = decode(write(command))

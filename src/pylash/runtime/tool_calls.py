@@ -14,6 +14,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+
 from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
@@ -45,7 +48,7 @@ from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
 from pylash.runtime.tool_results import fitted, materialised, projected_refs, result_text
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
-from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent
+from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent, Usage
 from pylash.values import (
     AttachmentResolutionFailed,
     DurabilityError,
@@ -65,6 +68,9 @@ _ATTEMPT: Final = frozenset({EffectKind.TOOL_ATTEMPT})
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 RESULT_CHARACTERS: Final = 16_000
+
+_USED: Final = "model_usage"
+"""Where a failed attempt keeps what models used for it, and for those before."""
 
 _log = logging.getLogger("pylash")
 
@@ -103,7 +109,7 @@ class ToolCalls:
         except (DurabilityError, StoreError) as error:
             self._turn.give_up(error)
         except LashError as error:
-            message = self._error(call, error.message)
+            message = replace(self._error(call, error.message), usage=_used(error))
         feed.say(completed(message))
         return message
 
@@ -223,11 +229,12 @@ class ToolCalls:
 
     async def _attempted(self, ready: Ready) -> ToolMessage:
         retry = ready.tool.retry
-        attempt = 1
+        attempt, used = 1, Usage()
         while True:
             try:
-                return await self._attempt(ready, attempt)
+                return await self._attempt(ready, attempt, used)
             except LashError as error:
+                used = _used(error)
                 if retry is None or error.final or attempt >= retry.max:
                     raise
             key = f"{ready.call.id}.delay.{attempt}"
@@ -236,13 +243,13 @@ class ToolCalls:
             await self._effect(key, f"{ready.tool.name} again", command, sleep_executor())
             attempt += 1
 
-    async def _attempt(self, ready: Ready, attempt: int) -> ToolMessage:
+    async def _attempt(self, ready: Ready, attempt: int, before: Usage) -> ToolMessage:
         turn, tool, call = self._turn, ready.tool, ready.call
         key = f"{call.id}.attempt.{attempt}"
 
         async def perform(_: Envelope) -> Outcome:
             with outside():
-                return await self._performed(key, ready, attempt)
+                return await self._performed(key, ready, attempt, before)
 
         asked = {"tool": tool.name, "arguments": ready.given, "call_id": call.id}
         most = 1 if tool.retry is None else tool.retry.max
@@ -259,7 +266,8 @@ class ToolCalls:
             return message
         return await self._deferred(call, launch["deadline"], attempt)
 
-    async def _performed(self, key: str, ready: Ready, attempt: int) -> Outcome:
+    async def _performed(self, key: str, ready: Ready, attempt: int, before: Usage) -> Outcome:
+        """Call the tool. ``before``: what models used for the attempts that failed."""
         turn, tool, call = self._turn, ready.tool, ready.call
         loop = asyncio.get_running_loop()
 
@@ -272,8 +280,9 @@ class ToolCalls:
         info = CallInfo(
             turn.session.id, turn.turn_id, call.id, attempt, digest(turn.run.id, call.id).hex()[:32]
         )
+        completions = turn.completions()
         ctx: ToolContext[Any] = ToolContext(
-            info, turn.services.deps, told, turn.services.check_trigger
+            info, turn.services.deps, told, turn.services.check_trigger, completions.answer
         )
         started = turn.services.monotonic()
         lanes = LANES.set(LANES.get() | {turn.session.id})
@@ -284,6 +293,9 @@ class ToolCalls:
             told_error = error if isinstance(error, LashError) else ToolFailed(error)
             if tool.retry is not None and not isinstance(error, tool.retry.on):
                 setattr(told_error, FINAL, True)
+            if (used := before + completions.used) != Usage():
+                data = told_error.data if isinstance(told_error.data, dict) else {}
+                told_error.data = {**data, _USED: to_builtins(used)}
             raise told_error from error
         finally:
             LANES.reset(lanes)
@@ -291,6 +303,7 @@ class ToolCalls:
             return ToolAttemptOutcome({"deadline": value.deadline})
         took = turn.services.monotonic() - started
         message = self._message(call, value, took, ctx.attached)
+        message = replace(message, usage=before + completions.used)
         place = turn.writer.prepare(key, ready.position, message, ctx.attached)
         triggers = [
             {"trigger": one.trigger, "source_key": one.source_key, "payload": one.payload}
@@ -368,6 +381,12 @@ def _decided(ready: Ready, resolution: Resolution) -> Ready:
             raise CallRefused("Not run: nobody approved it in time.")
         case _:
             raise CallRefused(f"Not run: {SUPERSEDED}")
+
+
+def _used(error: LashError) -> Usage:
+    """Return what models used for a call that failed."""
+    used = error.data.get(_USED) if isinstance(error.data, dict) else None
+    return Usage() if used is None else convert(used, Usage)
 
 
 def _rejection(answer: Mapping[str, Any]) -> str:

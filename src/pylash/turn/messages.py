@@ -7,6 +7,7 @@ Rule 3. Whatever a turn decides by must be in its messages, so that a replay dec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, assert_never
 
 import msgspec
@@ -128,6 +129,10 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 """Reads a stored message."""
+
+
+Input = str | Part | Sequence[str | Part]
+"""What may be asked: a text, or parts."""
 
 
 def parts_of(given: Any) -> tuple[Part, ...]:
