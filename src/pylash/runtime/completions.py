@@ -137,6 +137,16 @@ async def model_reply(
     return reply_message(reply, machine.iteration, services.monotonic() - started, model)
 
 
+def call_key(base: str, iteration: int, attempt: int) -> str:
+    """Return the key of a model call of a completion, whose first one has the completion's own."""
+    return base if iteration == attempt == 1 else f"{base}/{llm_key(iteration, attempt)}"
+
+
+def pause_key(base: str, iteration: int, attempt: int) -> str:
+    """Return the key of the pause after a model call."""
+    return f"{base}/{llm_key(iteration, attempt)}.pause"
+
+
 def _unheard(_: Delta) -> None:
     """Take a piece of an answer that nobody waits for."""
 
@@ -200,7 +210,8 @@ class ProcessCompletion(msgspec.Struct):
             "messages": decode(write(machine.messages)),
             "output_schema": machine.output_schema,
         }
-        key, local = self._key(wanted.iteration, wanted.attempt), direct_executor(perform)
+        key = call_key(self.branch.key(self.part), wanted.iteration, wanted.attempt)
+        local = direct_executor(perform)
         outcome = await self.run.effect(self.branch, key, "complete", Direct(request), local)
         return msgspec.convert(expect(outcome, DirectOutcome).result, AssistantMessage)
 
@@ -216,14 +227,9 @@ class ProcessCompletion(msgspec.Struct):
             raise Detached from error
 
     async def _pause(self, wanted: Pause) -> None:
-        key = self._key(wanted.iteration, wanted.attempt, ".pause")
+        key = pause_key(self.branch.key(self.part), wanted.iteration, wanted.attempt)
         command = Sleep(wanted.milliseconds, retry=True)
         await self.run.effect(self.branch, key, "complete again", command, sleep_executor())
-
-    def _key(self, iteration: int, attempt: int, what: str = "") -> str:
-        if (iteration, attempt, what) == (1, 1, ""):
-            return self.branch.key(self.part)
-        return self.branch.key(self.part, f"{llm_key(iteration, attempt)}{what}")
 
 
 async def captured_model(services: Services, run: ProcessRun) -> str | None:

@@ -47,7 +47,7 @@ from pylash.runtime.process_steps import (
 from pylash.runtime.runs import ContinueAs, ProcessRun
 from pylash.runtime.signatures import Shape
 from pylash.runtime.tool_context import CallInfo, ToolContext
-from pylash.turn import Input, SessionOptions, TurnBudget
+from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -322,6 +322,7 @@ class ProcessContext(StepContext[D]):
         instructions: str | None = None,
         tools: Sequence[str] | None = None,
         budget: TurnBudget | None = None,
+        history: History | None = None,
     ) -> ProcessSession:
         """Return a conversation whose turns are effects of this process.
 
@@ -330,7 +331,13 @@ class ProcessContext(StepContext[D]):
         from pylash.runtime.process_sessions import ProcessSession  # noqa: PLC0415 - it needs us
 
         names = None if tools is None else tuple(tools)
-        options = SessionOptions(model=model, instructions=instructions, tools=names, budget=budget)
+        options = SessionOptions(
+            model=model,
+            instructions=instructions,
+            tools=names,
+            budget=budget,
+            history=checked_history(history),
+        )
         return ProcessSession(id, options, self)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pylash.durable import EffectKind, Envelope, LlmCall, LlmCallOutcome, Outcome, expect
 from pylash.runtime.branches import outside
 from pylash.runtime.executors import Executor
+from pylash.runtime.histories import has_attachments
 from pylash.runtime.turn_messages import (
     answered,
     llm_key,
@@ -22,6 +23,7 @@ from pylash.runtime.turn_messages import (
 from pylash.turn import (
     AssistantMessage,
     Delta,
+    Extent,
     ModelFailed,
     ModelReplied,
     ModelRequest,
@@ -51,10 +53,13 @@ class ModelCalls:
 
         async def perform(_: Envelope) -> Outcome:
             with outside():
-                message = await self._asked(iteration, attempt)
+                sent = turn.summaries.extent()
+                message = await self._asked(iteration, attempt, sent)
             ends = not message.calls and turn.ask.output_schema is None
             local.record = turn.writer.hold if ends else turn.writer.record
-            return LlmCallOutcome({"place": turn.writer.prepare(key, index, message)})
+            place = turn.writer.prepare(key, index, message)
+            left_out = {"left_out": sent.start} if sent.start else {}
+            return LlmCallOutcome({"place": place, **left_out})
 
         local = Executor("turn", _LLM, perform, record=turn.writer.record)
         request = LlmCall({"upto": turn.writer.base + index - 1})
@@ -71,7 +76,7 @@ class ModelCalls:
         turn.feed.say(TurnEvent("usage", said, usage=message.usage))
         return ModelReplied(message)
 
-    async def _asked(self, iteration: int, attempt: int) -> AssistantMessage:
+    async def _asked(self, iteration: int, attempt: int, sent: Extent) -> AssistantMessage:
         """Ask the model, and tell who listens what it says."""
         turn, key = self._turn, llm_key(iteration, 1)
         turn.feed.begin_reply(key, attempt)
@@ -81,7 +86,7 @@ class ModelCalls:
             turn.feed.say(TurnEvent(kind, key, text=delta.text))
 
         try:
-            request = await self._request(iteration)
+            request = await self._request(iteration, sent)
         except StoreError as error:
             turn.give_up(error)
         started = turn.services.monotonic()
@@ -90,19 +95,20 @@ class ModelCalls:
         took = turn.services.monotonic() - started
         return reply_message(reply, iteration, took, turn.environment.model)
 
-    async def _request(self, iteration: int) -> ModelRequest:
+    async def _request(self, iteration: int, sent: Extent) -> ModelRequest:
         turn, env = self._turn, self._turn.environment
         system = [SystemMessage(part) for part in env.prompt]
         stored = turn.services.store.attachments
-        said = [await with_bytes(message, stored) for message in turn.machine.messages]
-        before = turn.history
-        if turn.services.histories.has_attachments(turn.session):
-            before = [await with_bytes(message, stored) for message in before]
+        messages = sent.of(turn.history, turn.machine.messages)
+        if turn.services.histories.has_attachments(turn.session) or any(
+            map(has_attachments, turn.machine.messages)
+        ):
+            messages = [await with_bytes(message, stored) for message in messages]
         tools = env.tools
         if turn.ask.output_schema is not None:
             tools = (*tools, final_tool(turn.ask.output_schema))
         return ModelRequest(
-            messages=[*system, *before, *said],
+            messages=[*system, *messages],
             tools=tools,
             model=env.model,
             call_number=turn.session.calls + iteration - 1,

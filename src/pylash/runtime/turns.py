@@ -46,6 +46,7 @@ from pylash.runtime.feeds import completed
 from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
 from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.summaries import Summaries
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import (
@@ -122,6 +123,7 @@ class TurnDriver:
         self._places: dict[str, list[int]] = {}
         self._built: Sequence[SessionPlugin] = ()
         self._models = ModelCalls(self)
+        self.summaries = Summaries(self)
         self.tools: dict[str, Tool[..., Any]] = {}
         opening = [UserMessage(ask.parts, turn_id=self.turn_id)] if ask.parts else []
         self.machine = TurnMachine(
@@ -261,6 +263,7 @@ class TurnDriver:
             nonlocal found
             words = await self._words(iteration)
             found = (*words, *await self._asides(iteration))
+            found = (*found, *await self.summaries.made(iteration, found))
             return CheckpointOutcome({"messages": len(found)})
 
         await self._composite(

@@ -80,6 +80,14 @@ class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system")
     text: str
 
 
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That a message stands for the first messages of its session, and what it took to make it."""
+
+    covers: int
+    usage: Usage = Usage()
+    seconds: float = 0.0
+
+
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
     """What a person, a process (``wake``), a plugin or the runtime says to the model."""
 
@@ -87,6 +95,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omi
     parts: tuple[Part, ...]
     source: Literal["user", "wake", "plugin", "runtime"] = "user"
     turn_id: str | None = None
+    summary: Summary | None = None
 
     @property
     def text(self) -> str:
