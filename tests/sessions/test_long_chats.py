@@ -226,6 +226,7 @@ def test_a_chat_with_summaries_ends_the_same_wherever_it_dies() -> None:
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 def test_a_chat_with_summaries_ends_the_same_wherever_it_is_really_killed() -> None:
     here = "tests.sessions.test_long_chats"
     report = crash_everywhere(f"{here}:make_app", f"{here}:brief_chat", kill=True, timeout="60s")
