@@ -21,8 +21,9 @@ from pylash import (
     Window,
 )
 from pylash.testing import ScriptedModel, SimClock, call, calls, crash_everywhere, fail, say
+from pylash.turn import is_summary
 from tests.backends import Backend
-from tests.sessions.scenes import effects_of, transcript
+from tests.sessions.scenes import begin, effects_of, open_wait, transcript
 from tests.turn.provider_rules import refusal
 
 LONG = " ".join(["word"] * 40)
@@ -37,6 +38,8 @@ def reply(request: ModelRequest) -> Any:
     match messages[-1].text:
         case "look":
             return calls(call("look", n=1), call("look", n=2))
+        case "ask":
+            return call("ask")
         case _:
             return say(f"Heard {len(messages)}.")
 
@@ -251,6 +254,43 @@ async def test_a_summary_outlives_the_app_and_goes_with_a_fork(durable: Backend)
         assert short.requests == []
 
 
+@pytest.mark.parametrize("token_bytes", [1, 100])
+async def test_a_summary_that_is_recorded_stands_whatever_new_code_estimates(
+    sqlite: Backend, monkeypatch: pytest.MonkeyPatch, token_bytes: int
+) -> None:
+    def app_with_ask() -> Lash:
+        app = make_app(sqlite.url)
+
+        @app.tool(approval=True)
+        async def ask() -> str:
+            return "yes"
+
+        return app
+
+    async with app_with_ask() as app:
+        await chatted(app, 3)
+        session = app.session("chat", history=Summarise(tokens=180, keep=80, model="short"))
+        await begin(session, "ask", "t3")
+        key = (await open_wait(app)).key
+    monkeypatch.setattr("pylash.turn.histories.TOKEN_BYTES", token_bytes)
+    async with app_with_ask() as app:
+        await app.resolve(key, True)
+        result = await app.session("chat", history=SHORT).turn("ask", turn_id="t3", timeout="10s")
+        assert result.status == "completed"
+        told = (await transcript(app.session("chat"))).replace(LONG, "…")
+        assert told.splitlines()[7:] == [
+            "user       ask",
+            "runtime    Summary of the conversation so far:",
+            "questions 01",
+            "assistant  i1.c0 ask()",
+            "tool       i1.c0 ask: yes",
+            f"assistant  Heard {4 if token_bytes == 1 else 6}.",
+        ]
+        (summary,) = [m for m in await app.session("chat").history() if is_summary(m)]
+        assert summary.summary is not None
+        assert summary.summary.covers == 4
+
+
 async def test_a_summary_counts_for_the_turn_and_its_budget() -> None:
     async with make_app("memory://") as app:
         await chatted(app, 3)
@@ -290,6 +330,19 @@ async def test_a_model_that_is_not_there_is_said_so() -> None:
         await session.turn(LONG, timeout="10s")
         result = await session.turn("and", timeout="10s")
         assert (result.status, result.code) == ("failed", "model_unknown")
+
+
+async def test_the_model_of_the_session_summarises_unless_another_is_named() -> None:
+    def both(request: ModelRequest) -> Any:
+        return summing(request) if len(request.messages) == 1 else reply(request)
+
+    model = ScriptedModel(both)
+    async with Lash("memory://", model=model, instructions="Help.") as app:
+        told, _ = await chatted(app, 3, Summarise(tokens=130, keep=0))
+        assert "questions 01" in told
+    asked = model.requests[2]
+    assert (asked.session_id, asked.turn_id, asked.tools) == ("", "t2", ())
+    assert asked.model == "ScriptedModel"
 
 
 async def test_a_session_that_is_long_already_is_summarised_in_pieces() -> None:

@@ -139,8 +139,8 @@ class ToolContext(Generic[D]):
         """Ask a model outside the conversation: return its text, or its answer as ``output``.
 
         It belongs to this attempt: it is asked again if the attempt is repeated, and what it uses counts
-        for the turn. Raises ProviderError, or TurnOutputInvalid if no answer fits. Cancellation: safe,
-        nothing is recorded.
+        for the turn. A plain function, which cannot await, may return it. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits. Cancellation: safe, nothing is recorded.
 
         >>> short = await ctx.complete(f"In one sentence: {page}", model="fast")
         """
