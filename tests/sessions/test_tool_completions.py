@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ async def test_what_a_tool_that_never_succeeds_used_counts_too() -> None:
     async with app:
         result = await app.session("chat").turn("Go.", timeout="10s")
         assert (result.status, result.usage.requests) == ("completed", 4)
+
+
+async def test_what_a_tool_used_before_its_time_was_over_counts_too() -> None:
+    async def slow(request: Any) -> Any:
+        if request.call_number == 1:
+            await asyncio.sleep(60)
+        return spending("Not JSON", 10)
+
+    app = app_with("memory://", ScriptedModel(slow))
+
+    @app.tool(timeout="50ms")
+    async def shorten(ctx: ToolContext[None]) -> str:
+        return (await ctx.complete("Shorten.", output=Short, model="fast")).title
+
+    async with app:
+        result = await app.session("chat").turn("Go.", timeout="10s")
+        assert (result.status, result.usage.requests) == ("completed", 3)
 
 
 async def test_a_completion_has_what_is_left_of_the_budget() -> None:

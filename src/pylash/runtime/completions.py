@@ -118,22 +118,22 @@ async def _answer(
 
 
 async def model_reply(
-    services: Services, machine: TurnMachine, model: str | None, request: ModelRequest
+    services: Services, machine: TurnMachine, model: str | None, *, number: int, turn_id: str
 ) -> AssistantMessage:
-    """Ask a model what a machine wants to know; ``request`` says the rest."""
+    """Ask a model what a machine wants to know; ``number`` counts the calls before this one."""
     provider = services.catalog.provider(model)
     stored = services.store.attachments
-    said = [await with_bytes(message, stored) for message in machine.messages]
     schema = machine.output_schema
-    whole = msgspec.structs.replace(
-        request,
-        messages=[*request.messages, *said],
+    request = ModelRequest(
+        messages=[await with_bytes(message, stored) for message in machine.messages],
         tools=() if schema is None else (final_tool(schema),),
         model=model,
+        call_number=number,
         output_schema=schema,
+        turn_id=turn_id,
     )
     started = services.monotonic()
-    reply = await answered(provider, whole, _unheard)
+    reply = await answered(provider, request, _unheard)
     return reply_message(reply, machine.iteration, services.monotonic() - started, model)
 
 
@@ -220,8 +220,8 @@ class ProcessCompletion(msgspec.Struct):
             for ref, body in self.bodies.items():
                 await self.services.store.attachments.put(ref, body)
             model = self.model or await captured_model(self.services, self.run)
-            request = ModelRequest(messages=(), call_number=self.number, turn_id=self.run.id)
-            return await model_reply(self.services, machine, model, request)
+            number, turn_id = self.number, self.run.id
+            return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
         except StoreError as error:  # not the process's: it goes on when the store is back
             self.run.close(error)
             raise Detached from error
@@ -274,11 +274,13 @@ class Completions:
             nonlocal number
             if wanted.attempt == 1:
                 number = next(self._numbers)
-            request = ModelRequest(messages=(), call_number=number, turn_id=self._turn_id)
-            return await model_reply(self._services, machine, name, request)
+            turn_id = self._turn_id
+            return await model_reply(self._services, machine, name, number=number, turn_id=turn_id)
 
-        end = await completed(machine, call, self._pause)
-        self.used += end.usage
+        try:
+            end = await completed(machine, call, self._pause)
+        finally:  # also if the tool has no time left
+            self.used += machine.usage
         return _value_of(end, shape)
 
     async def _pause(self, wanted: Pause) -> None:

@@ -23,7 +23,6 @@ from pylash.turn import (
     CallModel,
     Extent,
     Message,
-    ModelRequest,
     Pause,
     Summarise,
     Summary,
@@ -134,9 +133,10 @@ class _Piece:
         async def perform(_: Envelope) -> Outcome:
             if not self.span:  # code that estimates otherwise began this
                 raise ProviderError("There is nothing to summarise any more.")
-            request = ModelRequest(messages=(), call_number=0, turn_id=turn.turn_id)
             with outside():
-                message = await model_reply(turn.services, machine, self._model, request)
+                message = await model_reply(
+                    turn.services, machine, self._model, number=0, turn_id=turn.turn_id
+                )
             return DirectOutcome({"message": decode(write(message)), "upto": self.upto})
 
         local = direct_executor(perform)
