@@ -230,6 +230,8 @@ def test_only_so_much_is_summarised_at_once() -> None:
         (SystemMessage("abcde"), 6),
         (UserMessage((Text("abcd"), Attachment(b"x" * 9_000, "image/png"))), 1_005),
         (ToolMessage("i1.c0", "look", "abcd"), 5),
+        (ToolMessage("i1.c0", "draw", attachments=(Attachment(media_type="image/png"),)), 1_004),
+        (ToolMessage("i1.c0", "dump", attachments=(Attachment(media_type="text/csv"),)), 4),
         (AssistantMessage("", (ToolCall("i1.c0", "look", {"n": 7}),)), 4 + 4),
     ],
 )

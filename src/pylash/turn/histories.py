@@ -5,7 +5,8 @@ Rule 2. A history is cut only where a person or a process begins to speak, so th
         its result. The prompt and the turn that runs are always sent whole.
 Rule 3. Looking costs what is sent and no more, however long the history is.
 
-Tokens are estimated: four bytes of text are one, a message has four more, an attachment is a thousand.
+Tokens are estimated: four bytes of text are one, a message has four more, and an attachment (of a
+tool's result, a picture) is a thousand.
 """
 
 from __future__ import annotations
@@ -107,8 +108,11 @@ def tokens_of(messages: Iterable[SystemMessage | Message]) -> int:
 
 def _tokens(message: SystemMessage | Message) -> int:
     match message:
-        case SystemMessage(text=text) | ToolMessage(text=text):
+        case SystemMessage(text=text):
             size = _size(text)
+        case ToolMessage(text=text, attachments=attachments):
+            shown = sum(one.media_type.startswith("image/") for one in attachments)
+            size = _size(text) + shown * ATTACHMENT_TOKENS * TOKEN_BYTES
         case AssistantMessage(text=text, calls=calls):
             size = _size(text) + sum(
                 len(call.tool) + len(write(call.arguments)) + TOKEN_BYTES for call in calls
