@@ -26,24 +26,25 @@ class Models:
     """The models of one app that are pydantic-ai's. Their connections close with the app."""
 
     def __init__(self) -> None:
-        self._made: list[PydanticProvider] = []
+        self._made: dict[str | int, PydanticProvider] = {}
 
     def adapt(self, given: Any) -> PydanticProvider | None:
         """Return the provider of a name or of a model object; None for what is neither."""
         if isinstance(given, str):
             if ":" not in given and given != "test":
                 return None
+            known: str | int = given
             made = PydanticProvider(given, partial(named_model, given))
         elif _is_model(given):
+            known = id(given)  # which its provider keeps
             made = PydanticProvider(given.model_id, lambda: given)
         else:
             return None
-        self._made.append(made)
-        return made
+        return self._made.setdefault(known, made)
 
     async def close(self) -> None:
         """Close all connections; a model that is asked later opens its own again."""
-        for made in self._made:
+        for made in self._made.values():
             await made.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -63,6 +65,21 @@ def broken_off(call: ToolCall, *, ran: bool) -> ToolMessage:
     if ran:
         text = "No result: the turn was cancelled. It may have run."
     return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
+
+
+def referenced(parts: Sequence[Part]) -> tuple[tuple[Part, ...], dict[str, bytes]]:
+    """Return parts with references in place of bytes, and the bytes by reference."""
+    bodies: dict[str, bytes] = {}
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, Attachment) and part.ref is None:
+            ref = hashlib.sha256(part.data).hexdigest()
+            bodies[ref] = part.data
+            part = Attachment(  # noqa: PLW2901 - the same part, by reference
+                media_type=part.media_type, name=part.name, ref=ref, size=len(part.data)
+            )
+        found.append(part)
+    return tuple(found), bodies
 
 
 async def with_bytes(message: Message, attachments: Attachments) -> Message:
