@@ -103,6 +103,8 @@ if TYPE_CHECKING:
         UserMessage,
     )
     from pylash.values import (
+        AgentCallFailed,
+        AgentNotDurable,
         AppInsideProcess,
         AppNotOpen,
         ArgumentsInvalid,
@@ -215,6 +217,8 @@ __version__ = "0.1.0"
 __all__ = (
     "EVENT",
     "Agent",
+    "AgentCallFailed",
+    "AgentNotDurable",
     "AppInsideProcess",
     "AppNotOpen",
     "ArgumentsInvalid",

@@ -134,6 +134,11 @@ class ProcessRun:
         return self.record
 
     @property
+    def epoch(self) -> str:
+        """Which of its journals the process is at: one after another, if it continued as itself."""
+        return str(self.process.registration.seed_epoch + self.process.state.epoch)
+
+    @property
     def replaying(self) -> bool:
         """Whether there are recorded effects that the code has not come to yet."""
         return self.journal is not None and bool(self.journal.unread)
@@ -159,13 +164,23 @@ class ProcessRun:
     # --- effects ---
 
     async def effect(
-        self, owner: Branch, key: str, name: str, command: Command, local: LocalExecutor
+        self,
+        owner: Branch,
+        key: str,
+        name: str,
+        command: Command,
+        local: LocalExecutor,
+        *,
+        aside: bool = False,
     ) -> Outcome:
         """Execute a command under key as an effect of this run.
+
+        ``aside``: it may come from another task than the owner's, which is then known to wait for it.
 
         Cancellation: a cancel of the run surfaces here, recorded.
         """
         branch = current_branch(self)
+        told = owner if aside else branch
         await self._admit()
         asked = envelope(
             command,
@@ -175,15 +190,15 @@ class ProcessRun:
             causal_parent=owner.name or None,
             label=name,
         )
-        if branch is None:
+        if told is None:
             self._warn(name)
-        elif self.journal is None and branch.cancelling:
-            branch.cancelling = False
+        elif self.journal is None and told.cancelling:
+            told.cancelling = False
             raise asyncio.CancelledError
         elif self.journal is not None and not self.journal.recorded(key):
-            await self._hold(branch)
-            if branch.cancelling:
-                await self._withdraw(branch, asked)
+            await self._hold(told, branch)
+            if told.cancelling:
+                await self._withdraw(told, asked)
         pending = (branch or owner).pending
         pending.add(key)
         self.rest(branch)
@@ -208,17 +223,18 @@ class ProcessRun:
             self.close(error)
             raise Detached from error
 
-    async def _hold(self, branch: Branch) -> None:
+    async def _hold(self, branch: Branch, resting: Branch | None) -> None:
         """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
         while branch.waiting_above() is not None:
             branch.held = True
             self._held = self._held or asyncio.get_running_loop().create_future()
-            self.rest(branch)
+            self.rest(resting)
+            self._changed()
             try:
                 await asyncio.wait((self._held,))
             finally:
                 branch.held = False
-                self.work(branch)
+                self.work(resting)
             await self.gate()
 
     def _tell_soon(self) -> None:
