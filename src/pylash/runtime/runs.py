@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from pylash.durable import (
     SECOND,
@@ -29,6 +29,7 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
+from pylash.runtime.slots import Slots
 from pylash.runtime.standings import TurnStanding
 from pylash.runtime.subjects import Subject
 from pylash.tasks import TaskOwner
@@ -61,22 +62,6 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """Take note of how a branch failed: whoever waits for it decides what that means."""
     if not task.cancelled():
         task.exception()
-
-
-class Slots(Protocol):
-    """Who lends a run the right to execute, and hears when it waits."""
-
-    async def take_slot(self, run: ProcessRun) -> None:
-        """Return once the run may execute."""
-        ...
-
-    def idle(self, run: ProcessRun) -> None:
-        """Hear that every branch of the run waits."""
-        ...
-
-    def busy(self, run: ProcessRun) -> None:
-        """Hear that a branch of the run goes on."""
-        ...
 
 
 class ProcessRun:
@@ -175,7 +160,7 @@ class ProcessRun:
     ) -> Outcome:
         """Execute a command under key as an effect of this run.
 
-        ``aside``: it may come from another task than the owner's, which is then known to wait for it.
+        ``aside``: it may come from a task of a library that the owner's code waits for.
 
         Cancellation: a cancel of the run surfaces here, recorded.
         """
@@ -201,6 +186,8 @@ class ProcessRun:
                 await self._withdraw(told, asked)
         pending = (branch or owner).pending
         pending.add(key)
+        if branch is None and aside:
+            self._set_aside(owner, 1)
         self.rest(branch)
         try:
             return await self._executed(asked, local)
@@ -209,8 +196,18 @@ class ProcessRun:
             raise
         finally:
             pending.discard(key)
+            if branch is None and aside:
+                self._set_aside(owner, -1)
             self.work(branch)
             await self.gate()
+
+    def _set_aside(self, owner: Branch, change: int) -> None:
+        """Count what tasks beside a branch's own wait for: while there is any, the branch waits too."""
+        before, owner.asides = owner.asides, max(0, owner.asides + change)
+        if not before and owner.asides:
+            self.rest(owner)
+        elif before and not owner.asides:
+            self.work(owner)
 
     async def _executed(self, asked: Any, local: LocalExecutor) -> Outcome:
         try:
@@ -229,7 +226,7 @@ class ProcessRun:
             branch.held = True
             self._held = self._held or asyncio.get_running_loop().create_future()
             self.rest(resting)
-            self._changed()
+            self._changed()  # also if nobody rests: it waits beside its branch
             try:
                 await asyncio.wait((self._held,))
             finally:
@@ -313,6 +310,7 @@ class ProcessRun:
         try:
             return await work
         finally:
+            self._set_aside(branch, -branch.asides)
             parent.children.discard(branch)
             if parent.is_joined_by(branch):
                 parent.joining = None  # it goes on: in our place, so that nobody parks in between

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic_ai.exceptions import (
     ModelConnectionError,
+    ModelHTTPError,
     ModelRateLimitError,
     ModelRequestTimeout,
     ModelServerError,
@@ -45,6 +46,8 @@ def recorded(error: Exception) -> LashError:
     kind = type(error)
     message = (str(error) or kind.__name__)[:MAX_MESSAGE]
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
+    if isinstance(error, ModelHTTPError):
+        data["http"] = True  # its class has the name of another, that of its category
     with suppress(ValueNotJson):  # it holds live objects: only its name and message can be kept
         data["state"] = round_trip({**_state(error), "args": _arguments(error, message)})
     return AgentCallFailed(message, data=data)
@@ -71,7 +74,7 @@ def restored(error: LashError) -> Exception:
     if error.code != AgentCallFailed.default_code or not isinstance(error.data, dict):
         return error
     state = error.data.get("state")
-    kind = _class(str(error.data.get("type")))
+    kind = _class(str(error.data.get("type")), bool(error.data.get("http")))
     if kind is None or not isinstance(state, dict):
         return AgentCallFailed(error.message, data=error.data)
     try:
@@ -83,10 +86,17 @@ def restored(error: LashError) -> Exception:
     return again
 
 
-def _class(path: str) -> type[Exception] | None:
+def _class(path: str, http: bool) -> type[Exception] | None:
     """Return a class of exceptions by its path; nothing is imported for it."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    if not http or issubclass(found, ModelHTTPError):
+        return found
+    try:
+        return type(ModelHTTPError.for_category(found, status_code=0, model_name=""))
+    except TypeError:  # no category any more
+        return ModelHTTPError

@@ -33,6 +33,7 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     durable_unit_scope,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_jsonable_python
@@ -86,8 +87,7 @@ class EffectBackend(DurableOperationBackend[None]):
         self, operation: DurableOperation[ParamsT, WireT, ResultT]
     ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
         """Return what performs an operation."""
-        is_model = isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId)
-        return _Effect(operation, self._agent, self._retry if is_model else None)
+        return _Effect(operation, self._agent, self._retry)
 
     def config_for_tool(
         self,
@@ -146,12 +146,23 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
                 )
             except LashError as failure:
                 error = restored(failure)
-                if self._retry is None or attempt >= self._retry.max or not passes(error):
+                retry = self._retry
+                if retry is None or attempt >= retry.max or not self._passes(error):
                     raise error from failure.__cause__
-                pause = self._retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
+                pause = retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
             asked = getattr(error, "retry_after", None) or 0
             await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, asked))
             attempt += 1
+
+    def _passes(self, error: Exception) -> bool:
+        """Return whether to ask again: only for what changes nothing elsewhere. Tools have their own retries."""
+        match self._operation.operation_id:
+            case ModelRequestId() | ModelCompactMessagesId():
+                return passes(error)
+            case ToolsetGetToolsId() | ToolsetGetInstructionsId():
+                return not isinstance(error, UserError)  # whatever keeps a server from answering
+            case _:
+                return False
 
     async def _done(self, command: Command, params: ParamsT) -> Outcome:
         try:
