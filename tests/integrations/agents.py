@@ -71,6 +71,7 @@ def researcher(note: Note) -> Agent[None, Report]:
         found = [one for one in returns(messages) if str(one).startswith("fact")]
         replies = sum(isinstance(message, ModelResponse) for message in messages)
         note(f"model {replies}")
+        calls: list[tuple[str, dict[str, Any]]]
         if replies == 0:
             calls = [("fact", {"n": 1}), ("fact", {"n": 2}), ("moody", {"n": 3})]
         elif replies == 1:
@@ -84,7 +85,7 @@ def researcher(note: Note) -> Agent[None, Report]:
         ]
         return ModelResponse(parts=parts)
 
-    agent = Agent(FunctionModel(reply), name="researcher", output_type=Report)
+    agent: Agent[None, Report] = Agent(FunctionModel(reply), name="researcher", output_type=Report)
 
     @agent.tool_plain
     async def fact(n: int) -> str:

@@ -246,7 +246,7 @@ async def test_usage_and_its_limits_count_delegates_and_hold_after_a_restart(
     lash: LashHarness,
 ) -> None:
     delegate = Agent(TestModel(custom_output_text="from the delegate"))
-    base = Agent(once_then(calls(("ask", {}), ("ask", {}))), name="a")
+    base: Agent[None, str] = Agent(once_then(calls(("ask", {}), ("ask", {}))), name="a")
 
     @base.tool
     async def ask(ctx: RunContext[None]) -> str:
@@ -291,7 +291,9 @@ async def test_messages_are_the_same_after_a_restart(lash: LashHarness) -> None:
     async def research(ctx: ProcessContext[None], topic: str) -> list[Any]:
         first = await agent.run(topic)
         second = await agent.run("More.", message_history=first.all_messages())
-        messages = ModelMessagesTypeAdapter.dump_python(second.all_messages(), mode="json")
+        messages: list[Any] = ModelMessagesTypeAdapter.dump_python(
+            second.all_messages(), mode="json"
+        )
         await ctx.step(save, messages)  # its argument is compared on replay
         await ctx.wait_signal("go")
         return messages

@@ -94,9 +94,13 @@ def _class(path: str, http: bool) -> type[Exception] | None:
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, Exception)):
         return None
-    if not http or issubclass(found, ModelHTTPError):
-        return found
+    return _http_class(found) if http else found
+
+
+def _http_class(category: Any) -> type[ModelHTTPError]:
+    if issubclass(category, ModelHTTPError):
+        return ModelHTTPError
     try:
-        return type(ModelHTTPError.for_category(found, status_code=0, model_name=""))
+        return type(ModelHTTPError.for_category(category, status_code=0, model_name=""))
     except TypeError:  # no category any more
         return ModelHTTPError

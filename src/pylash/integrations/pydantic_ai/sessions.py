@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.output import NativeOutput, PromptedOutput, ToolOutput
-from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
@@ -55,10 +54,12 @@ class AgentTurn(Generic[OutputT]):
 class AgentSessions(Generic[OutputT]):
     """The conversations of an app with one agent: call it with an id for one of them."""
 
-    def __init__(self, app: Lash, process: ProcessDefinition[..., None], output: Any) -> None:
+    def __init__(
+        self, app: Lash, process: ProcessDefinition[..., None], output: TypeAdapter[OutputT]
+    ) -> None:
         self._app = app
         self._process = process
-        self._output: TypeAdapter[OutputT] = TypeAdapter(output)
+        self._output = output
 
     def __call__(self, session_id: str) -> AgentSession[OutputT]:
         """Return a conversation: a handle, made by the first question."""
@@ -93,8 +94,13 @@ class AgentSession(Generic[OutputT]):
         handle = await self._app.start(self._process.options(id=self.process_id), session=self.id)
         asked = turn_id or self._app.services.new_id()
         await handle.signal(_ASK, {"turn": asked, "prompt": prompt}, id=asked)
-        async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-            return self._read(await _answer(handle, asked))
+        limit = None if timeout is None else seconds(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                answer = await _answer(handle, asked)
+        except TimeoutError:
+            raise TimeoutError(f"Turn {asked!r} has not ended in {limit:g} s.") from None
+        return self._read(answer)
 
     async def history(self) -> list[ModelMessage]:
         """Return all messages of the conversation."""
@@ -125,47 +131,57 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
     """
     made = agent if isinstance(agent, DurableAgent) else durable(agent)
     name = f"{made.name or UNNAMED} session"
-    output: TypeAdapter[Any] = TypeAdapter(_output_type(name, made.output_type))
+    output: TypeAdapter[OutputT] = TypeAdapter(_output_type(name, made.output_type))
 
     @app.process(name=name)
     async def converse(
         ctx: ProcessContext[Any], session: str, messages: list[Any] | None = None
     ) -> None:
-        history = ModelMessagesTypeAdapter.validate_python(messages or [])
+        history = messages or []
         for _ in range(TURNS_PER_JOURNAL):
             asked = await ctx.wait_signal(_ASK)
-            answer: dict[str, Any] = {"turn": asked["turn"]}
-            try:
-                result = await _played(ctx, made, asked["prompt"], history)
-                added = result.all_messages()[len(history) :]
-                answer["output"] = output.dump_python(result.output, mode="json")
-                answer["messages"] = ModelMessagesTypeAdapter.dump_python(added, mode="json")
-                answer["usage"] = _USAGE.dump_python(result.usage, mode="json")
-                history = result.all_messages()
-            except Exception as error:  # noqa: BLE001 - it is the answer to this turn only
-                failure = recorded(error)
-                kept = {"code": failure.code, "message": failure.message, "data": failure.data}
-                answer["failure"] = kept
-            await ctx.emit(_ANSWER, answer)
-        kept_messages = ModelMessagesTypeAdapter.dump_python(history, mode="json")
-        ctx.continue_as(session=session, messages=kept_messages)
+            answer = await _played(ctx, made, asked["prompt"], history, output)
+            history = [*history, *answer.get("messages", ())]
+            await ctx.emit(_ANSWER, {"turn": asked["turn"], **answer})
+        ctx.continue_as(session=session, messages=history)
 
-    return AgentSessions(app, converse, _output_type(name, made.output_type))
+    return AgentSessions(app, converse, output)
 
 
 async def _played(
-    ctx: ProcessContext[Any], agent: AbstractAgent[Any, Any], prompt: str, history: list[Any]
-) -> AgentRunResult[Any]:
-    """Run the agent to an output that is no deferral."""
-    result = await agent.run(prompt, message_history=history, deps=ctx.deps)
-    while isinstance(result.output, DeferredToolRequests):
-        result = await agent.run(
-            message_history=result.all_messages(),
-            deferred_tool_results=await answered(ctx, result.output),
-            deps=ctx.deps,
-            usage=result.usage,
-        )
-    return result
+    ctx: ProcessContext[Any],
+    agent: AbstractAgent[Any, Any],
+    prompt: str,
+    history: list[Any],
+    output: TypeAdapter[Any],
+) -> dict[str, Any]:
+    """Run the agent to an output that is no deferral, and return what is told of it."""
+    before, added = ModelMessagesTypeAdapter.validate_python(history), list[ModelMessage]()
+    answer: dict[str, Any] = {}
+    try:
+        result = await agent.run(prompt, message_history=before, deps=ctx.deps)
+        added += result.new_messages()
+        while isinstance(result.output, DeferredToolRequests):
+            result = await agent.run(
+                message_history=[*before, *added],
+                deferred_tool_results=await answered(ctx, result.output),
+                deps=ctx.deps,
+                usage=result.usage,
+            )
+            added += result.new_messages()
+        answer["output"] = output.dump_python(result.output, mode="json")
+        answer["messages"] = ModelMessagesTypeAdapter.dump_python(added, mode="json")
+        answer["usage"] = _USAGE.dump_python(result.usage, mode="json")
+    except Exception as error:  # noqa: BLE001 - it is the answer to this turn only
+        failure = recorded(error)
+        kept = {"code": failure.code, "message": failure.message, "data": failure.data}
+        answer = {"failure": kept}
+
+    async def turn() -> dict[str, Any]:
+        return answer
+
+    # Recorded, because instructions are made anew on every replay and may be others then.
+    return await ctx.step(turn)
 
 
 async def _answer(handle: ProcessHandle[None], turn_id: str) -> dict[str, Any]:
