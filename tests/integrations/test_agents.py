@@ -29,9 +29,11 @@ from pydantic_ai.messages import (
     TextPart,
     ToolCallPart,
 )
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
 
 from pylash import (
     AgentCallFailed,
@@ -506,8 +508,6 @@ def streaming() -> Agent[None, str]:
         ran["model"] += 1
         found = returns(messages)
         if not found:
-            from pydantic_ai.models.function import DeltaToolCall  # noqa: PLC0415
-
             yield {0: DeltaToolCall("get", "{}", tool_call_id="c0")}
             return
         for word in ("It ", "is ", found[0]):
@@ -582,15 +582,65 @@ class Odd(AbstractToolset[None]):
         return "odd"
 
     async def get_tools(self, ctx: RunContext[None]) -> dict[str, ToolsetTool[None]]:
-        return {}
+        definition = ToolDefinition(name="odd", parameters_json_schema={"type": "object"})
+        validator = SchemaValidator(core_schema.any_schema())
+        return {
+            "odd": ToolsetTool(
+                toolset=self, tool_def=definition, max_retries=1, args_validator=validator
+            )
+        }
 
     async def call_tool(self, name: str, args: Any, ctx: RunContext[None], tool: Any) -> Any:
-        raise NotImplementedError
+        ran[name] += 1
+        return "odd"
 
 
 def test_a_toolset_whose_calls_cannot_be_recorded_is_refused() -> None:
     with pytest.raises(AgentNotDurable, match="of a kind whose calls cannot be recorded"):
         made_durable(Agent(TestModel(), name="a", toolsets=[Odd()]))
+
+
+async def test_a_toolset_of_any_kind_is_recorded_when_it_is_wrapped(lash: LashHarness) -> None:
+    odd = DynamicToolset[None](lambda _: Odd(), per_run_step=False, id="odd")
+    base: Agent[None, str] = Agent(once_then(calls(("odd", {}))), name="a", toolsets=[odd])
+    agent = made_durable(base)
+
+    @lash.app.process
+    async def oddly(ctx: ProcessContext[None]) -> str:
+        result = await agent.run("go")
+        await ctx.wait_signal("go")
+        return result.output
+
+    await lash.app.start(oddly.options(id="o"))
+    await eventually(lambda: waits_for_go(lash.app, "o"))
+    app = await lash.restart()
+    await app.process_handle("o").signal("go")
+    assert await app.process_handle("o").result(timeout="10s") == "['odd']"
+    assert ran["odd"] == 1
+    assert {"a/odd c0", "a/odd tools", "a/odd tools#2"} <= set(await keys(app, "o"))
+
+
+async def test_a_server_that_does_not_answer_is_asked_again_for_its_tools(
+    lash: LashHarness,
+) -> None:
+    def appear(ctx: RunContext[None]) -> FunctionToolset[None]:
+        ran["list"] += 1
+        if ran["list"] < 3:
+            raise ConnectionError("away")
+        return FunctionToolset()
+
+    late = DynamicToolset[None](appear, id="late")
+    agent = made_durable(Agent(TestModel(), name="a", toolsets=[late]))
+
+    @lash.app.process
+    async def patient(ctx: ProcessContext[None]) -> str:
+        return (await agent.run("go")).output
+
+    handle = await lash.app.start(patient.options(id="p"))
+    await eventually(lambda: has_effects(lash.app, "p", 2))
+    await lash.advance("10s")
+    assert await handle.result(timeout="10s") == "success (no tool calls)"
+    assert ran["list"] == 3
 
 
 @pytest.mark.parametrize(

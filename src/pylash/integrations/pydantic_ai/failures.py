@@ -39,6 +39,21 @@ def passes(error: BaseException) -> bool:
     return isinstance(error, _PASSING) or getattr(error, "status_code", 0) in _PASSING_STATUSES
 
 
+def server_passes(error: BaseException) -> bool:
+    """Return whether an MCP server that failed so may answer when it is asked again."""
+    kind = type(error)
+    of_the_wire = kind.__module__.partition(".")[0] in (
+        "anyio",
+        "fastmcp",
+        "httpx",
+        "httpx2",
+        "mcp",
+    )
+    return (
+        of_the_wire or isinstance(error, OSError) or kind is RuntimeError
+    )  # fastmcp's, not connected
+
+
 def recorded(error: Exception) -> LashError:
     """Return an exception as it is recorded."""
     if isinstance(error, LashError):

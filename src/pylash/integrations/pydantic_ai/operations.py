@@ -33,7 +33,6 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     durable_unit_scope,
 )
-from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_jsonable_python
@@ -48,7 +47,7 @@ from pylash.durable import (
     ToolAttempt,
     ToolAttemptOutcome,
 )
-from pylash.integrations.pydantic_ai.failures import passes, recorded, restored
+from pylash.integrations.pydantic_ai.failures import passes, recorded, restored, server_passes
 from pylash.runtime import Aside, Retry, aside
 from pylash.values import LashError
 
@@ -160,7 +159,7 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
             case ModelRequestId() | ModelCompactMessagesId():
                 return passes(error)
             case ToolsetGetToolsId() | ToolsetGetInstructionsId():
-                return not isinstance(error, UserError)  # whatever keeps a server from answering
+                return server_passes(error)
             case _:
                 return False
 
