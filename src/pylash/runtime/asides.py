@@ -15,7 +15,7 @@ from pylash.durable import AwaitEvent, Command, Envelope, LocalExecutor, Outcome
 from pylash.runtime.branches import CURRENT, Branch, outside
 from pylash.runtime.executors import Executor, await_options, sleep_executor
 from pylash.runtime.process_steps import chance, digest, uuid_text
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.system import SystemClock
 from pylash.values import Duration
 
@@ -23,7 +23,7 @@ from pylash.values import Duration
 class Aside:
     """The branch of a run in whose code a library is called."""
 
-    def __init__(self, run: ProcessRun, branch: Branch) -> None:
+    def __init__(self, run: LiveRun, branch: Branch) -> None:
         self._run = run
         self.branch = branch
 

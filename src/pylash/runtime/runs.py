@@ -1,4 +1,4 @@
-"""A process's run, while it is executed here.
+"""The run of a process or a turn, while it is executed here.
 
 Rule 1. Detaching (parking, a lost lease, a shutdown) is never recorded. The context closes first;
         whatever the code does after that is ignored.
@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.durable import (
     SECOND,
@@ -54,8 +54,8 @@ class ContinueAs(BaseException):
         self.arguments = arguments
 
 
-def _nobody() -> None:
-    """Hear that somebody elsewhere listens: only turns have something to say."""
+def unheard() -> None:
+    """Hear that somebody elsewhere listens: only a turn that goes on has something to say."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
@@ -64,7 +64,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-class ProcessRun:
+class LiveRun:
     """A process, or a turn, being executed here under a fence."""
 
     def __init__(
@@ -87,7 +87,7 @@ class ProcessRun:
         self.wake_seq = 0
         self.stirred = False
         self.turn: TurnStanding | None = None
-        self.listened: Callable[[], None] = _nobody
+        self.listened: Callable[[], None] = unheard
         self.has_slot = True
         self.is_idle = False
         self.cancelled = False
@@ -217,8 +217,7 @@ class ProcessRun:
                 await self._admit()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
 
     async def _hold(self, branch: Branch, resting: Branch | None) -> None:
         """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
@@ -268,8 +267,7 @@ class ProcessRun:
         try:
             delivered = await self.journal.withdraw(asked)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         branch.cancelling = False
         if delivered:
             raise asyncio.CancelledError
@@ -287,9 +285,9 @@ class ProcessRun:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "process %s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
+                "%s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
                 "or timeout= of the call",
-                self.id,
+                self.fence.name,
                 name,
             )
 
@@ -422,8 +420,7 @@ class ProcessRun:
         try:
             await self.journal.deliver({key: decided}, keys)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         finally:
             self._delivering -= 1
             self._changed()
@@ -440,6 +437,11 @@ class ProcessRun:
         self._release()
         if self.journal is not None:
             self.journal.break_off(Detached())
+
+    def give_up(self, trouble: LashError) -> NoReturn:
+        """Detach because of a trouble that is not the code's: it goes on later, or elsewhere."""
+        self.close(trouble)
+        raise Detached from trouble
 
     def dispose(self) -> None:
         """Let go of everything, so that nothing waits for the garbage collector."""
@@ -463,7 +465,7 @@ class ProcessRun:
             for task in tasks:
                 task.cancel()
         if tasks:
-            _log.warning("process %s ignores that it is detached: left to itself", self.id)
+            _log.warning("%s ignores that it is detached: left to itself", self.fence.name)
 
     def _tasks(self) -> set[asyncio.Task[Any]]:
         tasks = (branch.task for branch in (self.root, *self.root.below()))

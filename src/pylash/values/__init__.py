@@ -70,6 +70,7 @@ from pylash.values.process_errors import (
     EffectOutsideBranch,
     ForkInvalid,
     MissingProcessExecutionId,
+    NameTaken,
     NotAProcess,
     NotBlocked,
     ProcessBlocked,
@@ -103,6 +104,7 @@ from pylash.values.schemas import (
 )
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
+    CallRefused,
     CursorInvalid,
     InputInvalid,
     ModelInvalid,
@@ -141,6 +143,7 @@ __all__ = (
     "AttachmentResolutionFailed",
     "AwaitEventUnknownOrRevoked",
     "AwaitEventUnsupported",
+    "CallRefused",
     "CursorInvalid",
     "DurabilityError",
     "DurableStoreRequired",
@@ -167,6 +170,7 @@ __all__ = (
     "ModelInvalid",
     "ModelMissing",
     "ModelUnknown",
+    "NameTaken",
     "NotAProcess",
     "NotBlocked",
     "PayloadTooLarge",
