@@ -106,6 +106,8 @@ if TYPE_CHECKING:
         Window,
     )
     from pylash.values import (
+        AgentCallFailed,
+        AgentNotDurable,
         AppInsideProcess,
         AppNotOpen,
         ArgumentsInvalid,
@@ -223,6 +225,8 @@ __version__ = "0.1.0"
 __all__ = (
     "EVENT",
     "Agent",
+    "AgentCallFailed",
+    "AgentNotDurable",
     "AppInsideProcess",
     "AppNotOpen",
     "ArgumentsInvalid",

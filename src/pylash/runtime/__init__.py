@@ -1,5 +1,9 @@
 """The running half: effect hosts, executors and membership."""
 
+from pylash.runtime.asides import (
+    Aside,
+    aside,
+)
 from pylash.runtime.branches import (
     BranchTask,
 )
@@ -147,6 +151,7 @@ __all__ = (
     "EVENT",
     "Agent",
     "Approval",
+    "Aside",
     "BranchTask",
     "CallInfo",
     "Catalog",
@@ -199,6 +204,7 @@ __all__ = (
     "WorkerConfig",
     "any_executor",
     "as_tool",
+    "aside",
     "await_options",
     "direct_executor",
     "draw_timeline",

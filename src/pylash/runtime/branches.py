@@ -62,6 +62,7 @@ class Branch:
         self.name = replay_key(*path)
         self.task: asyncio.Task[Any] | None = None
         self.pending: set[str] = set()
+        self.asides = 0
         self.children: set[Branch] = set()
         self.cancelling = False
         self._counts: Counter[str] = Counter()

@@ -169,16 +169,13 @@ class ProcessContext(StepContext[D]):
     def random(self) -> float:
         """Return a number from 0 to 1, the same on every replay."""
         branch = own_branch(self._run, "random")
-        return chance(self._run.seed, self._epoch(), branch.key(branch.take("random")))
+        return chance(self._run.seed, self._run.epoch, branch.key(branch.take("random")))
 
     def uuid(self) -> str:
         """Return a UUID, the same on every replay."""
         branch = own_branch(self._run, "uuid")
-        data = digest(self._run.seed, self._epoch(), branch.key(branch.take("uuid")))
+        data = digest(self._run.seed, self._run.epoch, branch.key(branch.take("uuid")))
         return uuid_text(data[:16])
-
-    def _epoch(self) -> str:
-        return str(self._run.process.registration.seed_epoch + self._run.process.state.epoch)
 
     # --- signals and waits ---
 
@@ -247,7 +244,7 @@ class ProcessContext(StepContext[D]):
         branch = own_branch(self._run, "start")
         name = f"start {target.name}"
         part = branch.take(name)
-        seed = digest(self._run.seed, self._epoch(), branch.key(part))
+        seed = digest(self._run.seed, self._run.epoch, branch.key(part))
         start, result = self._services.child(self._run, target, args, kwargs, seed[:8].hex())
         ask = self._command("start", start, part=part)
 
@@ -332,7 +329,9 @@ class ProcessContext(StepContext[D]):
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:
         branch = own_branch(self._run, method)
         part = branch.take(f"{method} {kind}")
-        number = branch.key(part) if self._epoch() == "0" else f"{self._epoch()}:{branch.key(part)}"
+        number = (
+            branch.key(part) if self._run.epoch == "0" else f"{self._run.epoch}:{branch.key(part)}"
+        )
         event = AppendEvent("", kind, Shape(Any).dump(payload), number)
         ask = self._command(method, event, part=part)
 

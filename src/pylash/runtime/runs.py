@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.durable import (
     SECOND,
@@ -29,6 +29,7 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
+from pylash.runtime.slots import Slots
 from pylash.runtime.standings import TurnStanding
 from pylash.runtime.subjects import Subject
 from pylash.tasks import TaskOwner
@@ -61,22 +62,6 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """Take note of how a branch failed: whoever waits for it decides what that means."""
     if not task.cancelled():
         task.exception()
-
-
-class Slots(Protocol):
-    """Who lends a run the right to execute, and hears when it waits."""
-
-    async def take_slot(self, run: LiveRun) -> None:
-        """Return once the run may execute."""
-        ...
-
-    def idle(self, run: LiveRun) -> None:
-        """Hear that every branch of the run waits."""
-        ...
-
-    def busy(self, run: LiveRun) -> None:
-        """Hear that a branch of the run goes on."""
-        ...
 
 
 class LiveRun:
@@ -134,6 +119,11 @@ class LiveRun:
         return self.record
 
     @property
+    def epoch(self) -> str:
+        """Which of its journals the process is at: one after another, if it continued as itself."""
+        return str(self.process.registration.seed_epoch + self.process.state.epoch)
+
+    @property
     def replaying(self) -> bool:
         """Whether there are recorded effects that the code has not come to yet."""
         return self.journal is not None and bool(self.journal.unread)
@@ -159,13 +149,23 @@ class LiveRun:
     # --- effects ---
 
     async def effect(
-        self, owner: Branch, key: str, name: str, command: Command, local: LocalExecutor
+        self,
+        owner: Branch,
+        key: str,
+        name: str,
+        command: Command,
+        local: LocalExecutor,
+        *,
+        aside: bool = False,
     ) -> Outcome:
         """Execute a command under key as an effect of this run.
+
+        ``aside``: it may come from a task of a library that the owner's code waits for.
 
         Cancellation: a cancel of the run surfaces here, recorded.
         """
         branch = current_branch(self)
+        told = owner if aside else branch
         await self._admit()
         asked = envelope(
             command,
@@ -175,17 +175,19 @@ class LiveRun:
             causal_parent=owner.name or None,
             label=name,
         )
-        if branch is None:
+        if told is None:
             self._warn(name)
-        elif self.journal is None and branch.cancelling:
-            branch.cancelling = False
+        elif self.journal is None and told.cancelling:
+            told.cancelling = False
             raise asyncio.CancelledError
         elif self.journal is not None and not self.journal.recorded(key):
-            await self._hold(branch)
-            if branch.cancelling:
-                await self._withdraw(branch, asked)
+            await self._hold(told, branch)
+            if told.cancelling:
+                await self._withdraw(told, asked)
         pending = (branch or owner).pending
         pending.add(key)
+        if branch is None and aside:
+            self._set_aside(owner, 1)
         self.rest(branch)
         try:
             return await self._executed(asked, local)
@@ -194,8 +196,18 @@ class LiveRun:
             raise
         finally:
             pending.discard(key)
+            if branch is None and aside:
+                self._set_aside(owner, -1)
             self.work(branch)
             await self.gate()
+
+    def _set_aside(self, owner: Branch, change: int) -> None:
+        """Count what tasks beside a branch's own wait for: while there is any, the branch waits too."""
+        before, owner.asides = owner.asides, max(0, owner.asides + change)
+        if not before and owner.asides:
+            self.rest(owner)
+        elif before and not owner.asides:
+            self.work(owner)
 
     async def _executed(self, asked: Any, local: LocalExecutor) -> Outcome:
         try:
@@ -207,17 +219,18 @@ class LiveRun:
         except (DurabilityError, StoreError) as error:
             self.give_up(error)
 
-    async def _hold(self, branch: Branch) -> None:
+    async def _hold(self, branch: Branch, resting: Branch | None) -> None:
         """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
         while branch.waiting_above() is not None:
             branch.held = True
             self._held = self._held or asyncio.get_running_loop().create_future()
-            self.rest(branch)
+            self.rest(resting)
+            self._changed()  # also if nobody rests: it waits beside its branch
             try:
                 await asyncio.wait((self._held,))
             finally:
                 branch.held = False
-                self.work(branch)
+                self.work(resting)
             await self.gate()
 
     def _tell_soon(self) -> None:
@@ -295,6 +308,7 @@ class LiveRun:
         try:
             return await work
         finally:
+            self._set_aside(branch, -branch.asides)
             parent.children.discard(branch)
             if parent.is_joined_by(branch):
                 parent.joining = None  # it goes on: in our place, so that nobody parks in between

@@ -5,6 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pylash.runtime.runs import LiveRun
+
+
+class Slots(Protocol):
+    """Who lends a run the right to execute, and hears when it waits."""
+
+    async def take_slot(self, run: LiveRun) -> None:
+        """Return once the run may execute."""
+        ...
+
+    def idle(self, run: LiveRun) -> None:
+        """Hear that every branch of the run waits."""
+        ...
+
+    def busy(self, run: LiveRun) -> None:
+        """Hear that a branch of the run goes on."""
+        ...
 
 
 class SlotPool:

@@ -16,6 +16,8 @@ from pylash.values.durations import (
     seconds,
 )
 from pylash.values.errors import (
+    AgentCallFailed,
+    AgentNotDurable,
     AwaitEventUnknownOrRevoked,
     AwaitEventUnsupported,
     DurabilityError,
@@ -136,6 +138,8 @@ from pylash.values.turn_errors import (
 )
 
 __all__ = (
+    "AgentCallFailed",
+    "AgentNotDurable",
     "AppInsideProcess",
     "AppNotOpen",
     "ArgumentsInvalid",

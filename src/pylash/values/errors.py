@@ -235,6 +235,13 @@ class ExtraMissing(Misuse):
         )
 
 
+class AgentNotDurable(Misuse):
+    """An agent of another library that cannot be made durable as it is."""
+
+    def __init__(self, agent: str, reason: str) -> None:
+        super().__init__(f"Agent {agent!r} cannot be made durable: {reason}")
+
+
 class SecretInvalid(Misuse):
     """A signing secret that is empty or too short."""
 
@@ -391,6 +398,10 @@ class RuntimeStore(LashError):
 
 class EffectFailed(LashError):
     """An effect other than a step failed with an exception that has no code of its own."""
+
+
+class AgentCallFailed(LashError):
+    """A model or a tool of another library's agent failed with an exception that cannot be made again."""
 
 
 class StepFailed(LashError):

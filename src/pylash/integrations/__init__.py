@@ -1,0 +1,1 @@
+"""Other people's agents, made durable: one module for each library."""

@@ -1,0 +1,121 @@
+"""Failures of agents' effects: recorded without what must not be kept, and raised again as what they were.
+
+Rule 1. What is raised is made from the record, also the first time: replay never meets another class.
+Rule 2. Headers and bodies of providers are not kept. Their message is, up to a length.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
+from pydantic_ai.exceptions import (
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelRateLimitError,
+    ModelRequestTimeout,
+    ModelServerError,
+    ModelUnavailableError,
+)
+
+from pylash.values import AgentCallFailed, LashError, ValueNotJson, round_trip
+
+MAX_MESSAGE: Final = 2_000
+
+_PASSING: Final = (
+    ModelConnectionError,
+    ModelRateLimitError,
+    ModelRequestTimeout,
+    ModelServerError,
+    ModelUnavailableError,
+)
+_PASSING_STATUSES: Final = (408, 409, 425)
+_NOT_KEPT: Final = ("body", "headers")
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether a model that failed so may answer when it is asked again."""
+    return isinstance(error, _PASSING) or getattr(error, "status_code", 0) in _PASSING_STATUSES
+
+
+def server_passes(error: BaseException) -> bool:
+    """Return whether an MCP server that failed so may answer when it is asked again."""
+    kind = type(error)
+    of_the_wire = kind.__module__.partition(".")[0] in (
+        "anyio",
+        "fastmcp",
+        "httpx",
+        "httpx2",
+        "mcp",
+    )
+    return (
+        of_the_wire or isinstance(error, OSError) or kind is RuntimeError
+    )  # fastmcp's, not connected
+
+
+def recorded(error: Exception) -> LashError:
+    """Return an exception as it is recorded."""
+    if isinstance(error, LashError):
+        return error
+    kind = type(error)
+    message = (str(error) or kind.__name__)[:MAX_MESSAGE]
+    data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
+    if isinstance(error, ModelHTTPError):
+        data["http"] = True  # its class has the name of another, that of its category
+    with suppress(ValueNotJson):  # it holds live objects: only its name and message can be kept
+        data["state"] = round_trip({**_state(error), "args": _arguments(error, message)})
+    return AgentCallFailed(message, data=data)
+
+
+def _state(error: Exception) -> dict[str, Any]:
+    attached = ("_pydantic_ai_", "__")
+    state = {name: value for name, value in vars(error).items() if not name.startswith(attached)}
+    state |= {name: None for name in _NOT_KEPT if name in state}
+    if isinstance(state.get("message"), str):
+        state["message"] = state["message"][:MAX_MESSAGE]
+    return state
+
+
+def _arguments(error: Exception, message: str) -> list[Any]:
+    """Return the arguments of an exception; a single text is its message."""
+    return [
+        message if isinstance(one, str) and len(one) > MAX_MESSAGE else one for one in error.args
+    ]
+
+
+def restored(error: LashError) -> Exception:
+    """Return the exception that a record describes, or the record itself if it cannot be made again."""
+    if error.code != AgentCallFailed.default_code or not isinstance(error.data, dict):
+        return error
+    state = error.data.get("state")
+    kind = _class(str(error.data.get("type")), bool(error.data.get("http")))
+    if kind is None or not isinstance(state, dict):
+        return AgentCallFailed(error.message, data=error.data)
+    try:
+        again = kind.__new__(kind, *state["args"])
+        again.args = tuple(state["args"])
+        vars(again).update({name: value for name, value in state.items() if name != "args"})
+    except (AttributeError, TypeError):  # a class that is not made like that
+        return AgentCallFailed(error.message, data=error.data)
+    return again
+
+
+def _class(path: str, http: bool) -> type[Exception] | None:
+    """Return a class of exceptions by its path; nothing is imported for it."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    return _http_class(found) if http else found
+
+
+def _http_class(category: Any) -> type[ModelHTTPError]:
+    if issubclass(category, ModelHTTPError):
+        return ModelHTTPError
+    try:
+        return type(ModelHTTPError.for_category(category, status_code=0, model_name=""))
+    except TypeError:  # no category any more
+        return ModelHTTPError

@@ -1,0 +1,271 @@
+"""What a pydantic-ai agent asks of the world, as effects of the run in whose code it is.
+
+Rule 1. An agent's run has a name of its own in its branch; what it asks for is named below that. Tool
+        calls are told apart by the model's call ids, which are recorded with its reply, so that the
+        order in which parallel ones end means nothing.
+Rule 2. Names are compatibility data: changing one strands the runs that are under way.
+Rule 3. Deps, models and toolsets stay live objects of this process. What is recorded is what came back.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
+
+from pydantic import TypeAdapter
+from pydantic_ai import RunContext
+from pydantic_ai.durable_exec import (
+    BoundDurableOperation,
+    CapabilityOperationId,
+    DurableOperation,
+    DurableOperationBackend,
+    DurableOperationId,
+    EventStreamHandlerId,
+    ModelCancelSuspendedResponseId,
+    ModelCompactMessagesId,
+    ModelRequestId,
+    ToolsetCallToolId,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
+    ToolsetValidateToolArgumentsId,
+    durable_unit_scope,
+)
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.usage import RunUsage
+from pydantic_core import to_jsonable_python
+
+from pylash.durable import (
+    Command,
+    Direct,
+    DirectOutcome,
+    DurableStep,
+    DurableStepOutcome,
+    Outcome,
+    ToolAttempt,
+    ToolAttemptOutcome,
+)
+from pylash.integrations.pydantic_ai.failures import passes, recorded, restored, server_passes
+from pylash.runtime import Aside, Retry, aside
+from pylash.values import LashError
+
+ParamsT = TypeVar("ParamsT")
+WireT = TypeVar("WireT")
+ResultT = TypeVar("ResultT")
+
+_USAGE: Final = TypeAdapter(RunUsage)
+
+_runs: WeakKeyDictionary[Any, dict[str, tuple[str, int]]] = WeakKeyDictionary()
+"""The names of agents' runs by their run ids, for each branch."""
+
+
+def new_run(place: Aside, agent: str) -> str:
+    """Return the run id of the next run of an agent, the same on every replay."""
+    name = place.take(agent)
+    run_id = place.uuid(place.key(name))
+    _runs.setdefault(place.branch, {})[run_id] = name
+    return run_id
+
+
+def name_of(place: Aside, agent: str, run_id: str | None) -> tuple[str, int]:
+    """Return the name of an agent's run; one whose id the user chose is named after that."""
+    known = _runs.get(place.branch, {})
+    return known.get(run_id or "", (f"{agent} {run_id}", 1))
+
+
+class EffectBackend(DurableOperationBackend[None]):
+    """Executes what one agent asks for as effects."""
+
+    def __init__(self, agent: str, retry: Retry | None) -> None:
+        self._agent = agent
+        self._retry = retry
+
+    def bind(
+        self, operation: DurableOperation[ParamsT, WireT, ResultT]
+    ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
+        """Return what performs an operation."""
+        return _Effect(operation, self._agent, self._retry)
+
+    def config_for_tool(
+        self,
+        operation: DurableOperation[ParamsT, WireT, ResultT],  # noqa: ARG002 - all tools alike
+        *,
+        tool: object | None,  # noqa: ARG002
+        tool_name: str,  # noqa: ARG002
+    ) -> Literal[False] | None:
+        """Return nothing: there is nothing to configure."""
+        return None
+
+    def registrations(self) -> Sequence[Callable[..., object]]:
+        """Return nothing: nothing is registered beforehand."""
+        return ()
+
+
+class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
+    """One operation of an agent, each call of it an effect."""
+
+    def __init__(
+        self, operation: DurableOperation[ParamsT, WireT, ResultT], agent: str, retry: Retry | None
+    ) -> None:
+        self._operation = operation
+        self._agent = agent
+        self._retry = retry
+
+    @property
+    def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
+        return self._operation
+
+    async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:  # noqa: ARG002
+        place = aside()
+        assert place is not None  # pydantic-ai asks whether we are in a run first
+        context = context_of(params)
+        name = _name(self._operation.operation_id, params)
+        call = None if context is None else context.tool_call_id
+        run = name_of(place, self._agent, None if context is None else context.run_id)
+        part = place.take(name if call is None else f"{name} {call}", below=run)
+        command = _command(self._operation.operation_id, name, context, part[1] == 1)
+        outcome = await self._tried(place, place.key(run, part), name, command, params)
+        value = _value(outcome)
+        if context is not None and "usage" in value:
+            context.usage.incr(_USAGE.validate_python(value["usage"]))
+        return self._operation.result_codec.load(value["value"])
+
+    async def _tried(
+        self, place: Aside, key: str, name: str, command: Command, params: ParamsT
+    ) -> Outcome:
+        """Return the outcome of the first attempt that does not fail, or that is the last."""
+        attempt = 1
+        while True:
+            tried = key if attempt == 1 else f"{key}/attempt.{attempt}"
+            try:
+                return await place.perform(
+                    tried, name, command, lambda: self._done(command, params)
+                )
+            except LashError as failure:
+                error = restored(failure)
+                retry = self._retry
+                if retry is None or attempt >= retry.max or not self._passes(error):
+                    raise error from failure.__cause__
+                pause = retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
+            asked = getattr(error, "retry_after", None) or 0
+            await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, asked))
+            attempt += 1
+
+    def _passes(self, error: Exception) -> bool:
+        """Return whether to ask again: only for what changes nothing elsewhere. Tools have their own retries."""
+        match self._operation.operation_id:
+            case ModelRequestId() | ModelCompactMessagesId():
+                return passes(error)
+            case ToolsetGetToolsId() | ToolsetGetInstructionsId():
+                return server_passes(error)
+            case _:
+                return False
+
+    async def _done(self, command: Command, params: ParamsT) -> Outcome:
+        try:
+            given, usage = _with_own_usage(params)
+            before = copy.copy(usage)
+            with durable_unit_scope():
+                result = await self._operation.handler(given)
+            value = {"value": self._operation.result_codec.dump(result)}
+        except Exception as error:
+            raise recorded(error) from error
+        if usage is not None and before is not None and usage != before:
+            value["usage"] = _USAGE.dump_python(usage - before, mode="json")
+        return _outcome(command, value)
+
+
+def context_of(params: Any) -> RunContext[Any] | None:
+    """Return the run context in an operation's parameters."""
+    found = getattr(params, "run_context", None) or getattr(params, "ctx", None)
+    return found if isinstance(found, RunContext) else None
+
+
+def _with_own_usage(params: Any) -> tuple[Any, RunUsage | None]:
+    """Return a tool call's parameters with usage to count in: what it adds is recorded with its result.
+
+    A delegate that counts into ``ctx.usage`` would otherwise be forgotten when its tool is replayed, and
+    parallel ones could not be told apart.
+    """
+    context = getattr(params, "ctx", None)
+    if not isinstance(context, RunContext):
+        return params, None
+    usage = copy.copy(context.usage)
+    return dataclasses.replace(params, ctx=dataclasses.replace(context, usage=usage)), usage
+
+
+_NAMES: Final[Mapping[type, str]] = {
+    ModelRequestId: "model",
+    ModelCompactMessagesId: "model compact",
+    ModelCancelSuspendedResponseId: "model cancel",
+    EventStreamHandlerId: "event",
+}
+
+
+def _name(operation: object, params: Any) -> str:
+    """Return what people call an operation. The kinds grow with pydantic-ai: new ones have their class."""
+    match operation:
+        case ToolsetCallToolId():
+            return str(params.name)
+        case ToolsetValidateToolArgumentsId():
+            return f"{params.name} arguments"
+        case ToolsetGetToolsId(toolset_id=toolset):
+            return f"{toolset} tools"
+        case ToolsetGetInstructionsId(toolset_id=toolset):
+            return f"{toolset} instructions"
+        case CapabilityOperationId(capability_id=capability, operation=asked):
+            return f"{capability}.{asked}"
+        case _:
+            return _NAMES.get(type(operation), type(operation).__name__)
+
+
+def _command(
+    operation: DurableOperationId, name: str, context: RunContext[Any] | None, first: bool
+) -> Command:
+    """Return the command of an operation: what it asks for, as far as it is the same on every replay."""
+    match operation:
+        case ModelRequestId(model_id=model) if context is not None:
+            asked = {"prompt": to_jsonable_python(context.prompt, fallback=_kind)} if first else {}
+            return Direct({"model": model, **asked})
+        case ToolsetCallToolId() if context is not None:
+            return ToolAttempt({"tool": name, "arguments": _arguments(context)})
+        case _:
+            return DurableStep(name)
+
+
+def _arguments(context: RunContext[Any]) -> Any:
+    """Return a call's arguments as the model gave them: validated ones may differ each time."""
+    for message in reversed(context.messages):
+        if isinstance(message, ModelResponse):
+            for part in message.parts:
+                if isinstance(part, ToolCallPart) and part.tool_call_id == context.tool_call_id:
+                    return to_jsonable_python(part.args, fallback=_kind)
+    return None
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _outcome(command: Command, value: Any) -> Outcome:
+    match command:
+        case Direct():
+            return DirectOutcome(value)
+        case ToolAttempt():
+            return ToolAttemptOutcome(value)
+        case _:
+            return DurableStepOutcome(value)
+
+
+def _value(outcome: Outcome) -> dict[str, Any]:
+    match outcome:
+        case (
+            DirectOutcome(result=dict() as value)
+            | ToolAttemptOutcome(launch=dict() as value)
+            | DurableStepOutcome(value=dict() as value)
+        ):
+            return value
+        case _:
+            raise AssertionError(f"{outcome} is no outcome of an agent's effect")
