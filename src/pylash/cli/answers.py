@@ -78,8 +78,8 @@ def _draw(found: list[OpenWait], now: int) -> None:
     titles = [
         Column("ID"),
         Column("KIND"),
-        Column("OF", shrinks=True),
-        Column("WHAT", shrinks=True),
+        Column("OF", share=1),
+        Column("WHAT", share=2),
         Column("SINCE", right=True),
         Column("LEFT", right=True),
     ]

@@ -12,6 +12,8 @@ from pylash.cli.output import (
     brief,
     coloured,
     columns,
+    instant,
+    moment,
     paint,
     say,
     wrapped,
@@ -20,6 +22,7 @@ from pylash.runtime import Effect, draw_timeline, shown_duration
 from pylash.values import clipped, printable
 
 LABEL: Final = 11
+WIDEST: Final = 120
 EFFECTS_SHOWN: Final = 200
 FAILURES_SHOWN: Final = 5
 
@@ -49,7 +52,10 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
                 "bright_black",
             )
         )
-    say(draw_timeline(shown, width=columns(), colour=coloured()))
+    room = columns()
+    width = None if room is None else min(room, WIDEST)
+    drawn = draw_timeline(shown, width=width, colour=coloured())
+    say(drawn if shown else paint("no effects are recorded, or none any more", "bright_black"))
     _failures(shown)
 
 
@@ -98,8 +104,8 @@ def _wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
 
 def _facts(view: dict[str, Any]) -> None:
     took = shown_duration(view["seconds"])
-    when = f"{view['created'][:19].replace('T', ' ')} UTC"
-    _fact("started", f"{when}, {'took' if view['settled'] else 'since'} {took}")
+    when = moment(instant(view["created"]))
+    _fact("started", f"{when}, took {took}" if view["settled"] else f"{when}, {took} ago")
     if view["input"]:
         _fact("input", _value(view["input"]))
     if view["output"]:

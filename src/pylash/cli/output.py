@@ -81,10 +81,10 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: its title, whether it may be shortened, and whether its numbers stand to the right."""
+    """A column: its title, what it gets of the room if it must be shortened, and whether it stands right."""
 
     title: str
-    shrinks: bool = False
+    share: float = 0
     right: bool = False
 
 
@@ -115,13 +115,13 @@ def _drawn(cell: Cell, column: Column, width: int) -> str:
 
 
 def _fitted(titles: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """Take from the widest of the columns that may be shortened until all fit."""
+    """Take from the columns that have more than their share until all fit."""
     widths = list(widths)
     while sum(widths) + len(GAP) * (len(widths) - 1) > room:
-        able = [n for n, column in enumerate(titles) if column.shrinks and widths[n] > LEAST]
+        able = [n for n, column in enumerate(titles) if column.share and widths[n] > LEAST]
         if not able:
             break
-        widths[max(able, key=lambda n: widths[n])] -= 1
+        widths[max(able, key=lambda n: widths[n] / titles[n].share)] -= 1
     return widths
 
 
@@ -138,6 +138,11 @@ def iso(instant: int | None) -> str | None:
 def moment(instant: int) -> str:
     """Return a moment for people, on their own clock."""
     return datetime.fromtimestamp(instant / SECOND, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def instant(text: str) -> int:
+    """Return the moment that ``iso`` wrote."""
+    return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
 def length(micros: int) -> str:

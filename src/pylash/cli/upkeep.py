@@ -25,7 +25,7 @@ def migrate(asked: Asked) -> None:
 async def _migrate(asked: Asked) -> None:
 
     url, secret = asked.place()
-    before = await schema_of(url, clock=SystemClock(), entropy=system_entropy)
+    before, _ = await schema_of(url, clock=SystemClock(), entropy=system_entropy)
     async with open_host(url, secret=secret, migrate=True, member=False):
         pass
     after = max(before, SCHEMA)
