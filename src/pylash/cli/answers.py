@@ -133,10 +133,11 @@ async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: s
 
 async def _key(host: JournalHost, short: str) -> str:
     """Return the key of the open wait whose id begins like that."""
-    found = [wait for wait in await open_waits(host, host) if wait.name.id.startswith(short)]
+    waits = await open_waits(host, host) if short else []
+    found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:
         raise RunAmbiguous(short, [wait.name.id[: 2 * SHORT] for wait in found])
-    if not found or not short:
+    if not found:
         raise AwaitEventUnknownOrRevoked
     return found[0].key
 

@@ -37,11 +37,10 @@ def doctor(asked: Asked) -> int:
 
 
 async def _examined(asked: Asked) -> list[Finding]:
-    url, secret = asked.place()
     return [
-        _versions(url),
-        _secret(secret),
-        *await examined(url, clock=SystemClock(), entropy=system_entropy),
+        _versions(asked.url),
+        _secret(asked.secret),
+        *await examined(asked.url, clock=SystemClock(), entropy=system_entropy),
     ]
 
 

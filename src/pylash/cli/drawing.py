@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pylash.cli.answers import SHORT
 from pylash.cli.listing import say_runs
 from pylash.cli.output import (
     STATUS_COLOURS,
@@ -85,21 +86,17 @@ def _blocked(view: dict[str, Any]) -> None:
     elif view["reason"] != view["code"]:
         _fact("", view["reason"])
     name = view["session"] or view["id"]
-    _fact("then", f"pylash retry {_argument(name)}", "bright_black")
+    _hint("then", f"pylash retry {_argument(name)}")
 
 
 def _wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
     call = "" if wait["tool"] is None else f" {wait['tool']}({_arguments(wait['arguments'])})"
     _fact("waits for", f"{wait['kind']}: {wait['title']}{call}", "yellow")
     if wait["kind"] == "signal":
-        _fact(
-            "",
-            f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON",
-            "bright_black",
-        )
+        _hint("", f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON")
     else:
         answer = "true" if wait["kind"] == "approval" else "JSON"
-        _fact("", f"pylash resolve {wait['id'][:12]} {answer}", "bright_black")
+        _hint("", f"pylash resolve {wait['id'][:SHORT]} {answer}")
 
 
 def _facts(view: dict[str, Any]) -> None:
@@ -154,6 +151,11 @@ def _fact(label: str, text: str, colour: str | None = None) -> None:
         shown = wrapped(clipped(shown, 3 * room), LABEL)
     painted = "\n".join(paint(line, colour) for line in shown.split("\n"))
     say(f"{paint(f'{label:{LABEL}}', 'bright_black')}{painted}")
+
+
+def _hint(label: str, command: str) -> None:
+    """Print a command on one line, so that it can be copied as it is."""
+    say(paint(f"{label:{LABEL}}{printable(command)}", "bright_black"))
 
 
 def _value(value: Any) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -160,11 +160,24 @@ def wrapped(text: str, indent: int) -> str:
     room = columns()
     if room is None:
         return text
-    lines: list[str] = [""]
-    for word in text.split(" "):
+    room = max(LEAST, room - indent)
+    lines = [""]
+    for word in _broken(text.split(" "), room):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if cells(longer) + indent > room and lines[-1]:
+        if cells(longer) > room:
             lines.append(word)
         else:
             lines[-1] = longer
     return f"\n{' ' * indent}".join(lines)
+
+
+def _broken(words: Iterable[str], room: int) -> Iterator[str]:
+    """Yield words, those too long for a line in parts."""
+    for word in words:
+        part = ""
+        for character in word:
+            if cells(part + character) > room:
+                yield part
+                part = ""
+            part += character
+        yield part
