@@ -63,6 +63,7 @@ from pylash.turn import (
     CheckpointTaken,
     Delta,
     EnvironmentSynced,
+    Joined,
     Message,
     ModelFailed,
     ModelReplied,
@@ -413,7 +414,7 @@ class TurnDriver:
         if self.ask.output_schema is not None:
             tools = (*tools, final_tool(self.ask.output_schema))
         return ModelRequest(
-            messages=[*system, *before, *said],
+            messages=Joined(system, before, said),
             tools=tools,
             model=env.model,
             call_number=self.session.calls + iteration - 1,
