@@ -41,7 +41,9 @@ def test_the_help_imports_only_what_it_needs() -> None:
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    done = python("import sys; sys.modules['click'] = None; from pylash.cli import main; main()")
+    done = python(
+        "import sys; sys.modules['click'] = None; from pylash.cli import command_line; command_line()"
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "pylash: The command line needs the extra 'cli': "
