@@ -54,7 +54,7 @@ from pylash.runtime import (
     system_entropy,
 )
 from pylash.stores import open_store
-from pylash.turn import SessionOptions, TurnBudget
+from pylash.turn import History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AppNotOpen,
     ArgumentsInvalid,
@@ -158,7 +158,6 @@ class Lash(Declarations):
             self._services.histories = Histories(host.store.sessions, keep=0)
         self._services.emit_trigger = self._emit
         self._services.check_trigger = self.triggers.payload
-        self._services.play_session_turn = partial(play_session_turn, self._services)
         environment = Environment(self._catalog.model, self._catalog.instructions)
         self._services.env = environment.ref
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
@@ -168,7 +167,7 @@ class Lash(Declarations):
         for declared in self._catalog.tools.values():
             await declared.prepare()
         self._services.deps = await self._made_deps(stack)
-        programs = PythonPrograms(self._services)
+        programs = PythonPrograms(self._services, play_session_turn)
         turns = partial(TurnExecution, self._services)
         self._worker = Worker(host, self.effect_host, programs, turns, config, self._retention)
         here = self._worker.runs_here
@@ -283,6 +282,7 @@ class Lash(Declarations):
         mode: Literal["standard", "code"] = "standard",
         language: Literal["lashlang", "python"] = "lashlang",
         budget: TurnBudget | None = None,
+        history: History | None = None,
         plugin_options: Mapping[str, Any] | None = None,
     ) -> Session:
         """Return a conversation: a handle, made by the first use. Other options hold from the next turn.
@@ -297,6 +297,7 @@ class Lash(Declarations):
             mode=mode,
             language=language,
             budget=budget,
+            history=checked_history(history),
             plugin_options=plugin_options,
         )
         if self.worker_config is not None:  # else others run it, and know what there is

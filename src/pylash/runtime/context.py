@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from pylash.durable import (
     WAKE,
@@ -14,25 +15,21 @@ from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
     CustomWait,
-    EffectKind,
-    Envelope,
     Err,
     Ok,
-    Outcome,
     Process,
     ProcessCommand,
     ProcessOutcome,
     Sleep,
     Timeout,
-    ToolAttempt,
-    ToolAttemptOutcome,
     WaitSignal,
     expect,
     process_key,
     signal_type,
 )
-from pylash.runtime.branches import Branch, BranchTask, Group, outside, own_branch
-from pylash.runtime.executors import Executor, await_options, process_executor, sleep_executor
+from pylash.runtime.branches import Branch, BranchTask, Group, own_branch
+from pylash.runtime.completions import ProcessCompletion
+from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
     StepContext,
@@ -41,10 +38,10 @@ from pylash.runtime.process_steps import (
     digest,
     uuid_text,
 )
-from pylash.runtime.runs import ContinueAs, ProcessRun
+from pylash.runtime.process_tools import ProcessToolCall
+from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
-from pylash.runtime.tool_context import CallInfo, ToolContext
-from pylash.turn import SessionOptions, TurnBudget
+from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -85,7 +82,7 @@ class WaitKey(str):
 class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
     """A logger that says nothing twice."""
 
-    def __init__(self, run: ProcessRun) -> None:
+    def __init__(self, run: LiveRun) -> None:
         super().__init__(logging.getLogger("pylash.process"), {"run": run.id})
         self._run = run
 
@@ -104,10 +101,11 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: ProcessRun, services: Services) -> None:
+    def __init__(self, run: LiveRun, services: Services) -> None:
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None
+        self._completions = count()
 
     @property
     def id(self) -> str:
@@ -260,28 +258,42 @@ class ProcessContext(StepContext[D]):
         return started()
 
     def call_tool(self, name: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
-        """Return the result of a tool, called once."""
+        """Return the result of a tool, as often tried and as approved as the tool says.
+
+        Raises CallRefused if a person does not agree to the call.
+
+        >>> await ctx.call_tool("refund", order_id="7", cents=500)
+        """
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
         tool = self._services.tool(name)
-        key = branch.key(part)
+        call = ProcessToolCall(self._run, self._services, branch, part, tool)
+        return call.result(arguments)
 
-        async def attempted() -> Any:
-            await tool.prepare()
-            loaded = tool.load(arguments)
-            info = CallInfo("", self._run.id, key, 1, f"{self._run.id}:{key}")
-            given: ToolContext[Any] = ToolContext(info, self.deps)
+    @overload
+    def complete(
+        self, prompt: Input, *, output: type[T], model: str | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def complete(
+        self, prompt: Input, *, output: None = None, model: str | None = None
+    ) -> Coroutine[Any, Any, str]: ...
+    def complete(
+        self, prompt: Input, *, output: Any = None, model: str | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask a model outside any conversation: return its text, or its answer as ``output``.
 
-            async def perform(_: Envelope) -> Outcome:
-                with outside():
-                    return ToolAttemptOutcome(await tool.call(given, loaded))
+        Without a name it is the model that the process was started with. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits.
 
-            command = ToolAttempt({"tool": name, "arguments": tool.dump(loaded)})
-            local = Executor("tool", _TOOL, perform)
-            outcome = await self._run.effect(branch, key, name, command, local)
-            return expect(outcome, ToolAttemptOutcome).launch
-
-        return attempted()
+        >>> verdict = await ctx.complete(f"Is this spam? {mail}", output=Verdict)
+        """
+        branch = own_branch(self._run, "complete")
+        part = branch.take("complete")
+        asking = ProcessCompletion(
+            self._run, self._services, branch, part, self._completions, model
+        )
+        return asking.answer(prompt, output)
 
     def session(
         self,
@@ -291,6 +303,7 @@ class ProcessContext(StepContext[D]):
         instructions: str | None = None,
         tools: Sequence[str] | None = None,
         budget: TurnBudget | None = None,
+        history: History | None = None,
     ) -> ProcessSession:
         """Return a conversation whose turns are effects of this process.
 
@@ -299,7 +312,13 @@ class ProcessContext(StepContext[D]):
         from pylash.runtime.process_sessions import ProcessSession  # noqa: PLC0415 - it needs us
 
         names = None if tools is None else tuple(tools)
-        options = SessionOptions(model=model, instructions=instructions, tools=names, budget=budget)
+        options = SessionOptions(
+            model=model,
+            instructions=instructions,
+            tools=names,
+            budget=budget,
+            history=checked_history(history),
+        )
         return ProcessSession(id, options, self)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
@@ -399,8 +418,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return a process command as an effect of this run; its key is taken now."""
         branch = own_branch(self._run, method)
-        name, count = part or branch.take(command.effect_id)
-        numbered = command.effect_id if count == 1 else f"{command.effect_id}#{count}"
+        name, number = part or branch.take(command.effect_id)
+        numbered = command.effect_id if number == 1 else f"{command.effect_id}#{number}"
         key = process_key(branch.name or "root", numbered)
         local = process_executor(self._services.registry_work(self._run, key), timeout)
         plain = decode(write(command))
@@ -427,6 +446,3 @@ class TaskGroup:
         """Start work in a branch of its own; await what is returned for its result."""
         task = self._group.start(work)
         return BranchTask(self._group, self._group.branches[-1], task)
-
-
-_TOOL: Final = frozenset({EffectKind.TOOL_ATTEMPT})

@@ -14,6 +14,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from pylash.durable import (
+    SUPERSEDED,
     TURN_TARGET,
     Cancelled,
     Instant,
@@ -31,8 +32,6 @@ from pylash.values import decode, write
 
 MAX_STREAK: Final = 20
 """How many turns may begin in a row without a person."""
-
-SUPERSEDED: Final = "superseded by a new message"
 
 # Words are in the order in which they came, whatever the clock says: the lane is locked meanwhile.
 _ADD_WORDS = """
