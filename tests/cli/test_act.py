@@ -39,6 +39,7 @@ def test_an_approval_is_answered_by_its_id_or_its_key(file: str, pylash: Call, k
     slip = pylash("resolve", named, '"yes"')
     assert "[arguments_invalid]" in slip.stderr
     assert ask(pylash, "resolve", named, "true", "--by", "ann") == {"status": "accepted"}
+    assert ask(pylash, "ps", "--kind", "turn")[0]["waits_for"] == []  # answered, if not yet taken
     assert worked(file, turn_ended).text == "Refunded."
     again = pylash("resolve", wait["key"], "false")
     assert again.exit_code == 1

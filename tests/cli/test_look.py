@@ -95,6 +95,7 @@ def test_everything_is_listed_and_shown_and_nothing_is_changed(place: str, pylas
 
 def test_what_people_read_commands_no_terminal(file: str, pylash: Call) -> None:
     filled(file)
+    worked(file, _evil)
     for command in (("ps",), ("show", "order-7"), ("events", "order-7"), ("waits",)):
         done = pylash(*command)  # the fixture looks for raw escapes
         assert done.exit_code == 0
@@ -297,6 +298,10 @@ def test_without_a_terminal_nothing_is_left_out(file: str, pylash: Call) -> None
     worked(file, _one_long)
     assert "x" * 300 in pylash("ps", COLUMNS="60").stdout
     assert "…" not in pylash("ps", COLUMNS="60").stdout
+
+
+async def _evil(app: Any) -> None:
+    await (await app.start(shop.child.options(id=shop.EVIL))).result()
 
 
 async def _one_long(app: Any) -> None:
