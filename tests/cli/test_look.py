@@ -218,11 +218,8 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path, pylash: C
     assert [one.name for one in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_an_empty_database_is_not_set_up_by_looking(
-    place: str, pylash: Call, postgres: str
-) -> None:
-    if place.startswith("sqlite"):
-        pytest.skip("that is the test above")
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_an_empty_database_is_not_set_up_by_looking(place: str, pylash: Call) -> None:
     for _ in range(2):
         refused = pylash("ps")
         assert refused.exit_code == 1
