@@ -87,6 +87,9 @@ from pylash.runtime.programs import (
     Services,
     prepared,
 )
+from pylash.runtime.pruning import (
+    PRUNE_AT_ONCE,
+)
 from pylash.runtime.sessions import (
     Session,
     TurnResult,
@@ -106,6 +109,8 @@ from pylash.runtime.system import (
 from pylash.runtime.timeline import (
     Effect,
     draw_timeline,
+    effects_from,
+    shown_duration,
 )
 from pylash.runtime.tool_arguments import (
     read_arguments,
@@ -149,6 +154,7 @@ from pylash.runtime.worker import (
 
 __all__ = (
     "EVENT",
+    "PRUNE_AT_ONCE",
     "Agent",
     "Approval",
     "Aside",
@@ -209,6 +215,7 @@ __all__ = (
     "direct_executor",
     "draw_timeline",
     "durable_step",
+    "effects_from",
     "fitted",
     "fork_registration",
     "is_again",
@@ -222,6 +229,7 @@ __all__ = (
     "require_durable_stores",
     "resolve_wait",
     "result_text",
+    "shown_duration",
     "sleep_executor",
     "step_executor",
     "system_entropy",

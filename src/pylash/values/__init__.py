@@ -10,6 +10,13 @@ from pylash.values.canonical import (
     stable_hash,
     write,
 )
+from pylash.values.command_errors import (
+    AlreadyResolved,
+    AppInvalid,
+    NothingToCancel,
+    RunAmbiguous,
+    RunUnknown,
+)
 from pylash.values.durations import (
     Duration,
     micros,
@@ -53,6 +60,7 @@ from pylash.values.errors import (
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreMissing,
     StoreNotADatabase,
     StorePathUnwritable,
     StoreSchemaOutdated,
@@ -102,6 +110,12 @@ from pylash.values.process_errors import (
 from pylash.values.schemas import (
     schema_trouble,
 )
+from pylash.values.texts import (
+    cells,
+    clipped,
+    padded,
+    printable,
+)
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
     CallRefused,
@@ -140,7 +154,9 @@ from pylash.values.turn_errors import (
 __all__ = (
     "AgentCallFailed",
     "AgentNotDurable",
+    "AlreadyResolved",
     "AppInsideProcess",
+    "AppInvalid",
     "AppNotOpen",
     "ArgumentsInvalid",
     "AttachmentResolutionFailed",
@@ -178,6 +194,7 @@ __all__ = (
     "NameTaken",
     "NotAProcess",
     "NotBlocked",
+    "NothingToCancel",
     "PayloadTooLarge",
     "Plugin",
     "PluginError",
@@ -202,7 +219,9 @@ __all__ = (
     "RecordingEffectHostUnsupportedCommand",
     "ReplayKeyInvalid",
     "ResultInvalid",
+    "RunAmbiguous",
     "RunSettled",
+    "RunUnknown",
     "RuntimeEffectLocalExecutorMismatch",
     "RuntimeEffectLocalExecutorUnavailable",
     "RuntimeEffectProcessTaskJoin",
@@ -224,6 +243,7 @@ __all__ = (
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreMissing",
     "StoreNotADatabase",
     "StorePathUnwritable",
     "StoreSchemaOutdated",
@@ -251,11 +271,15 @@ __all__ = (
     "WaitError",
     "WaitFailed",
     "WaitTimeout",
+    "cells",
+    "clipped",
     "decode",
     "digest_for_difference",
     "encode",
     "first_difference",
     "micros",
+    "padded",
+    "printable",
     "refuse",
     "round_trip",
     "schema_trouble",
