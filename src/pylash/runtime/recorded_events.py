@@ -16,6 +16,9 @@ class Heard:
 
     def is_new(self, event: TurnEvent) -> bool:
         """Take note of an event; return whether it was not heard yet."""
+        said = event.type in ("text_delta", "text_reset", "reasoning_delta")
+        if said and ("usage", event.correlation_id) in self._once:
+            return False  # a reply that was heard to its end, said again by whoever goes on with the turn
         if event.type == "text_delta":
             self._texts[event.correlation_id] = (
                 self._texts.get(event.correlation_id, "") + event.text

@@ -26,7 +26,7 @@ from pylash.durable import (
 )
 from pylash.stores.handles import delete_session
 from pylash.stores.logs import lock_runs
-from pylash.stores.queue import locked_lane, supersede_waits, waiters_of
+from pylash.stores.queue import lane_holder, locked_lane, supersede_waits, waiters_of
 from pylash.stores.session_rows import (
     ADD_SESSION,
     NEXT_NUMBER,
@@ -161,6 +161,13 @@ class SqlSessionEnds(Port):
             raise Again  # made by another meanwhile
         for line in sorted({segment.number for segment in origin}):
             yield Statement(_ADD_FORK, (line, new_id))
+
+    @operation(read_only=True)
+    def current(self, session_id: str) -> Steps[TurnRecord | None]:
+        """Return the turn that has the session's lane: it runs, waits, is blocked, or is next."""
+        holder = yield from lane_holder(session_id)
+        rows = (yield Statement(_TURNS_OF, ([holder],))).rows if holder is not None else ()
+        return turn_from(rows[0]) if rows else None
 
     @operation(read_only=True)
     def turns(self, session_id: str) -> Steps[list[TurnRecord]]:
