@@ -1,0 +1,176 @@
+"""``pylash chat``: talk to an app's agent, in a terminal or through pipes.
+
+Rule 1. Everything goes through sessions: what is asked is durable before it is shown as asked, and leaving,
+        however it happens, loses nothing.
+Rule 2. The model decides nothing here: a line is for it unless it begins with / or answers a question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import click
+
+from pylash.app import Lash
+from pylash.cli.chat_commands import COMMANDS
+from pylash.cli.chat_plain import PlainView
+from pylash.cli.chat_talk import Talk
+from pylash.cli.chat_view import Sign, View
+from pylash.durable import DurabilityTier
+from pylash.values import LashError
+
+
+def load_app(target: str) -> Lash:
+    import importlib
+    sys.path.insert(0, os.getcwd())
+    m, _, n = target.partition(":")
+    return getattr(importlib.import_module(m), n)
+
+
+@click.command("chat")
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--session", "session_id", metavar="ID", help="The session to resume, or to begin.")
+@click.option("--model", metavar="NAME", help="Another model than the app's.")
+def chat(target: str, session_id: str | None, model: str | None) -> None:
+    """Talk to an agent: /help in the chat says how."""
+    app = load_app(target)
+    sys.exit(asyncio.run(_chat(app, target, session_id, model)))
+
+
+async def _chat(app: Lash, target: str, session_id: str | None, model: str | None) -> int:
+    """Chat until the person leaves; return the exit code."""
+    async with app:
+        talking = Chat(app, target, model)
+        with _view() as view, _quiet():
+            code = await talking.run(view, session_id or talking.new_id())
+        talking.say_goodbye()
+    return code
+
+
+def _view() -> AbstractContextManager[View]:
+    """Return a terminal to chat in, or pipes where there is none."""
+    dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if sys.stdin.isatty() and sys.stdout.isatty() and not dumb:
+        from pylash.cli.chat_terminal import TerminalView  # noqa: PLC0415 - termios is not everywhere
+
+        return TerminalView.opened(colour=not os.environ.get("NO_COLOR"))
+    return PlainView.opened()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the chat itself shows (failed tools, models, turns) out of the way, unless the app logs.
+
+    An app that has set up logging gets everything, with tracebacks, printed above the typed line.
+    """
+    logger = logging.getLogger("pylash")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class Chat:
+    """A person at an app: the session that is talked to, and how to go to another."""
+
+    view: View
+    talk: Talk
+
+    def __init__(self, app: Lash, target: str, model: str | None) -> None:
+        self.app = app
+        self.leaving = False
+        self.visited: list[str] = []
+        self._target = target
+        self._model = model
+        self._busy = False
+
+    def new_id(self) -> str:
+        """Return the id of a session that nobody has talked to."""
+        return f"chat-{self.app.services.new_id()}"
+
+    async def run(self, view: View, session_id: str) -> int:
+        """Talk until the person leaves; return the exit code."""
+        self.view = view
+        async with asyncio.TaskGroup() as self._tasks:
+            self._following: asyncio.Task[None] | None = None
+            await self.switch(session_id)
+            while not self.leaving:
+                if not view.interactive:
+                    await self._ready()
+                await self._hear(await view.heard())
+            self._stop()
+        self._busy = self.talk.turn is not None
+        return int(not view.interactive and (self.talk.failed or self._busy))
+
+    async def switch(self, session_id: str) -> None:
+        """Talk to a session: show what was said in it, and follow it."""
+        session = self.app.session(session_id, model=self._model)
+        self._stop()
+        if session_id not in self.visited:
+            self.visited.append(session_id)
+        self.talk = Talk(self.app, session, self.view)
+        if self.view.interactive:
+            self.view.note(f"{self._target} · session {session_id} · /help")
+        await self.talk.resume()
+        self._following = self._tasks.create_task(self.talk.follow())
+
+    def _stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self.view.busy(None)
+            self.view.words(())
+            self.view.ask(None, "")
+
+    async def _ready(self) -> None:
+        """Wait until the next line is wanted: answers come before other questions."""
+        await self.talk.settled.wait()
+
+    async def _hear(self, said: str | Sign) -> None:
+        try:
+            match said:
+                case Sign.LEAVE:
+                    self.leaving = True
+                case Sign.INTERRUPT:
+                    if not await self.talk.cancel():
+                        self.view.note("Ctrl-C again leaves, and so does Ctrl-D.")
+                case str():
+                    await self._line(said)
+        except LashError as error:
+            self.view.note(str(error), "bad")
+
+    async def _line(self, line: str) -> None:
+        if line.startswith("/") and not line.startswith("//"):
+            name, _, rest = line[1:].partition(" ")
+            known = COMMANDS.get(name.strip())
+            if known is None:
+                self.view.note(f"There is no /{name}: /help lists what there is.", "bad")
+            else:
+                await known[2](self, rest.strip())
+        elif not await self.talk.answer(line) and line.strip():
+            await self.talk.say(line.removeprefix("/") if line.startswith("//") else line)
+
+    # --- leaving ---
+
+    def how_to_resume(self) -> str:
+        """Return how to come back to this session."""
+        if self.app.store.durability is not DurabilityTier.DURABLE:
+            return "It is gone when you leave: its store is in memory."
+        return f"Resume it with: pylash chat {self._target} --session {self.talk.session.id}"
+
+    def say_goodbye(self) -> None:
+        """Say how to come back."""
+        if self.view.interactive:
+            if self._busy:
+                click.echo("Leaving; the turn that runs has a moment to end, and is kept if it does not.")
+            click.echo(self.how_to_resume())

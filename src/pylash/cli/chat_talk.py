@@ -1,0 +1,379 @@
+"""One session, as a person follows it: its turns, its open questions, and words on their way.
+
+Rule 1. Every turn of the session is shown once, whoever began it: the one that runs, live; one that
+        ran before we looked, as it is recorded.
+Rule 2. What is asked is what ``app.waits`` says is open. Events only say when to look.
+Rule 3. Words that were typed while a turn runs are shown as heard when the queue has given them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from getpass import getuser
+from typing import Any, Final, Literal, assert_never
+
+import msgspec
+
+from pylash.app import Lash
+from pylash.cli.chat_text import shown_call
+from pylash.cli.chat_view import View
+from pylash.durable import NewTurn, QueueDrainScope, RunState, TurnRecord, TurnScope
+from pylash.runtime import OpenWait, Session
+from pylash.turn import ASKS, AssistantMessage, Message, Text, ToolCall, ToolMessage, TurnEvent, UserMessage
+from pylash.values import LashError, StoreError, decode, write
+
+NET_SECONDS: Final = 2.0
+"""How often everything is looked at, whether somebody rang or not."""
+
+AGAIN_SECONDS: Final = 0.5
+RECENT: Final = 3
+"""How many questions of an earlier session are shown, with their answers, when it is resumed."""
+
+APPROVE: Final = "approve? y/n/e"
+
+BEGINNINGS: Final = frozenset({"turn_started", "text_delta", "reasoning_delta", "tool_started"})
+"""The events before which a turn may have heard something."""
+
+_WAITED_FOR: Final = {"deferred": "its result, from outside", "signal": "a signal"}
+
+When = Literal["next_turn", "now", "interrupt"]
+
+
+class Talk:
+    """A session that is being followed. ``settled`` is set while it has nothing to do but wait for us."""
+
+    def __init__(self, app: Lash, session: Session, view: View) -> None:
+        self.app = app
+        self.session = session
+        self.turn: TurnRecord | None = None
+        self.waits: list[OpenWait] = []
+        self.failed = False
+        self.settled = asyncio.Event()
+        self._view = view
+        self._asked: OpenWait | None = None
+        self._answered: set[str] = set()
+        self._editing = False
+        self._seen: set[int] = set()
+        self._head = 0
+        self._mine: dict[str, str] = {}
+        self._words: dict[str, tuple[str, When]] = {}
+        self._bell = asyncio.Event()
+        self._blocked = False
+
+    # --- saying ---
+
+    async def say(self, text: str, when: When = "now") -> None:
+        """Ask, if nothing runs; else steer, queue or interrupt what does."""
+        self.settled.clear()
+        if self.turn is None and not self._words and not self._mine:
+            stream = self.session.stream(text)
+            async with stream:
+                self._mine[stream.turn_id] = text
+            self._view.said(text)
+        else:
+            key = self.app.services.new_id()
+            await self.session.enqueue(text, when, key)
+            self._words[key] = (text, when)
+            self._show_words()
+        self._bell.set()
+
+    async def cancel(self) -> bool:
+        """Ask the turn to end; False if there is none."""
+        if self.turn is None:
+            return False
+        self._view.busy("cancelling")
+        await self.session.cancel()
+        return True
+
+    async def queued(self) -> list[str]:
+        """Return the words that wait, from wherever they came."""
+        waiting = await self.app.store.sessions.queued(self.session.id)
+        return [f"{_shown_body(one.body)} ({one.policy.replace('_', ' ')})" for one in waiting]
+
+    def _show_words(self) -> None:
+        hints = {"now": "", "next_turn": " (next turn)", "interrupt": " (interrupts)"}
+        self._view.words([text + hints[when] for text, when in self._words.values()])
+
+    # --- answering ---
+
+    async def answer(self, line: str) -> bool:
+        """Answer the question that is asked with a line; False if none is."""
+        if self._asked is None:
+            return False
+        word, _, rest = line.strip().partition(" ")
+        if self._editing:
+            await self._corrected(line.strip())
+        elif word.lower() in ("y", "yes"):
+            await self.resolve(self._asked, {"approved": True}, "✓ approved")
+        elif word.lower() in ("n", "no"):
+            reason = rest.strip()
+            told: dict[str, Any] = {"approved": False, **({"reason": reason} if reason else {})}
+            await self.resolve(self._asked, told, f"✗ rejected{reason and ': ' + reason}")
+        elif word.lower() in ("e", "edit"):
+            self._edit(_written(self._asked.arguments))
+        else:
+            self._view.note(
+                "y approves, n rejects (n and a reason tells the model why), e changes the "
+                "arguments; /interrupt says something else instead, /cancel ends the turn."
+            )
+        return True
+
+    def _edit(self, text: str) -> None:
+        self._editing = True
+        self._view.note("Change the arguments and press Enter; an empty line goes back.")
+        self._view.propose(text)
+
+    async def _corrected(self, line: str) -> None:
+        assert self._asked is not None
+        self._editing = False
+        if not line:
+            return
+        arguments = read_json(line)
+        if not isinstance(arguments, dict):
+            self._view.note("Arguments are a JSON object.", "bad")
+            self._edit(line)
+            return
+        answer = {"approved": True, "arguments": arguments}
+        await self.resolve(self._asked, answer, f"✓ approved with {line}")
+
+    async def resolve(self, wait: OpenWait, value: Any, done: str) -> None:
+        """Answer a wait, and say so."""
+        try:
+            outcome = await self.app.resolve(wait.key, value, by=_person())
+        except LashError as error:
+            self._view.note(error.message, "bad")
+            return
+        self._answered.add(wait.key)
+        self.settled.clear()
+        if outcome.status == "accepted":
+            self._view.note(done, "good" if done.startswith("✓") else "bad")
+        else:
+            self._view.note("Somebody else answered first, or it is over.", "warn")
+        await self._look_at_waits()
+
+    # --- following ---
+
+    async def resume(self) -> None:
+        """Show the last messages of an earlier time; what is there already is not shown again."""
+        sessions = self.app.store.sessions
+        record = await sessions.get(self.session.id)
+        if record is None:
+            return
+        self._head = record.head
+        self._seen = {turn.run for turn in await sessions.turns(self.session.id)}
+        messages = await self.session.history()
+        self._view.remember([one.text for one in messages if isinstance(one, UserMessage)])
+        asked = [place for place, one in enumerate(messages) if isinstance(one, UserMessage)]
+        first = asked[-RECENT] if len(asked) > RECENT else 0
+        if first:
+            self._view.note(f"… {first} earlier messages: /history")
+        self.show(messages[first:])
+
+    def show(self, messages: Sequence[Message]) -> None:
+        """Show messages as they were said."""
+        calls: dict[str, ToolCall] = {}
+        for message in messages:
+            match message:
+                case UserMessage(source="user"):
+                    self._view.said(message.text)
+                case UserMessage():
+                    self._view.note(f"{message.source}: {message.text}")
+                case ToolMessage():
+                    self._view.event(_completed(message, calls.get(message.call_id)))
+                case AssistantMessage():
+                    calls = {call.id: call for call in message.calls}
+                    if message.text:
+                        self._view.text(message.text)
+                case _:
+                    assert_never(message)
+
+    async def follow(self) -> None:
+        """Show every turn of the session, for ever."""
+        services, store = self.app.services, self.app.store
+        mine = {"", "runs", f"session:{self.session.id}", f"queue:{self.session.id}"}
+        stops = [
+            store.subscribe(lambda topic: self._bell.set() if topic in mine else None),
+            services.feeds.watch(lambda _: self._bell.set()),
+        ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_for_ever(self._watch, self._view))
+                tasks.create_task(_for_ever(self._follow_next, self._view))
+        finally:
+            for stop in stops:
+                stop()
+
+    async def _follow_next(self) -> None:
+        self._bell.clear()
+        turn = await self._next()
+        if turn is not None:
+            await self._follow(turn)
+            return
+        await self._look_at_words()
+        if not self._words and not self._mine:
+            self.settled.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NET_SECONDS):
+                await self._bell.wait()
+
+    async def _next(self) -> TurnRecord | None:
+        """Return the oldest turn that was not shown: one that ended unseen, or the one that runs."""
+        sessions, session_id = self.app.store.sessions, self.session.id
+        for turn_id in tuple(self._mine):
+            turn = await sessions.turn(TurnScope(session_id, turn_id))
+            if turn is not None and turn.settled:
+                return turn
+        record = await sessions.get(session_id)
+        if record is not None and record.head != self._head:
+            for turn in await sessions.turns(session_id):
+                if turn.run not in self._seen:
+                    return turn
+            self._head = record.head
+        return await sessions.current(session_id)
+
+    async def _follow(self, turn: TurnRecord) -> None:
+        self.turn, self._blocked = turn, False
+        self.settled.clear()
+        self._view.busy("working")
+        self._show_question_of(turn)
+        new = NewTurn(scope=turn.scope, digest=b"", body=turn.body)
+        begun = ""
+        try:
+            async for event in self.session.events(new):
+                if event.type in BEGINNINGS and event.correlation_id != begun:
+                    await self._look_at_words(begins=not begun)
+                    begun = event.correlation_id
+                self._view.event(event)
+                if event.type == "wait_opened":
+                    await self._look_at_waits()
+            result = await self.session.ended(new, None)
+        finally:
+            self.turn = None
+            self._view.busy(None)
+        self._seen.add(turn.run)
+        self._mine.pop(turn.scope.id, None)
+        self.failed = result.status != "completed"
+        self._say_end(result.status, result.error, result.code)
+        await self._look_at_waits()
+
+    def _show_question_of(self, turn: TurnRecord) -> None:
+        """Show what a turn was asked, if it was not asked here."""
+        if turn.scope.id in self._mine:
+            return
+        if isinstance(turn.scope, QueueDrainScope):
+            if not self._words:
+                self._view.note("A turn began by itself: something woke this session.")
+            return
+        parts = ASKS.decode(turn.body).parts
+        self._view.said("\n".join(part.text for part in parts if isinstance(part, Text)))
+
+    def _say_end(self, status: str, error: str | None, code: str | None) -> None:
+        if status == "completed":
+            return
+        if status == "cancelled":
+            self._view.note("■ cancelled", "warn")
+            return
+        known = f" [{code}]" if code else ""
+        self._view.note(f"✗ {status}: {error or 'no reason was given'}{known}", "bad")
+
+    # --- looking ---
+
+    async def _watch(self) -> None:
+        """Look at what changes without telling us."""
+        if self.turn is not None or self.waits:
+            await self._look_at_waits()
+        if (turn := self.turn) is not None and not self._blocked:
+            current = await self.app.store.sessions.turn(turn.scope)
+            if current is not None and current.state is RunState.BLOCKED:
+                self._blocked = True
+                self._view.note(f"⚠ The turn is blocked: {current.reason}", "warn")
+                self._view.note("/retry lets it go on, /cancel ends it.")
+        await asyncio.sleep(NET_SECONDS)
+
+    async def _look_at_words(self, *, begins: bool = True) -> None:
+        """Show the words that were heard meanwhile; those for the next turn when it ``begins``."""
+        if not self._words:
+            return
+        waiting = await self.app.store.sessions.queued(self.session.id)
+        left = {one.source for one in waiting}
+        for key, (text, when) in tuple(self._words.items()):
+            if key not in left and (begins or when != "next_turn"):
+                self._view.said(text)
+                del self._words[key]
+        self._show_words()
+
+    async def _look_at_waits(self) -> None:
+        """Ask what is open now, and stop asking what is not."""
+        open_now = await self.app.waits(session_id=self.session.id)
+        known = {wait.key for wait in self.waits}
+        self.waits = [wait for wait in open_now if wait.key not in self._answered]
+        for number, wait in enumerate(self.waits, 1):
+            if wait.key not in known and wait.kind != "approval":
+                self._tell(number, wait)
+        questions = [wait for wait in self.waits if wait.kind == "approval"]
+        if self._asked is not None and self._asked.key in {wait.key for wait in questions}:
+            return
+        self._editing = False
+        first = questions[0] if questions else None
+        if first is not None or self._asked is not None:
+            self._asked = first
+            self._view.ask(first, APPROVE)
+        if first is not None:
+            self.settled.set()
+
+    def _tell(self, number: int, wait: OpenWait) -> None:
+        what = shown_call(wait.tool, wait.arguments) if wait.tool else wait.title or wait.kind
+        self._view.note(f"⏸ {what} waits for {_WAITED_FOR.get(wait.kind, 'an answer')}", "warn")
+        if self._view.interactive:
+            self._view.note(f"  /resolve {number} JSON answers it, /waits shows its key.")
+        else:
+            self._view.note(f"  pylash resolve {wait.key} JSON")
+            self.settled.set()
+
+
+async def _for_ever(once: Callable[[], Awaitable[None]], view: View) -> None:
+    """Do something again and again, also when the store is away for a while."""
+    away = False
+    while True:
+        try:
+            await once()
+            away = False
+        except StoreError as error:
+            if not away:
+                view.note(f"{error.message} Trying again.", "bad")
+            away = True
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
+    """Return what is said of a call that is over."""
+    status = "failed" if message.error else "completed"
+    given = None if call is None else call.arguments
+    return TurnEvent("tool_completed", "", message.text, message.tool, given, status)
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text; a text that is none is itself."""
+    try:
+        return decode(text.encode())
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+
+
+def _written(value: Any) -> str:
+    return write(value).decode()
+
+
+def _person() -> str | None:
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return None
+
+
+def _shown_body(body: Any) -> str:
+    parts = body.get("parts", ()) if isinstance(body, dict) else ()
+    texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
+    return " ".join(texts) or str(body)
