@@ -99,11 +99,11 @@ class Lash(Declarations):
     ) -> None:
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
         super().__init__(Catalog(chosen, instructions, plugins))
-        self._url = store
+        self.url = store
         self._deps = deps
         self._given_host = host
-        self._config = worker
-        self._secret = secret
+        self.worker_config = worker
+        self.secret = secret
         self._retention = retention
         self._clock = clock
         self._migrate = migrate
@@ -131,13 +131,13 @@ class Lash(Declarations):
         if self._stack is not None:
             return
         async with AsyncExitStack() as stack:
-            config = self._config or WorkerConfig()
+            config = self.worker_config or WorkerConfig()
             lease = micros(config.lease)
             renew = lease // 3 if config.renew is None else micros(config.renew)
             self._journal = await stack.enter_async_context(
                 open_host(
-                    self._url,
-                    secret=self._secret,
+                    self.url,
+                    secret=self.secret,
                     clock=self._clock,
                     timings=LeaseTimings(ttl=lease, renew_every=renew),
                     migrate=self._migrate,
@@ -178,7 +178,7 @@ class Lash(Declarations):
         self._worker.told = self._told
         stack.callback(self._observers.close)
         stack.callback(self._turn_observers.close)
-        if self._config is not None:
+        if self.worker_config is not None:
             await self._worker.open()
             stack.push_async_callback(self._worker.close)
         if (watch := getattr(self._clock, "watch", None)) is not None:
@@ -299,7 +299,7 @@ class Lash(Declarations):
             budget=budget,
             plugin_options=plugin_options,
         )
-        if self._config is not None:  # else others run it, and know what there is
+        if self.worker_config is not None:  # else others run it, and know what there is
             self._catalog.check(options)
         return Session(id, options, self._services, self._worker, self._turn_observers)
 
@@ -378,19 +378,20 @@ async def open_host(
     clock: Clock | None = None,
     timings: LeaseTimings | None = None,
     migrate: bool | None = None,
+    member: bool = True,
 ) -> AsyncIterator[JournalHost]:
     """Open a store and a durable effect host over it.
 
     ``store`` defaults to ``PYLASH_STORE`` or else ``sqlite:///pylash.db``, ``secret`` to
     ``PYLASH_SECRET`` or the one the store made for itself; of several secrets the first signs and all
-    verify. A ``clock`` of your own becomes
-    the store's clock too.
+    verify. A ``clock`` of your own becomes the store's clock too. ``member=False`` is for tools that look
+    and answer: they run nothing, and with ``migrate=False`` nothing is set up for them either.
 
     >>> async with open_host("sqlite:///agents.db") as host:
     ...     controller = host.scoped(ProcessScope("nightly"))
     """
     opened = await open_store(
-        os.environ.get("PYLASH_STORE") or DEFAULT_STORE if store is None else store,
+        store_url(store),
         clock=clock or SystemClock(),
         entropy=system_entropy,
         migrate=migrate,
@@ -405,13 +406,18 @@ async def open_host(
             signer=Signer(_secrets(given)),
             timings=timings,
         )
-        await host.open()
+        await host.open(member=member)
         try:
             yield host
         finally:
             await host.close()
     finally:
         await opened.close()
+
+
+def store_url(store: str | None = None) -> str:
+    """Return the store to open if one is named, or else ``PYLASH_STORE`` or ``sqlite:///pylash.db``."""
+    return os.environ.get("PYLASH_STORE") or DEFAULT_STORE if store is None else store
 
 
 def _secrets(secret: str | bytes | Sequence[str | bytes]) -> list[bytes]:

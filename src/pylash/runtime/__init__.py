@@ -82,6 +82,9 @@ from pylash.runtime.programs import (
     Services,
     prepared,
 )
+from pylash.runtime.pruning import (
+    PRUNE_AT_ONCE,
+)
 from pylash.runtime.sessions import (
     Session,
     TurnResult,
@@ -101,6 +104,8 @@ from pylash.runtime.system import (
 from pylash.runtime.timeline import (
     Effect,
     draw_timeline,
+    effects_from,
+    shown_duration,
 )
 from pylash.runtime.tool_arguments import (
     read_arguments,
@@ -144,6 +149,7 @@ from pylash.runtime.worker import (
 
 __all__ = (
     "EVENT",
+    "PRUNE_AT_ONCE",
     "Agent",
     "Approval",
     "BranchTask",
@@ -202,6 +208,7 @@ __all__ = (
     "direct_executor",
     "draw_timeline",
     "durable_step",
+    "effects_from",
     "fitted",
     "fork_registration",
     "materialised",
@@ -214,6 +221,7 @@ __all__ = (
     "require_durable_stores",
     "resolve_wait",
     "result_text",
+    "shown_duration",
     "sleep_executor",
     "step_executor",
     "system_entropy",

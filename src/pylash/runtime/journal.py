@@ -72,10 +72,12 @@ class JournalHost(EffectHost):
         self._controllers: WeakValueDictionary[ExecutionScope, JournalController]
         self._controllers = WeakValueDictionary()
 
-    async def open(self) -> None:
-        """Become a worker of the store."""
+    async def open(self, *, member: bool = True) -> None:
+        """Become a worker of the store; whoever is no ``member`` looks and answers, and runs nothing."""
         self.live = LiveWaits(self.store, self.clock, self._entropy, self.tasks)
-        await self.membership.join(self.tasks)
+        if member:
+            await self.membership.join(self.tasks)
+        self._is_member = member
         self.is_open = True
 
     async def close(self) -> None:
@@ -86,7 +88,8 @@ class JournalHost(EffectHost):
             await self.tasks.close()
             for controller in tuple(self._controllers.values()):
                 controller.detach()
-            await self.membership.leave()
+            if self._is_member:
+                await self.membership.leave()
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return the controller of scope: one per scope, so that all its callers share flights."""

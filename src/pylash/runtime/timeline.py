@@ -1,31 +1,49 @@
-"""Timelines: what a process did and when, as the journal's own times tell it."""
+"""Timelines: what a process or a turn did and when, as the journal's own times tell it.
+
+Rule 1. The axis is time. Where nothing but waiting happened it is folded, or a week of it would leave
+        no room for the second in which everything was done.
+"""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
 
 from pylash.durable import SECOND, JournalEntry, Store
-from pylash.runtime.records import WITHDRAWN
-from pylash.values import ProcessUnknown
+from pylash.runtime.records import WITHDRAWN, Failed
+from pylash.values import ProcessUnknown, cells, clipped, padded, printable
 
 _COLOURS: Final[Mapping[str, int]] = {
     "done": 32,
     "failed": 31,
     "cancelled": 33,
     "open": 34,
+    "waited": 36,
     "mark": 31,
     "grey": 90,
 }
-_BAR: Final = {"done": "█", "failed": "▒", "cancelled": "░", "open": "─"}
-_NAME: Final = 24
+_BAR: Final = {"done": "█", "failed": "▒", "cancelled": "░", "open": "─", "waited": "─"}
+_WAITING: Final = frozenset({"sleep", "await_event"})
+_NAME: Final = 12
+_BARS: Final = 60
 _TIME: Final = 9
+_FOLD: Final = 0.25
+"""A wait takes at most this part of the room that all work together has."""
+
+_ATTEMPT: Final = re.compile(r"(?:[/.]attempt|\.llm)\.(\d+)$")
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """One effect of a process: its key and name, when it began and ended, and how."""
+    """One effect of a process or a turn: its key and name, when it began and ended, and how.
+
+    ``attempt`` counts repetitions, ``waits_for`` says what it waits or waited for, ``error`` why it failed.
+    """
 
     key: str
     name: str
@@ -33,11 +51,19 @@ class Effect(msgspec.Struct, frozen=True):
     started: int
     ended: int | None
     status: str
+    attempt: int = 1
+    waits_for: str | None = None
+    error: str | None = None
 
     @property
     def seconds(self) -> float | None:
         """How long it took, if it has ended."""
         return None if self.ended is None else max(0, self.ended - self.started) / SECOND
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it waits for somebody, or for a time, instead of doing something."""
+        return self.waits_for is not None or self.kind in _WAITING
 
 
 async def effects_of(store: Store, process_id: str) -> list[Effect]:
@@ -48,18 +74,44 @@ async def effects_of(store: Store, process_id: str) -> list[Effect]:
     return effects_from(await store.journal.timeline(record.run), record.settled)
 
 
-def effects_from(entries: Sequence[JournalEntry], settled: int | None = None) -> list[Effect]:
-    """Return what a journal says was done, of a run that ended at a time."""
-    return [_effect(entry, settled) for entry in entries if entry.kind not in ("now", "decision")]
+def effects_from(entries: Sequence[JournalEntry], until: int | None = None) -> list[Effect]:
+    """Return what a journal says was done until a time, at which the run ended or which is now."""
+    return [_effect(entry, until) for entry in entries if entry.kind not in ("now", "decision")]
 
 
-def _effect(entry: JournalEntry, settled: int | None) -> Effect:
+def _effect(entry: JournalEntry, until: int | None) -> Effect:
     ended = entry.ended
     if ended is None and entry.due is not None and entry.kind == "sleep":
-        passed = settled is not None and entry.due <= settled
+        passed = until is not None and entry.due <= until
         ended = entry.due if passed else None
-    name = entry.label or entry.key
-    return Effect(entry.key, name, entry.kind, entry.started, ended, _status(entry, ended))
+    status = _status(entry, ended)
+    tried = _ATTEMPT.search(entry.key)
+    return Effect(
+        entry.key,
+        entry.label or entry.key,
+        entry.kind,
+        entry.started,
+        ended,
+        status,
+        int(tried[1]) if tried else 1,
+        _waits_for(entry),
+        _error(entry) if status == "failed" else None,
+    )
+
+
+def _waits_for(entry: JournalEntry) -> str | None:
+    if entry.wait is None:
+        return None
+    kind, _, rest = entry.wait.partition(":")
+    match kind:
+        case "signal":
+            return f"signal {entry.label or rest}"
+        case "process":
+            return f"process {rest}"
+        case "turn":
+            return "turn"
+        case _:
+            return entry.label or "an answer"
 
 
 def _status(entry: JournalEntry, ended: int | None) -> str:
@@ -71,53 +123,128 @@ def _status(entry: JournalEntry, ended: int | None) -> str:
     return "failed" if b'"type":"failed"' in outcome[:200] or b'"type_name"' in outcome else "done"
 
 
+def _error(entry: JournalEntry) -> str:
+    try:
+        failed = msgspec.json.decode(entry.outcome or b"", type=Failed)
+    except msgspec.DecodeError:  # too long to be loaded as a whole
+        return ""
+    return f"{failed.type_name}: {failed.message}"
+
+
+# --- drawing ---
+
+
+class _Axis:
+    """Where moments stand on a line of columns: waits are folded."""
+
+    def __init__(self, effects: Sequence[Effect], marks: Sequence[int], room: int) -> None:
+        ends = [one.ended for one in effects if one.ended is not None]
+        self.moments = sorted({*(one.started for one in effects), *ends, *marks})
+        self.room = room
+        working = Counter[int]()
+        for one in effects:
+            if one.ended is not None and not one.is_wait:
+                working[one.started] += 1
+                working[max(one.started, one.ended)] -= 1
+        at_work = accumulate(working[moment] for moment in self.moments)
+        spans = [(a, b, n > 0) for (a, b), n in zip(pairwise(self.moments), at_work, strict=False)]
+        busy = sum(b - a for a, b, works in spans if works)
+        most = busy * _FOLD if busy else float("inf")
+        weights = [b - a if works else min(b - a, most) for a, b, works in spans]
+        self.folded = [(a, b) for a, b, works in spans if not works and b - a > most]
+        self._places = list(accumulate(weights, initial=0.0))
+        self._scale = room / max(1.0, self._places[-1])
+
+    def column(self, moment: int) -> float:
+        """Return the column of a moment."""
+        at = max(0, bisect_right(self.moments, moment) - 1)
+        if at + 1 >= len(self.moments):
+            return self._places[-1] * self._scale
+        first, last = self.moments[at], self.moments[at + 1]
+        part = (moment - first) / (last - first)
+        place = self._places[at] + part * (self._places[at + 1] - self._places[at])
+        return place * self._scale
+
+
 def draw_timeline(
     effects: Sequence[Effect],
     *,
-    width: int = 80,
+    width: int | None = 80,
     colour: bool = False,
     marks: Mapping[int, str] | None = None,
 ) -> str:
     """Return effects as bars on one time axis; ``marks`` are moments (microseconds) to point at.
 
+    Long waits are folded: ``≈`` under the bars shows where. ``width=None`` leaves no name out.
+
     >>> print(draw_timeline(await handle.timeline(), width=100))  # doctest: +SKIP
     """
-    moments = [at for one in effects for at in (one.started, one.ended) if at is not None]
-    moments += list(marks or ())
-    if not moments:
+    if not effects and not marks:
         return "nothing was recorded yet"
-    first, last = min(moments), max(moments)
-    room = max(10, width - _NAME - _TIME - 2)
-    scale = room / max(1, last - first)
-    lines = [_row(one, first, last, room, scale, colour) for one in effects]
-    lines += [_mark(at, text, first, room, scale, colour) for at, text in (marks or {}).items()]
-    ticks = f"{'':{_NAME}} 0 s{(last - first) / SECOND:>{room - 5}.1f} s"
-    return "\n".join([*lines, _painted(ticks, "grey", colour)])
+    names = [_named(one) for one in effects]
+    size = max((cells(name) for name in names), default=0)
+    room = _BARS
+    if width is not None:
+        size = min(size, max(_NAME, width // 3))
+        room = max(_NAME, width - size - _TIME - 1)
+    axis = _Axis(effects, list(marks or ()), room)
+    lines = [_row(one, name, size, axis, colour) for one, name in zip(effects, names, strict=True)]
+    lines += [_mark(at, text, size, axis, colour) for at, text in (marks or {}).items()]
+    return "\n".join([*lines, _painted(_ticks(size, axis), "grey", colour)])
 
 
-def _row(effect: Effect, first: int, last: int, room: int, scale: float, colour: bool) -> str:
-    begin = min(room - 1, int((effect.started - first) * scale))
-    end = last if effect.ended is None else effect.ended
-    size = max(1, min(room - begin, round((end - effect.started) * scale)))
-    bar = _painted(_BAR[effect.status] * size, effect.status, colour)
-    took = "open" if effect.seconds is None else _duration(effect.seconds)
-    name = effect.name if len(effect.name) <= _NAME else f"{effect.name[: _NAME - 1]}…"
-    return f"{name:{_NAME}} {' ' * begin}{bar}{' ' * (room - begin - size)} {took:>{_TIME - 1}}"
+def _named(effect: Effect) -> str:
+    name = printable(effect.name)
+    return name if effect.attempt == 1 else f"{name} ({effect.attempt})"
 
 
-def _mark(at: int, text: str, first: int, room: int, scale: float, colour: bool) -> str:
-    begin = min(room - 1, int((at - first) * scale))
-    label = f"✗ {text}"
-    if begin + len(label) > room:
-        begin = max(0, room - len(label))
-    return f"{'':{_NAME}} {' ' * begin}{_painted(label, 'mark', colour)}"
+def _row(effect: Effect, name: str, size: int, axis: _Axis, colour: bool) -> str:
+    begin = min(axis.room - 1, int(axis.column(effect.started)))
+    end = axis.room if effect.ended is None else round(axis.column(effect.ended))
+    long = max(1, min(axis.room - begin, end - begin))
+    look = "waited" if effect.is_wait and effect.status == "done" else effect.status
+    drawn = _BAR[look] * long
+    if effect.ended is None:
+        drawn = f"{drawn[1:]}▸"
+    bar = _painted(drawn, look, colour)
+    took = "open" if effect.seconds is None else shown_duration(effect.seconds)
+    shown = padded(clipped(name, size), size)
+    return f"{shown} {' ' * begin}{bar}{' ' * (axis.room - begin - long)} {took:>{_TIME - 1}}"
+
+
+def _mark(at: int, text: str, size: int, axis: _Axis, colour: bool) -> str:
+    begin = min(axis.room - 1, int(axis.column(at)))
+    label = clipped(f"✗ {printable(text)}", axis.room)
+    if begin + cells(label) > axis.room:
+        begin = axis.room - cells(label)
+    return f"{'':{size}} {' ' * begin}{_painted(label, 'mark', colour)}"
+
+
+def _ticks(size: int, axis: _Axis) -> str:
+    total = shown_duration((axis.moments[-1] - axis.moments[0]) / SECOND)
+    line = list(f"0{'':{axis.room - 1}}")
+    for first, last in axis.folded:
+        line[min(axis.room - 1, int((axis.column(first) + axis.column(last)) / 2))] = "≈"
+    return f"{'':{size}} {''.join(line)[: axis.room - len(total) - 1]} {total}"
 
 
 def _painted(text: str, what: str, colour: bool) -> str:
     return f"\x1b[{_COLOURS[what]}m{text}\x1b[0m" if colour else text
 
 
-def _duration(seconds: float) -> str:
+def shown_duration(seconds: float) -> str:
+    """Return a duration as people say it: two figures that matter, and a unit.
+
+    >>> shown_duration(0.0123), shown_duration(200000)
+    ('12 ms', '2.3 d')
+    """
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    for size, unit, next_size in _UNITS:
+        if seconds < next_size:
+            value = seconds / size
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+_UNITS: Final = ((1, "s", 120), (60, "min", 7200), (3600, "h", 172_800), (86400, "d", 864_000_000))

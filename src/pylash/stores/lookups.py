@@ -133,14 +133,14 @@ class SqlLookups(Port):
     @operation(read_only=True)
     def view(self, process_id: str) -> Steps[ProcessView | None]:
         """Return a process as people see it."""
-        known = yield from _known_targets()
+        known = yield from known_targets()
         rows = (yield Statement(_VIEW + " where p.id = ?", (known, process_id))).rows
         return _view(rows[0]) if rows else None
 
     @operation(read_only=True)
     def listed(self, status: str | None, limit: int) -> Steps[list[ProcessView]]:
         """Return processes as people see them, the newest first."""
-        known = yield from _known_targets()
+        known = yield from known_targets()
         rows = (yield Statement(_LISTED, (known, status, status, limit))).rows
         return [_view(row) for row in rows]
 
@@ -191,7 +191,7 @@ class SqlLookups(Port):
         ]
 
 
-def _known_targets() -> Steps[list[str]]:
+def known_targets() -> Steps[list[str]]:
     """Return what the workers that are alive can run."""
     rows = (yield Statement(_TARGETS)).rows
     return sorted({target for (targets,) in rows for target in decode(targets.encode())})

@@ -74,6 +74,7 @@ _WORDS = {
     "{texts}": "select unnest(?::text[])",
     "{bigints}": "select unnest(?::bigint[])",
     "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
+    "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
 }

@@ -65,6 +65,7 @@ _WORDS = {
     "{texts}": "select value from json_each(?)",
     "{bigints}": "select value from json_each(?)",
     "{lock_migrations}": "select 1",
+    "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
     "{id}": "integer primary key",
     "{blob}": "blob",
 }

@@ -3,16 +3,20 @@
 Rule 1. A database that needs newer code is refused before anything is written.
 Rule 2. An older one is migrated without losing a row: SQLite when it is opened, PostgreSQL when
         asked, because others may be using it.
+Rule 3. Whoever only looks (``migrate=False``) makes nothing: no file, no table, no row.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from pylash.durable import Clock, DurabilityTier, Entropy
 from pylash.stores.envs import SqlAttachments, SqlEnvs
+from pylash.stores.inspection import SqlInspection
 from pylash.stores.journal import SqlJournal
 from pylash.stores.processes import SqlProcesses
 from pylash.stores.runs import SqlRuns
@@ -25,6 +29,7 @@ from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import LockingDriver, SqlWorkers
 from pylash.values import ExtraMissing, StoreSchemaOutdated, StoreSchemaTooNew, StoreUrlInvalid
 
+_HAS_META = "{has_meta}"
 _LOCK_MIGRATIONS = "{lock_migrations}"
 _READ_META = "select name, value from pylash_meta"
 _SET_META = """
@@ -73,6 +78,7 @@ class SqlStore:
         self.attachments = SqlAttachments(driver)
         self.sessions = SqlSessions(driver, clock, entropy)
         self.turn_events = SqlTurnEvents(driver)
+        self.inspection = SqlInspection(driver)
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call listener with a topic after changes; return how to stop."""
@@ -100,25 +106,42 @@ async def open_store(
     match scheme:
         case "memory":
             driver: StoreDriver = _sqlite(None, clock, entropy)
-            durability, always = DurabilityTier.INLINE, True
+            durability, always, migrate = DurabilityTier.INLINE, True, None
         case "sqlite":
+            if migrate is False:
+                await asyncio.to_thread(_refuse_missing, Path(rest))
             driver = _sqlite(Path(rest), clock, entropy)
-            durability, always = DurabilityTier.DURABLE, migrate is not False
+            durability, always = DurabilityTier.DURABLE, True
         case _:
             driver = _postgres(url, clock if simulated else None, entropy)
             durability, always = DurabilityTier.DURABLE, migrate is True
     await driver.open()
     try:
-        if_new = migrate is not False
-        secret = await driver.run(
-            Operation(
-                "migrate", lambda: _migrate(entropy, always=always, if_new=if_new), heavy=True
-            )
-        )
+        if migrate is False:
+            secret = await driver.run(Operation("look", _look, read_only=True))
+        else:
+            migrating = partial(_migrate, entropy, always=always)
+            secret = await driver.run(Operation("migrate", migrating, heavy=True))
     except BaseException:
         await driver.close()
         raise
     return SqlStore(driver, clock, entropy, durability, secret)
+
+
+async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> int:
+    """Return the schema of the database at url, 0 if nothing is set up, and change nothing."""
+    scheme, rest = _parsed(url)
+    if scheme == "sqlite":
+        await asyncio.to_thread(_refuse_missing, Path(rest))
+        driver = _sqlite(Path(rest), clock, entropy)
+    else:
+        driver = _postgres(url, None, entropy)
+    await driver.open()
+    try:
+        meta = await driver.run(Operation("look", _meta, read_only=True))
+    finally:
+        await driver.close()
+    return int(meta.get("schema", 0))
 
 
 def _parsed(url: str) -> tuple[str, str]:
@@ -165,7 +188,31 @@ def _postgres(url: str, clock: Clock | None, entropy: Entropy) -> StoreDriver:
     return PostgresDriver(url, clock, entropy)
 
 
-def _migrate(entropy: Entropy, *, always: bool, if_new: bool) -> Steps[bytes]:
+def _refuse_missing(path: Path) -> None:
+    from pylash.stores.sqlite_files import refuse_missing  # noqa: PLC0415 - as its driver
+
+    refuse_missing(path)
+
+
+def _meta() -> Steps[dict[str, str]]:
+    """Return what the database says of itself: nothing, if it was never set up."""
+    if not (yield Statement(_HAS_META)).rows:
+        return {}
+    return dict((yield Statement(_READ_META)).rows)
+
+
+def _look() -> Steps[bytes]:
+    """Return the secret of a database that this code can use as it is."""
+    meta = yield from _meta()
+    schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
+    if min_code > SCHEMA:
+        raise StoreSchemaTooNew(min_code, SCHEMA)
+    if schema < SCHEMA or "secret" not in meta:
+        raise StoreSchemaOutdated(schema, SCHEMA)
+    return bytes.fromhex(meta["secret"])
+
+
+def _migrate(entropy: Entropy, *, always: bool) -> Steps[bytes]:
     """Bring the database to our schema, as far as allowed; return its secret."""
     yield Statement(_LOCK_MIGRATIONS)
     yield Statement(META)
@@ -174,7 +221,7 @@ def _migrate(entropy: Entropy, *, always: bool, if_new: bool) -> Steps[bytes]:
     if min_code > SCHEMA:
         raise StoreSchemaTooNew(min_code, SCHEMA)
     if schema < SCHEMA:
-        if not (always or (if_new and schema == 0)):
+        if not (always or schema == 0):
             raise StoreSchemaOutdated(schema, SCHEMA)
         for migration in MIGRATIONS[schema:]:
             for statement in migration.statements:

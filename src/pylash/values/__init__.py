@@ -10,6 +10,13 @@ from pylash.values.canonical import (
     stable_hash,
     write,
 )
+from pylash.values.command_errors import (
+    AlreadyResolved,
+    AppInvalid,
+    NothingToCancel,
+    RunAmbiguous,
+    RunUnknown,
+)
 from pylash.values.durations import (
     Duration,
     micros,
@@ -51,6 +58,7 @@ from pylash.values.errors import (
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreMissing,
     StoreNotADatabase,
     StorePathUnwritable,
     StoreSchemaOutdated,
@@ -99,6 +107,12 @@ from pylash.values.process_errors import (
 from pylash.values.schemas import (
     schema_trouble,
 )
+from pylash.values.texts import (
+    cells,
+    clipped,
+    padded,
+    printable,
+)
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
     CursorInvalid,
@@ -131,7 +145,9 @@ from pylash.values.turn_errors import (
 )
 
 __all__ = (
+    "AlreadyResolved",
     "AppInsideProcess",
+    "AppInvalid",
     "AppNotOpen",
     "ArgumentsInvalid",
     "AttachmentResolutionFailed",
@@ -165,6 +181,7 @@ __all__ = (
     "ModelUnknown",
     "NotAProcess",
     "NotBlocked",
+    "NothingToCancel",
     "PayloadTooLarge",
     "Plugin",
     "PluginError",
@@ -189,7 +206,9 @@ __all__ = (
     "RecordingEffectHostUnsupportedCommand",
     "ReplayKeyInvalid",
     "ResultInvalid",
+    "RunAmbiguous",
     "RunSettled",
+    "RunUnknown",
     "RuntimeEffectLocalExecutorMismatch",
     "RuntimeEffectLocalExecutorUnavailable",
     "RuntimeEffectProcessTaskJoin",
@@ -211,6 +230,7 @@ __all__ = (
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreMissing",
     "StoreNotADatabase",
     "StorePathUnwritable",
     "StoreSchemaOutdated",
@@ -237,11 +257,15 @@ __all__ = (
     "WaitError",
     "WaitFailed",
     "WaitTimeout",
+    "cells",
+    "clipped",
     "decode",
     "digest_for_difference",
     "encode",
     "first_difference",
     "micros",
+    "padded",
+    "printable",
     "refuse",
     "round_trip",
     "schema_trouble",

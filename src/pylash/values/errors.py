@@ -269,6 +269,16 @@ class StoreNotADatabase(StoreError):
     """The file exists and is something else."""
 
 
+class StoreMissing(StoreError):
+    """There is no store where one was to be looked at."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"There is no store at {path!r}, {reason}: check the path; an app makes its store when it "
+            "is opened for the first time."
+        )
+
+
 class StoreFull(StoreError):
     """The disk, or the database's own limit, is full; nothing of the operation was written."""
 
@@ -300,7 +310,7 @@ class StoreSchemaOutdated(StoreError):
     def __init__(self, found: int, wanted: int) -> None:
         super().__init__(
             f"The database has schema {found} and this pylash needs {wanted}: "
-            "open the store once with migrate=True."
+            "run pylash migrate, or open the store once with migrate=True."
         )
 
 
@@ -359,6 +369,16 @@ class EffectReplayMismatch(DurabilityError):
             "for the same thing under this key, or give what is new a new key.",
             data={"key": key, "difference": difference},
         )
+
+    @staticmethod
+    def read(message: str) -> dict[str, str] | None:
+        """Return the key and the difference that a message of this error tells of."""
+        found = re.match(
+            r"The effect (['\"])(.*)\1 was recorded for something else \((.*)\): deploy ",
+            message,
+            re.DOTALL,
+        )
+        return None if found is None else {"key": found[2], "difference": found[3]}
 
 
 class JournalFull(DurabilityError):

@@ -1,0 +1,150 @@
+"""``pylash waits`` and ``pylash resolve``: what waits for an answer, and answering it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pylash.cli.asking import Asked, Json, run, shared
+from pylash.cli.output import (
+    Cell,
+    Column,
+    brief,
+    iso,
+    length,
+    paint,
+    say,
+    say_json,
+    say_table,
+)
+from pylash.durable import ResolveOutcome
+from pylash.runtime import JournalHost, OpenWait, open_waits, resolve_wait
+from pylash.values import AlreadyResolved, AwaitEventUnknownOrRevoked, RunAmbiguous
+
+SHORT = 12
+"""How much of a wait's id is shown: enough to tell it from all others."""
+
+
+@click.command()
+@click.option("--session", metavar="ID", help="Only those of a session and its subagents.")
+@shared
+def waits(asked: Asked, session: str | None) -> None:
+    """List what waits for an answer, the oldest first.
+
+    Approvals, deferred tools, signals, and waits of your own. Answer one with pylash resolve and its ID; its
+    key, which can be mailed to somebody, is in what --json prints.
+    """
+    run(_waits(asked, session))
+
+
+async def _waits(asked: Asked, session: str | None) -> None:
+
+    async with asked.opened() as (host, store):
+        found = await open_waits(host, host, session)
+        now = await store.inspection.now()
+    if asked.as_json:
+        say_json([described_wait(wait) for wait in found])
+    else:
+        _draw(found, now)
+
+
+def described_wait(wait: OpenWait) -> dict[str, Any]:
+    """Return a wait as programs read it."""
+    return {
+        "id": wait.name.id,
+        "kind": wait.kind,
+        "title": wait.title,
+        "tool": wait.tool,
+        "arguments": wait.arguments,
+        "of": _owner(wait),
+        "opened": iso(wait.opened),
+        "deadline": iso(wait.deadline),
+        "key": wait.key,
+    }
+
+
+def _owner(wait: OpenWait) -> str:
+    """Return the process or turn that waits."""
+    session = getattr(wait.name.scope, "session_id", None)
+    return wait.name.scope.id if session is None else f"{session}/{wait.name.scope.id}"
+
+
+def _draw(found: list[OpenWait], now: int) -> None:
+
+    if not found:
+        say("Nothing waits for an answer.")
+        return
+    titles = [
+        Column("ID"),
+        Column("KIND"),
+        Column("OF", shrinks=True),
+        Column("WHAT", shrinks=True),
+        Column("SINCE", right=True),
+        Column("LEFT", right=True),
+    ]
+    rows = []
+    for wait in found:
+        call = "" if wait.tool is None else f": {wait.tool} {brief(wait.arguments)}"
+        left = "" if wait.deadline is None else length(wait.deadline - now)
+        rows.append(
+            (
+                Cell(wait.name.id[:SHORT], "cyan"),
+                Cell(wait.kind, "yellow"),
+                _owner(wait),
+                f"{wait.title}{call}",
+                length(now - wait.opened),
+                left,
+            )
+        )
+    say_table(titles, rows)
+
+
+@click.command()
+@click.argument("key")
+@click.argument("answer", metavar="[JSON]", type=Json(), required=False)
+@click.option("--error", metavar="TEXT", help="Answer with an error instead of a value.")
+@click.option("--by", metavar="NAME", help="Who answers, for the record.")
+@shared
+def resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | None) -> None:
+    """Answer a wait.
+
+    KEY is a wait's key, or the ID that pylash waits shows. An approval is answered with true or false, or
+    with a record that has approved and perhaps reason, by and arguments. The first answer wins.
+
+    \b
+      pylash resolve 4ed6b596af9c true --by ann
+      pylash resolve 4ed6b596af9c '{"approved": false, "reason": "too much"}'
+    """
+    run(_resolve(asked, key, answer, error, by))
+
+
+async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | None) -> None:
+
+    async with asked.opened() as (host, _):
+        whole = key if key.startswith("v1.") else await _key(host, key)
+        outcome = await resolve_wait(host, host, whole, answer, error, by)
+    _refuse(outcome)
+    if asked.as_json:
+        say_json({"status": outcome.status})
+    else:
+        say(paint("accepted", "green"))
+
+
+async def _key(host: JournalHost, short: str) -> str:
+    """Return the key of the open wait whose id begins like that."""
+    found = [wait for wait in await open_waits(host, host) if wait.name.id.startswith(short)]
+    if len(found) > 1:
+        raise RunAmbiguous(short, [wait.name.id[: 2 * SHORT] for wait in found])
+    if not found or not short:
+        raise AwaitEventUnknownOrRevoked
+    return found[0].key
+
+
+def _refuse(outcome: ResolveOutcome) -> None:
+
+    if outcome.status == "unknown_or_revoked":
+        raise AwaitEventUnknownOrRevoked
+    if outcome.status == "already_resolved":
+        end = outcome.terminal
+        raise AlreadyResolved("answered" if end is None else str(end.__struct_config__.tag))

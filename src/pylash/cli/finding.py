@@ -1,0 +1,36 @@
+"""Finding what an id means: a process, a turn, a session, or the only one that begins like that."""
+
+from __future__ import annotations
+
+from pylash.stores import RunRow, SqlStore
+from pylash.values import RunAmbiguous, RunUnknown
+
+
+async def found(store: SqlStore, text: str) -> RunRow | str:
+    """Return the process or turn that a text names, or the id of a session.
+
+    A whole id counts more than the beginning of one, and a process more than a session.
+    """
+    exact = await store.inspection.named(text)
+    if len(exact) == 1:
+        return exact[0]
+    if not exact and await store.sessions.get(text) is not None:
+        return text
+    runs = exact or await _like(store, text)
+    sessions = [] if exact else await store.inspection.sessions_beginning(text)
+    whole = [run for run in runs if run.id.endswith(f"/{text}")]
+    if len(whole) == 1:  # the whole id of a turn, without its session
+        return whole[0]
+    candidates: list[RunRow | str] = [*runs, *sessions]
+    match candidates:
+        case []:
+            raise RunUnknown(text)
+        case [only]:
+            return only
+        case _:
+            names = [one if isinstance(one, str) else one.id for one in candidates]
+            raise RunAmbiguous(text, names)
+
+
+async def _like(store: SqlStore, text: str) -> list[RunRow]:
+    return await store.inspection.beginning(text) if text.strip() else []

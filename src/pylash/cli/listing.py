@@ -1,0 +1,160 @@
+"""``pylash ps``: what there is, and what each of it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pylash.cli.asking import Asked, run, shared
+from pylash.cli.output import (
+    SECOND,
+    STATUS_COLOURS,
+    Cell,
+    Column,
+    iso,
+    length,
+    moment,
+    say,
+    say_json,
+    say_table,
+)
+from pylash.stores import OpenEffect, RunRow, SqlStore
+
+STATUSES = (
+    "queued",
+    "running",
+    "waiting",
+    "blocked",
+    "completed",
+    "failed",
+    "cancelled",
+    "stopped",
+)
+KINDS = {
+    "process": ("process",),
+    "turn": ("turn", "queue_drain"),
+    "other": ("session_delete", "runtime_operation"),
+}
+
+
+@click.command()
+@click.option(
+    "-s",
+    "--status",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    help="Only these; may be repeated.",
+)
+@click.option("-k", "--kind", type=click.Choice(tuple(KINDS)), multiple=True, help="Only these.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many."
+)
+@shared
+def ps(asked: Asked, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+    """List processes and turns, the newest first.
+
+    A turn is named SESSION/TURN. TIME is how long ago it was started, or how long it took; the last column
+    says what it waits for, or why it is blocked.
+
+    \b
+      pylash ps --status blocked --status failed
+      pylash ps --kind turn --json
+    """
+    run(_ps(asked, status, kind, limit))
+
+
+async def _ps(asked: Asked, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+
+    kinds = [name for each in kind or KINDS for name in KINDS[each]]
+    async with asked.opened() as (_, store):
+        rows = await store.inspection.runs(status or STATUSES, kinds, limit)
+        described = await described_rows(store, rows)
+    if asked.as_json:
+        say_json(described)
+    else:
+        say_runs(described)
+
+
+async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """Return runs as programs read them, with what each of them waits for."""
+    live = [row.run for row in rows if row.settled is None]
+    doing = await store.inspection.open_effects(live) if live else []
+    now = await store.inspection.now()
+    return [described_row(row, waits_of(row, doing), now) for row in rows]
+
+
+def described_row(row: RunRow, waits: Sequence[str], now: int) -> dict[str, Any]:
+    """Return a run as programs read it."""
+    return {
+        "id": row.id,
+        "kind": "turn" if row.kind == "queue_drain" else row.kind,
+        "session": row.session,
+        "target": row.target,
+        "status": row.status.value,
+        "reason": row.reason,
+        "waits_for": list(waits),
+        "created": iso(row.created),
+        "settled": iso(row.settled),
+        "seconds": max(0, (row.settled or now) - row.created) / SECOND,
+        "attempts": row.attempts,
+        "worker": row.owner,
+    }
+
+
+def waits_of(row: RunRow, doing: Sequence[OpenEffect]) -> list[str]:
+    """Return what a run waits for, in words."""
+    return [_waits_for(one) for one in doing if one.run == row.run]
+
+
+def _waits_for(effect: OpenEffect) -> str:
+
+    kind, _, rest = (effect.wait or "").partition(":")
+    match kind:
+        case "signal":
+            return f"signal {effect.name}"
+        case "process":
+            return f"process {rest}"
+        case "turn":
+            return "turn of a session"
+        case "":
+            until = "" if effect.due is None else f" until {moment(effect.due)}"
+            return f"{effect.name}{until}"
+        case _:
+            return effect.name
+
+
+def say_runs(described: Sequence[dict[str, Any]]) -> None:
+    """Print runs as a table."""
+    if not described:
+        say("Nothing to show.")
+        return
+    titles = [
+        Column("STATUS"),
+        Column("ID", shrinks=True),
+        Column("WHAT", shrinks=True),
+        Column("TIME", right=True),
+        Column("WHY", shrinks=True),
+    ]
+    lines = [
+        (
+            Cell(view["status"], STATUS_COLOURS[view["status"]]),
+            view["id"],
+            view["target"] or view["kind"],
+            length(round(view["seconds"] * SECOND)),
+            Cell(why_of(view), "bright_black"),
+        )
+        for view in described
+    ]
+    say_table(titles, lines)
+
+
+def why_of(view: dict[str, Any]) -> str:
+    """Return why a run is where it is, in a few words."""
+    if view["reason"]:
+        return str(view["reason"])
+    if view["waits_for"]:
+        first, *others = view["waits_for"]
+        return f"{first} (and {len(others)} more)" if others else str(first)
+    return ""

@@ -1,0 +1,164 @@
+"""The group of commands: each is loaded when it is used.
+
+Rule 1. ``pylash --help`` imports click and nothing else: the modules of commands are named here, not imported.
+Rule 2. An error is one sentence with its code on stderr. Status 0 is done, 1 refused or failed, 2 wrong usage.
+Rule 3. Nobody is shown a traceback unless they ask for it with ``PYLASH_DEBUG=1``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from pylash import __version__
+from pylash.cli.options import json_option, store_option
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+SECTIONS: Final = {
+    "Look": {
+        "ps": ("listing", "List processes and turns, the newest first."),
+        "show": ("show", "Show what one process, turn or session did, and what it waits for."),
+        "events": ("events", "Print the log of a process, and follow it with -f."),
+        "waits": ("answers", "List what waits for an answer."),
+        "doctor": ("doctor", "Check the store and everything around it."),
+    },
+    "Act": {
+        "resolve": ("answers", "Answer a wait."),
+        "signal": ("control", "Send a signal to a process."),
+        "cancel": ("control", "Ask a process, or the turn of a session, to end."),
+        "retry": ("control", "Let something that is blocked go on."),
+    },
+    "Run": {
+        "worker": ("worker", "Run a worker until it is told to stop."),
+    },
+    "Keep house": {
+        "migrate": ("upkeep", "Bring the store up to date."),
+        "prune": ("upkeep", "Forget the journals of what ended long ago."),
+    },
+}
+"""Every command: the module it is in, and its line in the help."""
+
+COMMANDS: Final = {
+    name: module for section in SECTIONS.values() for name, (module, _) in section.items()
+}
+
+
+class Commands(click.Group):
+    """Commands that are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(
+            import_module(f"pylash.cli.{COMMANDS[cmd_name]}"), cmd_name
+        )
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Write the commands into the help."""
+        longest = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(longest), text) for name, (_, text) in section.items()]
+                )
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "pylash",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: ARG002 - errors are always ours to show
+        **extra: Any,
+    ) -> Any:
+        """Run a command, and end the program with its status."""
+        _forgive_encodings()
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except Exception as error:
+            if os.environ.get("PYLASH_DEBUG"):
+                raise
+            status = _told(error)
+        sys.exit(status if isinstance(status, int) else DONE)
+
+
+def _forgive_encodings() -> None:
+    """Let a terminal that cannot show a character show another one instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _told(error: BaseException) -> int:
+    """Tell an error in one sentence; return the status to end with."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    match error:
+        case click.Abort():
+            return INTERRUPTED
+        case click.UsageError():
+            _say(_usage(error))
+            return USAGE
+        case click.ClickException():
+            _say(error.format_message())
+            return FAILED
+        case BrokenPipeError():
+            return _quietly()
+        case _:
+            _say(_sentence(error))
+            return FAILED
+
+
+def _usage(error: click.UsageError) -> str:
+    command = "pylash" if error.ctx is None else error.ctx.command_path
+    return f"{error.format_message()} Try {command} --help. [usage]"
+
+
+def _sentence(error: BaseException) -> str:
+    from pylash.values import LashError, printable  # noqa: PLC0415 - only errors need it
+
+    if isinstance(error, LashError):
+        return printable(str(error))
+    text = printable(f"{type(error).__name__}: {error}")
+    return f"Something broke that should not ({text}): PYLASH_DEBUG=1 shows where. [internal]"
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"{click.style('pylash:', fg='red')} {sentence}", err=True)
+
+
+def _quietly() -> int:
+    """Nobody reads any more: leave without another word."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="The store is named by --store or PYLASH_STORE, and is sqlite:///pylash.db otherwise.",
+)
+@store_option
+@json_option
+@click.version_option(__version__, prog_name="pylash", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, /, **_: Any) -> None:
+    """Look at durable agents and processes, answer them, and run them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -1,0 +1,180 @@
+"""``pylash show``: one process, turn or session, and what it did when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from pylash.cli.answers import described_wait
+from pylash.cli.asking import Asked, run, shared
+from pylash.cli.drawing import draw_run, draw_session
+from pylash.cli.finding import found
+from pylash.cli.listing import described_rows
+from pylash.cli.output import iso, say_json
+from pylash.durable import (
+    JournalEntry,
+    QueueDrainScope,
+    TurnScope,
+    scope_from_text,
+    scope_text,
+)
+from pylash.runtime import Effect, JournalHost, OpenWait, effects_from, open_waits
+from pylash.stores import RunRow, SqlStore
+from pylash.turn import ASKS, Text
+from pylash.values import EffectReplayMismatch, decode
+
+TURNS_SHOWN = 50
+CHILDREN_SHOWN = 50
+
+
+@click.command()
+@click.argument("id")
+@shared
+def show(asked: Asked, id: str) -> None:  # noqa: A002 - the name in the help
+    """Show what one process, turn or session did, and what it waits for.
+
+    ID is the id of a process, a session, a turn (SESSION/TURN or only TURN), or the beginning of one that
+    nothing else begins with.
+
+    Every effect is a bar on a time axis: done (█), failed (▒), cancelled (░), or waiting (─). Long waits are
+    folded (≈). What is blocked says why, and where a replay differed from the record.
+
+    \b
+      pylash show order-7
+      pylash show chat-42 --json
+    """
+    run(_show(asked, id))
+
+
+async def _show(asked: Asked, text: str) -> None:
+
+    async with asked.opened() as (host, store):
+        meant = await found(store, text)
+        if isinstance(meant, str):
+            view = await _session(host, store, meant)
+        else:
+            view, effects = await _run(host, store, meant)
+    if asked.as_json:
+        say_json(view)
+    elif isinstance(meant, str):
+        draw_session(view)
+    else:
+        draw_run(view, effects)
+
+
+# --- a process or a turn ---
+
+
+async def _run(
+    host: JournalHost, store: SqlStore, row: RunRow
+) -> tuple[dict[str, Any], list[Effect]]:
+    """Return everything there is to say about a run, and its effects."""
+    entries = await store.journal.timeline(row.run)
+    effects = effects_from(entries, row.settled or await store.inspection.now())
+    described = (await described_rows(store, [row]))[0]
+    waits = [] if row.settled is not None else await _waits(host, row)
+    view = {
+        **described,
+        **_blocked(row.reason),
+        **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
+        "waits": [described_wait(wait) for wait in waits],
+        "children": await _children(store, entries),
+        "effects": [_described(effect) for effect in effects],
+    }
+    return view, effects
+
+
+def _blocked(reason: str | None) -> dict[str, Any]:
+    """Return why a run is blocked: the code, the sentence, and where the replay differed."""
+    code, _, sentence = (reason or "").partition(": ")
+    mismatch = EffectReplayMismatch.read(sentence) if code else None
+    return {"reason": sentence or reason, "code": code or None, "difference": mismatch}
+
+
+async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:
+
+    waits = await open_waits(host, host, row.session)
+    return [wait for wait in waits if scope_text(wait.name.scope) == row.scope]
+
+
+async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:
+
+    record = await store.processes.get(row.id)
+    if record is None:  # a scope of a host, and no process of the registry
+        return {"parent": None, "input": None, "output": None}
+    given = msgspec.to_builtins(record.registration.input)
+    output = record.state.output
+    return {
+        "parent": record.registration.parent,
+        "input": given.get("arguments", given),
+        "output": None if output is None else msgspec.to_builtins(output),
+    }
+
+
+async def _turn(store: SqlStore, row: RunRow) -> dict[str, Any]:
+
+    scope = scope_from_text(row.scope)
+    if not isinstance(scope, TurnScope | QueueDrainScope):
+        return {"input": None, "output": None}
+    turn = await store.sessions.turn(scope)
+    results = await store.sessions.results([row.scope])
+    parts = () if turn is None or not turn.body else ASKS.decode(turn.body).parts
+    said = " ".join(part.text for part in parts if isinstance(part, Text))
+    return {
+        "input": said or None,
+        "output": results[row.scope][1] if row.scope in results else None,
+    }
+
+
+async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[str, Any]]:
+    """Return the processes that a run started."""
+    started = [_started(entry) for entry in entries if entry.kind == "process"]
+    views = [await store.processes.view(one) for one in started[:CHILDREN_SHOWN] if one]
+    return [
+        {"id": view.id, "target": view.target, "status": view.status.value}
+        for view in views
+        if view is not None
+    ]
+
+
+def _started(entry: JournalEntry) -> str | None:
+    """Return the process that an effect started, if it did that."""
+    if ":start:" not in entry.key or entry.outcome is None or len(entry.outcome) < entry.size:
+        return None
+    result = decode(entry.outcome).get("outcome", {}).get("result")
+    return result.get("id") if isinstance(result, dict) else None
+
+
+def _described(effect: Effect) -> dict[str, Any]:
+
+    return {
+        "key": effect.key,
+        "name": effect.name,
+        "kind": effect.kind,
+        "status": effect.status,
+        "attempt": effect.attempt,
+        "started": iso(effect.started),
+        "ended": iso(effect.ended),
+        "seconds": effect.seconds,
+        "waits_for": effect.waits_for,
+        "error": effect.error,
+    }
+
+
+# --- a session ---
+
+
+async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[str, Any]:
+
+    record = await store.sessions.get(session_id)
+    rows = await store.inspection.turns(session_id, TURNS_SHOWN)
+    return {
+        "kind": "session",
+        "id": session_id,
+        "usage": None if record is None else record.usage,
+        "queued": len(await store.sessions.queued(session_id)),
+        "turns": await described_rows(store, rows),
+        "waits": [described_wait(wait) for wait in await open_waits(host, host, session_id)],
+    }

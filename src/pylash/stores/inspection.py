@@ -1,0 +1,215 @@
+"""Looking at everything that runs: nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from pylash.durable import (
+    Instant,
+    QueueDrainScope,
+    RunState,
+    TurnScope,
+    WorkerId,
+    scope_from_text,
+    scope_text,
+    session_lane,
+    session_of,
+)
+from pylash.stores.lookups import known_targets
+from pylash.stores.session_ends import DELETED
+from pylash.stores.sql import Port, Statement, Steps, operation
+from pylash.values import decode, encode
+
+MATCHES: Final = 10
+"""How many runs that begin with a text are worth showing."""
+
+# A run that no live worker knows is shown as blocked; nobody writes that. The first runs of a process
+# that continued itself have another scope, and are history.
+_ROWS = f"""
+select * from (
+  select r.id as number, r.scope, r.kind, r.target, p.id as process,
+         case when p.status <> 'open' then p.status
+              when r.state in ('queued', 'waiting') and r.at <= {{now}} and r.target not in ({{texts}})
+              then 'blocked' else r.state end as shown,
+         coalesce(r.reason, 'unknown_target') as reason, r.created, coalesce(p.settled, r.settled) as settled,
+         r.attempts, r.owner, r.lane
+  from pylash_runs r left join pylash_processes p
+    on (p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number)
+  where substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'
+) as v"""
+
+_LISTED = f"""{_ROWS}
+where shown in ({{texts}}) and kind in ({{texts}}) order by number desc limit ?"""
+
+_OF_PROCESS = f"{_ROWS} where process = ?"
+
+_OF_SCOPES = f"{_ROWS} where scope in ({{texts}})"
+
+_OF_LANE = f"{_ROWS} where lane = ? order by number desc limit ?"
+
+_PROCESSES_LIKE = f"{_ROWS} where substr(process, 1, ?) = ? order by number desc limit {MATCHES}"
+
+# What is taken out of a scope's text was in it: LIKE would ignore case in one database, not in the other.
+_TURNS_LIKE = f"""{_ROWS}
+where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or replace(scope, ?, '') <> scope)
+order by number desc limit {MATCHES}"""
+
+_SESSIONS_LIKE = f"""
+select id from pylash_sessions where number is not null and substr(id, 1, ?) = ?
+order by id limit {MATCHES}"""
+
+# The end of a sleep is not written, and the end of a wait only with the wait.
+_OPEN = """
+select e.run, e.kind, coalesce(e.label, e.key), e.wait, e.due
+from pylash_effects e left join pylash_waits w on w.id = e.wait
+where e.run in ({bigints}) and e.outcome is null and e.attachment is null and w.terminal is null
+  and (e.kind <> 'sleep' or e.due > {now}) order by e.started, e.key"""
+
+_WORKERS = """
+select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
+       (select count(*) from pylash_runs r where r.owner = w.id and r.state = 'running')
+from pylash_workers w order by w.joined, w.id"""
+
+_NOW = "select {now}"
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A process, a turn, or another run, as people see it in a list.
+
+    ``id`` is the process's; a turn's is ``session/turn``.
+    """
+
+    run: int
+    kind: str
+    id: str
+    session: str | None
+    target: str
+    status: RunState
+    reason: str | None
+    created: Instant
+    settled: Instant | None
+    attempts: int
+    owner: str | None
+    scope: str
+
+
+class OpenEffect(msgspec.Struct, frozen=True):
+    """An effect that has not ended: ``wait`` is what it waits for, ``due`` when it ends by itself."""
+
+    run: int
+    kind: str
+    name: str
+    wait: str | None
+    due: Instant | None
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker: its lease, what it can run, and how many runs it owns."""
+
+    id: WorkerId
+    joined: Instant
+    expires: Instant
+    expired: bool
+    targets: tuple[str, ...]
+    runs: int
+
+
+class SqlInspection(Port):
+    """What can be seen of everything that runs."""
+
+    @operation(read_only=True)
+    def runs(
+        self, statuses: Sequence[str], kinds: Sequence[str], limit: int
+    ) -> Steps[list[RunRow]]:
+        """Return runs, the newest first."""
+        known = yield from known_targets()
+        given = (known, list(statuses), list(kinds), limit)
+        return [_row(row) for row in (yield Statement(_LISTED, given)).rows]
+
+    @operation(read_only=True)
+    def named(self, text: str) -> Steps[list[RunRow]]:
+        """Return the process of that id, and the turn of that ``session/turn``."""
+        known = yield from known_targets()
+        rows = (yield Statement(_OF_PROCESS, (known, text))).rows
+        if scopes := _scopes(text):
+            rows = rows + (yield Statement(_OF_SCOPES, (known, scopes))).rows
+        return [_row(row) for row in rows]
+
+    @operation(read_only=True)
+    def turns(self, session_id: str, limit: int) -> Steps[list[RunRow]]:
+        """Return the turns of a session, the newest first."""
+        known = yield from known_targets()
+        rows = (yield Statement(_OF_LANE, (known, session_lane(session_id), limit))).rows
+        return [_row(row) for row in rows]
+
+    @operation(read_only=True)
+    def beginning(self, text: str) -> Steps[list[RunRow]]:
+        """Return some of the processes and turns whose ids begin with a text, the newest first."""
+        known = yield from known_targets()
+        rows = (yield Statement(_PROCESSES_LIKE, (known, len(text), text))).rows
+        begins = encode(text).decode()[:-1]
+        parts = (f'"turn_id":{begins}', f'"drain_id":{begins}')
+        rows = rows + (yield Statement(_TURNS_LIKE, (known, *parts))).rows
+        return [_row(row) for row in rows]
+
+    @operation(read_only=True)
+    def sessions_beginning(self, text: str) -> Steps[list[str]]:
+        """Return some of the sessions whose ids begin with a text."""
+        return [row[0] for row in (yield Statement(_SESSIONS_LIKE, (len(text), text))).rows]
+
+    @operation(read_only=True)
+    def open_effects(self, runs: Sequence[int]) -> Steps[list[OpenEffect]]:
+        """Return what runs are doing, or waiting for, now."""
+        return [OpenEffect(*row) for row in (yield Statement(_OPEN, (list(runs),))).rows]
+
+    @operation(read_only=True)
+    def workers(self) -> Steps[list[WorkerRow]]:
+        """Return the workers, also those whose lease is over."""
+        return [
+            WorkerRow(
+                WorkerId(worker), joined, expires, bool(over), tuple(decode(can.encode())), runs
+            )
+            for worker, joined, expires, over, can, runs in (yield Statement(_WORKERS)).rows
+        ]
+
+    @operation(read_only=True)
+    def now(self) -> Steps[Instant]:
+        """Return the store's time."""
+        return Instant((yield Statement(_NOW)).rows[0][0])
+
+
+def _scopes(text: str) -> list[str]:
+    """Return the turns that ``session/turn`` can mean: either part may hold slashes itself."""
+    places = [place for place, character in enumerate(text) if character == "/"]
+    halves = [(text[:place], text[place + 1 :]) for place in places]
+    return [
+        scope_text(scope)
+        for session, turn in halves
+        for scope in (TurnScope(session, turn), QueueDrainScope(session, turn))
+    ]
+
+
+def _row(row: tuple[Any, ...]) -> RunRow:
+    run, scope, kind, target, process, shown, reason, created, settled, attempts, owner, _ = row
+    parsed = scope_from_text(scope)
+    session = session_of(parsed)
+    name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
+    status = RunState(shown)
+    why = reason if status is RunState.BLOCKED else None
+    return RunRow(
+        run,
+        kind,
+        name,
+        session,
+        target,
+        status,
+        why,
+        created,
+        settled,
+        attempts,
+        owner,
+        scope,
+    )

@@ -1,0 +1,28 @@
+"""SQLite files as they lie there: looked at without making or changing anything."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from pylash.stores.sqlite_errors import translated
+from pylash.values import StoreMissing
+
+_HAS_META = "select 1 from sqlite_master where name = 'pylash_meta'"
+
+
+def refuse_missing(path: Path) -> None:
+    """Refuse a path where no store is: opening it would make one, or change another's database."""
+    if not path.is_file():
+        reason = "for that is a folder" if path.is_dir() else "for there is no such file"
+        raise StoreMissing(str(path), reason)
+    with translated(path), closing(only_reading(path)) as connection:
+        if not connection.execute(_HAS_META).fetchall():
+            raise StoreMissing(str(path), "for that database holds nothing of pylash")
+
+
+def only_reading(path: Path) -> sqlite3.Connection:
+    """Return a connection that cannot write."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)

@@ -1,0 +1,68 @@
+"""Texts on a terminal: how wide they are, and what of them may be shown.
+
+Rule 1. What a user, a model or a tool wrote never commands the terminal: control characters, and those
+        that turn the direction of a line, are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+_NEVER: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_TURNS: Final = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+_JOINERS: Final = frozenset("\u200b\u200c\u200d\ufeff")
+
+
+def printable(text: str) -> str:
+    r"""Return text on one line, with what would command a terminal as escapes.
+
+    >>> printable("red\x1b[31m")
+    'red\\x1b[31m'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character in _TURNS or unicodedata.category(character) in _NEVER:
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def cells(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if (
+        unicodedata.combining(character)
+        or character in _JOINERS
+        or "\ufe00" <= character <= "\ufe0f"
+    ):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def clipped(text: str, width: int) -> str:
+    """Return text in at most so many columns, with an ellipsis for what is left out."""
+    if cells(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for character in text:
+        room -= _cells(character)
+        if room < 0:
+            break
+        kept += character
+    return f"{kept}…" if width > 0 else ""
+
+
+def padded(text: str, width: int) -> str:
+    """Return text in exactly so many columns, or more if it is longer."""
+    return text + " " * (width - cells(text))
