@@ -13,33 +13,39 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Final
 
 import click
 
 from pylash.app import Lash
+from pylash.cli.asking import loaded, run
 from pylash.cli.chat_commands import COMMANDS
 from pylash.cli.chat_plain import PlainView
 from pylash.cli.chat_talk import Talk
 from pylash.cli.chat_view import Sign, View
+from pylash.cli.listing import KINDS, STATUSES
+from pylash.cli.output import length
 from pylash.durable import DurabilityTier
+from pylash.stores import SqlStore
 from pylash.values import LashError
 
-
-def load_app(target: str) -> Lash:
-    import importlib
-    sys.path.insert(0, os.getcwd())
-    m, _, n = target.partition(":")
-    return getattr(importlib.import_module(m), n)
+RECENT_TURNS: Final = 200
+RECENT_SESSIONS: Final = 10
 
 
 @click.command("chat")
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--session", "session_id", metavar="ID", help="The session to resume, or to begin.")
 @click.option("--model", metavar="NAME", help="Another model than the app's.")
-def chat(target: str, session_id: str | None, model: str | None) -> None:
-    """Talk to an agent: /help in the chat says how."""
-    app = load_app(target)
-    sys.exit(asyncio.run(_chat(app, target, session_id, model)))
+def chat(target: str, session_id: str | None, model: str | None) -> int:
+    """Talk to an agent.
+
+    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder; its own store is used.
+
+    Without a terminal every line of stdin is a turn, and the answers go to stdout. /help in the chat says
+    what else can be typed.
+    """
+    return run(_chat(loaded(target), target, session_id, model))
 
 
 async def _chat(app: Lash, target: str, session_id: str | None, model: str | None) -> int:
@@ -90,7 +96,6 @@ class Chat:
     def __init__(self, app: Lash, target: str, model: str | None) -> None:
         self.app = app
         self.leaving = False
-        self.visited: list[str] = []
         self._target = target
         self._model = model
         self._busy = False
@@ -117,8 +122,6 @@ class Chat:
         """Talk to a session: show what was said in it, and follow it."""
         session = self.app.session(session_id, model=self._model)
         self._stop()
-        if session_id not in self.visited:
-            self.visited.append(session_id)
         self.talk = Talk(self.app, session, self.view)
         if self.view.interactive:
             self.view.note(f"{self._target} · session {session_id} · /help")
@@ -160,6 +163,19 @@ class Chat:
         elif not await self.talk.answer(line) and line.strip():
             await self.talk.say(line.removeprefix("/") if line.startswith("//") else line)
 
+    async def earlier(self) -> list[tuple[str, str]]:
+        """Return the sessions that were last talked to, each with where it stands."""
+        store = self.app.store
+        assert isinstance(store, SqlStore)  # every store that a URL names is one
+        turns = await store.inspection.runs(STATUSES, KINDS["turn"], RECENT_TURNS)
+        now = await store.inspection.now()
+        found: dict[str, str] = {}
+        for turn in turns:
+            if turn.session and turn.session != self.talk.session.id:
+                said = f"{turn.status.value}, {length(now - turn.created)} ago"
+                found.setdefault(turn.session, said)
+        return list(found.items())[:RECENT_SESSIONS]
+
     # --- leaving ---
 
     def how_to_resume(self) -> str:
@@ -172,5 +188,7 @@ class Chat:
         """Say how to come back."""
         if self.view.interactive:
             if self._busy:
-                click.echo("Leaving; the turn that runs has a moment to end, and is kept if it does not.")
+                click.echo(
+                    "Leaving; the turn that runs has a moment to end, and is kept if it does not."
+                )
             click.echo(self.how_to_resume())

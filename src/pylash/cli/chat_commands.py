@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from pylash.cli.chat_talk import read_json
 from pylash.cli.chat_text import shown_call
-from pylash.durable import session_of
 from pylash.turn import Usage
 
 if TYPE_CHECKING:
@@ -71,7 +70,9 @@ async def _resolve(chat: Chat, given: str) -> None:
     number, _, value = given.partition(" ")
     waits = chat.talk.waits
     if not number.isdecimal() or not 0 < int(number) <= len(waits) or not value.strip():
-        chat.view.note("Say which and what: /resolve 1 JSON (the numbers are those of /waits)", "bad")
+        chat.view.note(
+            "Say which and what: /resolve 1 JSON (the numbers are those of /waits)", "bad"
+        )
         return
     wait = waits[int(number) - 1]
     await chat.talk.resolve(wait, read_json(value.strip()), "✓ answered")
@@ -100,11 +101,11 @@ async def _new(chat: Chat, _: str) -> None:
 async def _resume(chat: Chat, given: str) -> None:
     if given:
         await chat.switch(given)
-        return
-    waiting = {session_of(wait.name.scope) or "" for wait in await chat.app.waits()} - {""}
-    rows = [f"  {name}  waits for an answer" for name in sorted(waiting)]
-    rows += [f"  {name}" for name in chat.visited if name not in waiting]
-    chat.view.note("\n".join(["Which one? /resume ID", *rows]), "")
+    elif earlier := await chat.earlier():
+        chat.view.note("Which one? /resume ID", "")
+        chat.view.table(earlier)
+    else:
+        chat.view.note("There is no other session yet.")
 
 
 async def _quit(chat: Chat, _: str) -> None:

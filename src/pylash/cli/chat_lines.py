@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
 from pylash.cli.chat_screen import Row, row
-from pylash.cli.chat_text import clean, cut, one_line, shown_call, shown_seconds, wrapped
+from pylash.cli.chat_text import PROMPT, clean, one_line, shown_call, shown_seconds, wrapped
 from pylash.turn import TurnEvent
+from pylash.values import clipped
 
 INDENT: Final = "  "
+ANEW: Final = "↺ the answer starts anew"
 STREAMED: Final = {"text": "", "reasoning": "dim"}
 
 
@@ -20,7 +22,7 @@ class Running:
 
     call: str
     since: float
-    depth: int
+    indent: str = ""
     progress: str = ""
     waits: bool = False
 
@@ -32,7 +34,7 @@ class Lines:
     width: Callable[[], int]
     now: Callable[[], float]
     settled: list[Row] = field(default_factory=list)
-    tools: dict[str, Running] = field(default_factory=dict)
+    tools: dict[tuple[str, str], Running] = field(default_factory=dict)
     _last: str = ""
     """Of which kind the last settled row is: an empty row parts rows of two kinds."""
     _streams: str = ""
@@ -58,8 +60,11 @@ class Lines:
         self._last = self._last and "before"  # each question stands by itself
         lines = clean(text).strip().split("\n")
         rows = [each for line in lines for each in wrapped(line, self.width() - len(INDENT))]
-        marks = ["› ", *[INDENT] * (len(rows) - 1)]
-        self._settle("you", [row((mark, "you"), (each, "strong")) for mark, each in zip(marks, rows, strict=True)])
+        marks = [PROMPT, *[INDENT] * (len(rows) - 1)]
+        self._settle(
+            "you",
+            [row((mark, "you"), (each, "strong")) for mark, each in zip(marks, rows, strict=True)],
+        )
 
     def text(self, text: str, kind: str, style: str) -> None:
         """Settle text as it is laid out."""
@@ -91,48 +96,57 @@ class Lines:
             rows.pop(0)
         self._settle(self._streams, rows)
 
-    def event(self, event: TurnEvent, depth: int) -> None:
-        """Show an event of a turn."""
-        name = f"{depth}.{event.correlation_id}"
+    def event(self, event: TurnEvent, within: str = "") -> None:
+        """Show an event of a turn, or of a subagent: of these only what they do, not what they say."""
         match event.type:
             case "text_delta" | "reasoning_delta":
-                if depth == 0:
-                    self.stream(event.text, "text" if event.type == "text_delta" else "reasoning")
+                if not within:
+                    self.stream(event.text, event.type.removesuffix("_delta"))
             case "text_reset":
-                if self._spoke and depth == 0:
-                    self._pending = ""
-                    self.add("note", row(("↺ the answer starts anew", "warn")))
-            case "tool_started" | "code_started":
-                self.finish()
-                self.tools[name] = Running(_called(event), self.now(), depth)
-            case "tool_progress":
-                if (tool := self.tools.get(name)) is not None:
-                    tool.progress, tool.waits = _progress(event), False
-            case "tool_completed" | "code_completed":
-                self._completed(name, event, depth)
-            case "wait_opened":
-                if (tool := self.tools.get(name.rpartition(".")[0])) is not None:
-                    tool.waits = True
-            case "usage":
-                self.finish()
-                self._spoke = False
-            case "turn_started" | "turn_completed":
-                self.finish()
-                self._spoke = False
+                self._reset(within)
+            case "tool_started" | "tool_progress" | "tool_completed" | "wait_opened":
+                self._tool(event, within)
+            case "code_started" | "code_completed":
+                self._tool(event, within)
+            case "usage" | "turn_started" | "turn_completed":
+                if not within:
+                    self.finish()
+                    self._spoke = False
+            case _:
+                assert_never(event.type)
 
-    def _completed(self, name: str, event: TurnEvent, depth: int) -> None:
+    def _reset(self, within: str) -> None:
+        if self._spoke and not within:
+            self._pending, self._spoke = "", False
+            self.add("note", row((ANEW, "warn")))
+
+    def _tool(self, event: TurnEvent, within: str) -> None:
+        name = (within, event.correlation_id)
+        if event.type in ("tool_started", "code_started"):
+            self.finish()
+            self.tools[name] = Running(_called(event), self.now(), INDENT if within else "")
+        elif event.type in ("tool_completed", "code_completed"):
+            self._completed(name, event)
+        elif event.type == "tool_progress" and name in self.tools:
+            self.tools[name].progress, self.tools[name].waits = _progress(event), False
+        elif event.type == "wait_opened":
+            call = (within, event.correlation_id.rpartition(".")[0])
+            if call in self.tools:
+                self.tools[call].waits = True
+
+    def _completed(self, name: tuple[str, str], event: TurnEvent) -> None:
         tool = self.tools.pop(name, None)
         call = _called(event) if tool is None else tool.call
         took = "" if tool is None or tool.waits else f" {shown_seconds(self.now() - tool.since)}"
         mark = ("✗", "bad") if event.status == "failed" else ("✓", "good")
         result = one_line(event.text)
-        indent = INDENT * depth
+        indent = INDENT if name[0] else ""
         room = self.width() - len(indent) - 2 - len(took)
         if len(call) + len(result) + 3 <= room:  # else the result has a row of its own
             end = row(indent, mark, " " + call, (took + (f" → {result}" if result else ""), "dim"))
             self.add("tool", end)
             return
-        rows = [row(indent, mark, " " + cut(call, room), (took, "dim"))]
+        rows = [row(indent, mark, " " + clipped(call, room), (took, "dim"))]
         if result:
             rows.append(row((f"{indent}{INDENT}→ {result}", "dim")))
         self.add("tool", *rows)
@@ -162,10 +176,11 @@ class Lines:
             state = "waits for an answer" if tool.waits else tool.progress
             time = shown_seconds(seconds) if seconds >= 1 and not tool.waits else ""
             tail = "".join(f" {part}" for part in (state and "… " + state, time) if part)
-            indent = INDENT * tool.depth
-            room = max(self.width() - len(indent) - 2 - len(tail), self.width() // 3)
-            call = cut(tool.call, room)
-            rows.append(row(indent, ("⏸" if tool.waits else "⚙", "warn"), f" {call}", (tail, "dim")))
+            room = max(self.width() - len(tool.indent) - 2 - len(tail), self.width() // 3)
+            call = clipped(tool.call, room)
+            rows.append(
+                row(tool.indent, ("⏸" if tool.waits else "⚙", "warn"), f" {call}", (tail, "dim"))
+            )
         return rows
 
     def forget(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal, Self, TextIO
 
-from pylash.cli.chat_lines import Lines
+from pylash.cli.chat_lines import ANEW, Lines
 from pylash.cli.chat_text import clean, in_columns, one_line, shown_call
 from pylash.cli.chat_view import Sign, Tone
 from pylash.runtime import OpenWait
@@ -84,28 +84,27 @@ class PlainView:
     def said(self, text: str) -> None:
         """Show nothing: whoever pipes knows what was said."""
 
-    def event(self, event: TurnEvent, depth: int = 0) -> None:
+    def event(self, event: TurnEvent, within: str = "") -> None:
         """Show what a turn says."""
         match event.type:
-            case "text_delta" if depth == 0:
+            case "text_delta" if not within:
                 self._print(clean(event.text), sys.stdout, end="")
                 self._open = True
-            case "text_reset" if self._open:
-                self._end_line()
-                self._print("↺ the answer starts anew", sys.stderr)
-            case "usage" | "turn_completed":
+            case "text_reset" if self._open and not within:
+                self._print(ANEW, sys.stderr)
+            case "usage" | "turn_completed" if not within:
                 self._end_line()
             case "text_delta" | "reasoning_delta" | "text_reset":
                 pass
             case _:
-                self._lines.event(event, depth)
+                self._lines.event(event, within)
                 self._flush()
 
-    def note(self, text: str, tone: Tone = "dim") -> None:
+    def note(self, text: str, tone: Tone = "dim") -> None:  # noqa: ARG002 - there are no colours
         """Show a sentence of ours."""
         self._print(clean(text), sys.stderr)
 
-    def text(self, text: str, tone: Tone = "") -> None:
+    def text(self, text: str, tone: Tone = "") -> None:  # noqa: ARG002 - there are no colours
         """Show text as it is laid out."""
         self._print(clean(text), sys.stdout)
 

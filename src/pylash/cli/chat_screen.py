@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rich.cells import cell_len
-
-from pylash.cli.chat_text import cut, fitting
+from pylash.cli.chat_text import fitting
+from pylash.values import cells, clipped
 
 Row = tuple[tuple[str, str], ...]
 """One row: pieces of text, each with the name of its style."""
@@ -66,7 +65,7 @@ class Screen:
         text = [self._erased(), *(self._painted(each) + "\n" for each in map(self._cut, settled))]
         text.append("\n".join(map(self._painted, shown)))
         text.append(_moved(len(shown) - 1 - line, "A") + "\r" + _moved(column, "C"))
-        self._widths = [sum(cell_len(piece) for piece, _ in each) for each in shown]
+        self._widths = [sum(cells(piece) for piece, _ in each) for each in shown]
         self._cursor = (line, column)
         self._write("".join(text))
 
@@ -86,16 +85,16 @@ class Screen:
             return ""
         width = max(self._size()[0], 1)
         line, column = self._cursor
-        above = sum(max(-(-cells // width), 1) for cells in self._widths[:line]) + column // width
+        above = sum(max(-(-wide // width), 1) for wide in self._widths[:line]) + column // width
         return "\r" + _moved(above, "A") + "\x1b[J"
 
     def _cut(self, given: Row) -> Row:
         """Return what fits of a row."""
         left, fits = self.width, []
         for text, style in given:
-            shown = cut(text, left)
+            shown = clipped(text, left)
             fits.append((shown, style))
-            left -= cell_len(shown)
+            left -= cells(shown)
             if shown != text:
                 break
         return tuple(fits)
@@ -115,7 +114,7 @@ def _moved(count: int, way: str) -> str:
 
 def typed_rows(label: str, text: str, place: int, width: int) -> tuple[list[Row], tuple[int, int]]:
     """Return the rows of a line that is being typed, and where in them the cursor is."""
-    indent, room = cell_len(label), max(width - cell_len(label), 1)
+    indent, room = cells(label), max(width - cells(label), 1)
     rows: list[str] = []
     cursor, begin = (0, 0), 0
     for line in text.split("\n"):
@@ -125,7 +124,7 @@ def typed_rows(label: str, text: str, place: int, width: int) -> tuple[list[Row]
             end = start + len(taken)
             last = len(taken) == len(left)
             if start <= place < end or (last and place == end):
-                cursor = (len(rows), cell_len(text[start:place]))
+                cursor = (len(rows), cells(text[start:place]))
             rows.append(taken)
             if last:
                 break

@@ -19,9 +19,25 @@ import msgspec
 from pylash.app import Lash
 from pylash.cli.chat_text import shown_call
 from pylash.cli.chat_view import View
-from pylash.durable import NewTurn, QueueDrainScope, RunState, TurnRecord, TurnScope
-from pylash.runtime import OpenWait, Session
-from pylash.turn import ASKS, AssistantMessage, Message, Text, ToolCall, ToolMessage, TurnEvent, UserMessage
+from pylash.durable import (
+    NewTurn,
+    QueueDrainScope,
+    RunState,
+    SessionTurnInput,
+    TurnRecord,
+    TurnScope,
+)
+from pylash.runtime import Feed, OpenWait, Session
+from pylash.turn import (
+    ASKS,
+    AssistantMessage,
+    Message,
+    Text,
+    ToolCall,
+    ToolMessage,
+    TurnEvent,
+    UserMessage,
+)
 from pylash.values import LashError, StoreError, decode, write
 
 NET_SECONDS: Final = 2.0
@@ -61,6 +77,8 @@ class Talk:
         self._words: dict[str, tuple[str, When]] = {}
         self._bell = asyncio.Event()
         self._blocked = False
+        self._overheard: set[str] = set()
+        self._done: set[tuple[str, str, str]] = set()
 
     # --- saying ---
 
@@ -193,17 +211,25 @@ class Talk:
         """Show every turn of the session, for ever."""
         services, store = self.app.services, self.app.store
         mine = {"", "runs", f"session:{self.session.id}", f"queue:{self.session.id}"}
-        stops = [
-            store.subscribe(lambda topic: self._bell.set() if topic in mine else None),
-            services.feeds.watch(lambda _: self._bell.set()),
-        ]
-        try:
-            async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
+
+            def begun(run: str) -> None:
+                self._bell.set()
+                feed = services.feeds.find(run)
+                if feed is not None and not run.startswith("{") and run not in self._overheard:
+                    self._overheard.add(run)
+                    tasks.create_task(self._overhear(run, feed))
+
+            stops = [
+                store.subscribe(lambda topic: self._bell.set() if topic in mine else None),
+                services.feeds.watch(begun),
+            ]
+            try:
                 tasks.create_task(_for_ever(self._watch, self._view))
-                tasks.create_task(_for_ever(self._follow_next, self._view))
-        finally:
-            for stop in stops:
-                stop()
+                await _for_ever(self._follow_next, self._view)
+            finally:
+                for stop in stops:
+                    stop()
 
     async def _follow_next(self) -> None:
         self._bell.clear()
@@ -257,6 +283,26 @@ class Talk:
         self.failed = result.status != "completed"
         self._say_end(result.status, result.error, result.code)
         await self._look_at_waits()
+
+    async def _overhear(self, process_id: str, feed: Feed) -> None:
+        """Show what a subagent of this session does while it runs here."""
+        try:
+            record = await self.app.store.processes.get(process_id)
+            given = None if record is None else record.registration.input
+            if not isinstance(given, SessionTurnInput) or self.session.id not in given.lanes:
+                return
+            async for event in feed.follow():
+                said = (process_id, event.type, event.correlation_id)
+                if event.type in ("tool_started", "tool_completed") and said in self._done:
+                    continue  # it was parked meanwhile, and says it again
+                self._done.add(said)
+                self._view.event(event, process_id)
+                if event.type == "wait_opened":
+                    await self._look_at_waits()
+        except StoreError:
+            """What subagents do is shown as far as it can be."""
+        finally:
+            self._overheard.discard(process_id)
 
     def _show_question_of(self, turn: TurnRecord) -> None:
         """Show what a turn was asked, if it was not asked here."""

@@ -21,12 +21,11 @@ from typing import Final, Literal, Self
 from pylash.cli.chat_keys import Editor, Key, Keys
 from pylash.cli.chat_lines import INDENT, Lines
 from pylash.cli.chat_screen import Row, Screen, row, typed_rows
-from pylash.cli.chat_text import in_columns, one_line, shown_call, shown_seconds, wrapped
+from pylash.cli.chat_text import PROMPT, in_columns, one_line, shown_call, shown_seconds, wrapped
 from pylash.cli.chat_view import Sign, Tone
 from pylash.runtime import OpenWait
 from pylash.turn import TurnEvent
 
-PROMPT: Final = "› "
 DRAW_SECONDS: Final = 0.03
 TICK_SECONDS: Final = 1.0
 READ_BYTES: Final = 65_536
@@ -100,9 +99,9 @@ class TerminalView:
         self._lines.said(text)
         self._soon()
 
-    def event(self, event: TurnEvent, depth: int = 0) -> None:
+    def event(self, event: TurnEvent, within: str = "") -> None:
         """Show what a turn says."""
-        self._lines.event(event, depth)
+        self._lines.event(event, within)
         self._soon()
 
     def note(self, text: str, tone: Tone = "dim") -> None:
@@ -143,7 +142,10 @@ class TerminalView:
             self._label = f"{prompt} {PROMPT}"
             call = shown_call(question.tool, question.arguments)
             rows = wrapped(call, self._screen.width - 2)
-            shown = [row(("?" if not n else " ", "warn"), (f" {each}", "strong")) for n, each in enumerate(rows)]
+            shown = [
+                row(("?" if not n else " ", "warn"), (f" {each}", "strong"))
+                for n, each in enumerate(rows)
+            ]
             title = one_line(question.title)
             about = wrapped(title, self._screen.width - 2) if title else []
             self._lines.add("question", *shown, *(row((INDENT + each, "dim")) for each in about))

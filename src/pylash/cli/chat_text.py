@@ -8,50 +8,27 @@ Rule 3. ``wrapped`` is stable: more text at the end changes the last row and no 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rich.cells import cell_len
+from pylash.values import cells, printable, write
 
-from pylash.values import write
-
+PROMPT: Final = "› "  # noqa: RUF001 - people see that it is no >
 TAB: Final = "    "
 NARROWEST: Final = 24
 """How narrow a column of sentences may be."""
 
-_PICTURES: Final = 0x2400
-"""Where Unicode has a visible picture of each control character."""
-
-_INVISIBLE: Final = frozenset("Cc Cf Cs Zl Zp".split())
-_JOINERS: Final = "\u200c\u200d"
-"""Invisible, and needed: letters and emoji are joined by them."""
-
 
 def clean(text: str) -> str:
-    """Return text that can do nothing to a terminal: controls and tricks of direction are shown.
+    """Return text that can do nothing to a terminal, its lines kept.
 
     >>> clean("a\\x1b[2Jb")
-    'a␛[2Jb'
+    'a\\\\x1b[2Jb'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_harmless, text.replace("\r\n", "\n")))
-
-
-def _harmless(char: str) -> str:
-    if char in "\n " or char in _JOINERS:
-        return char
-    if char == "\t":
-        return TAB
-    if char in "\u2028\u2029":
-        return "\n"
-    if unicodedata.category(char) not in _INVISIBLE:
-        return char
-    code = ord(char)
-    if code < 0x20:
-        return chr(_PICTURES + code)
-    return "␡" if code == 0x7F else "�"
+    lines = text.replace("\r", "").replace("\t", TAB).split("\n")
+    return "\n".join(map(printable, lines))
 
 
 def one_line(text: str) -> str:
@@ -59,20 +36,13 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def cut(text: str, width: int) -> str:
-    """Return as much of one line as fits, ending in … if some is left out."""
-    if cell_len(text) <= width:
-        return text
-    return fitting(text, max(width - 1, 0)) + "…" if width > 0 else ""
-
-
 def fitting(text: str, width: int) -> str:
     """Return the longest beginning of a text that fits."""
-    if cell_len(text) <= width:
+    if cells(text) <= width:
         return text
     used = 0
     for place, char in enumerate(text):
-        used += cell_len(char)
+        used += cells(char)
         if used > width:
             return text[:place]
     return text
@@ -88,14 +58,14 @@ def wrapped(line: str, width: int) -> list[str]:
     What is indented, or an item of a list, goes on where its text begins.
     """
     margin = _MARGIN.match(line)
-    hang = " " * min(cell_len(margin[0]) if margin else 0, width // 2)
+    hang = " " * min(cells(margin[0]) if margin else 0, width // 2)
     rows, row = [], ""
     for piece in _PIECES.findall(line):
-        if cell_len(row) + cell_len(piece) > width and not piece.isspace() and row.strip():
+        if cells(row) + cells(piece) > width and not piece.isspace() and row.strip():
             rows.append(row.rstrip())
             row = hang
         row += piece
-        while cell_len(row) > width and not piece.isspace():
+        while cells(row) > width and not piece.isspace():
             head = fitting(row, width) or row[0]
             rows.append(head)
             row = hang + row[len(head) :]
@@ -104,7 +74,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 def in_columns(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Return pairs as rows: side by side, or one under the other where that would be too narrow."""
-    left = max(cell_len(name) for name, _ in pairs) + 2
+    left = max(cells(name) for name, _ in pairs) + 2
     rows: list[str] = []
     for name, about in pairs:
         if width - left < NARROWEST:
@@ -142,4 +112,3 @@ def shown_seconds(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h"
-

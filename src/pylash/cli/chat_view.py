@@ -34,8 +34,8 @@ class View(Protocol):
         """Show a person's words."""
         ...
 
-    def event(self, event: TurnEvent, depth: int = 0) -> None:
-        """Show what a turn says; ``depth`` is 1 for a subagent's."""
+    def event(self, event: TurnEvent, within: str = "") -> None:
+        """Show what a turn says, or what a subagent does ``within`` it."""
         ...
 
     def note(self, text: str, tone: Tone = "dim") -> None:

@@ -32,6 +32,7 @@ from pylash.runtime.executors import (
     turn_executor,
 )
 from pylash.runtime.feeds import (
+    Feed,
     Feeds,
 )
 from pylash.runtime.forks import (
@@ -161,6 +162,7 @@ __all__ = (
     "Emitted",
     "Environment",
     "Executor",
+    "Feed",
     "Feeds",
     "Histories",
     "InlineHost",
