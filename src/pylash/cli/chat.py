@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,7 @@ from pylash.durable import DurabilityTier
 from pylash.stores import SqlStore
 from pylash.values import LashError
 
+INTERRUPTED: Final = 130
 RECENT_TURNS: Final = 200
 RECENT_SESSIONS: Final = 10
 
@@ -50,11 +52,14 @@ def chat(target: str, session_id: str | None, model: str | None) -> int:
 
 async def _chat(app: Lash, target: str, session_id: str | None, model: str | None) -> int:
     """Chat until the person leaves; return the exit code."""
-    async with app:
-        talking = Chat(app, target, model)
-        with _view() as view, _quiet():
-            code = await talking.run(view, session_id or talking.new_id())
-        talking.say_goodbye()
+    with _quiet():
+        async with app:
+            talking = Chat(app, target, model)
+            with _view() as view:
+                code = await talking.run(view, session_id or talking.new_id())
+            talking.say_goodbye()
+            # Whoever does not want to wait until what runs is put away may go: it is all recorded.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
     return code
 
 
@@ -102,7 +107,7 @@ class Chat:
 
     def new_id(self) -> str:
         """Return the id of a session that nobody has talked to."""
-        return f"chat-{self.app.services.new_id()}"
+        return f"chat-{self.app.services.new_id()[-8:]}"
 
     async def run(self, view: View, session_id: str) -> int:
         """Talk until the person leaves; return the exit code."""
@@ -114,8 +119,8 @@ class Chat:
                 if not view.interactive:
                     await self._ready()
                 await self._hear(await view.heard())
+            self._busy = self.talk.turn is not None
             self._stop()
-        self._busy = self.talk.turn is not None
         return int(not view.interactive and (self.talk.failed or self._busy))
 
     async def switch(self, session_id: str) -> None:
@@ -124,7 +129,7 @@ class Chat:
         self._stop()
         self.talk = Talk(self.app, session, self.view)
         if self.view.interactive:
-            self.view.note(f"{self._target} · session {session_id} · /help")
+            self.view.text(f"{self._target} · session {session_id} · /help", "dim")
         await self.talk.resume()
         self._following = self._tasks.create_task(self.talk.follow())
 
@@ -186,9 +191,8 @@ class Chat:
 
     def say_goodbye(self) -> None:
         """Say how to come back."""
-        if self.view.interactive:
-            if self._busy:
-                click.echo(
-                    "Leaving; the turn that runs has a moment to end, and is kept if it does not."
-                )
-            click.echo(self.how_to_resume())
+        to_stderr = not self.view.interactive
+        if self._busy:
+            click.echo("The turn goes on for a moment, and is kept; Ctrl-C leaves at once.", err=True)
+        if self._busy or self.view.interactive:
+            click.echo(self.how_to_resume(), err=to_stderr)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from getpass import getuser
 from typing import Any, Final, Literal, assert_never
 
@@ -73,7 +74,7 @@ class Talk:
         self._editing = False
         self._seen: set[int] = set()
         self._head = 0
-        self._mine: dict[str, str] = {}
+        self._mine: set[str] = set()
         self._words: dict[str, tuple[str, When]] = {}
         self._bell = asyncio.Event()
         self._blocked = False
@@ -84,17 +85,20 @@ class Talk:
 
     async def say(self, text: str, when: When = "now") -> None:
         """Ask, if nothing runs; else steer, queue or interrupt what does."""
-        self.settled.clear()
+        key = self.app.services.new_id()
         if self.turn is None and not self._words and not self._mine:
-            stream = self.session.stream(text)
-            async with stream:
-                self._mine[stream.turn_id] = text
-            self._view.said(text)
+            self._mine.add(key)
+            try:
+                async with self.session.stream(text, turn_id=key):
+                    """It goes on by itself; whoever follows the session shows it."""
+            except LashError:
+                self._mine.discard(key)
+                raise
         else:
-            key = self.app.services.new_id()
             await self.session.enqueue(text, when, key)
             self._words[key] = (text, when)
             self._show_words()
+        self.settled.clear()
         self._bell.set()
 
     async def cancel(self) -> bool:
@@ -181,6 +185,8 @@ class Talk:
             return
         self._head = record.head
         self._seen = {turn.run for turn in await sessions.turns(self.session.id)}
+        if not self._view.interactive:  # a program knows what it asked before
+            return
         messages = await self.session.history()
         self._view.remember([one.text for one in messages if isinstance(one, UserMessage)])
         asked = [place for place, one in enumerate(messages) if isinstance(one, UserMessage)]
@@ -211,6 +217,7 @@ class Talk:
         """Show every turn of the session, for ever."""
         services, store = self.app.services, self.app.store
         mine = {"", "runs", f"session:{self.session.id}", f"queue:{self.session.id}"}
+        ours = copy_context()  # whoever begins to run something tells us within its own
         async with asyncio.TaskGroup() as tasks:
 
             def begun(run: str) -> None:
@@ -218,7 +225,7 @@ class Talk:
                 feed = services.feeds.find(run)
                 if feed is not None and not run.startswith("{") and run not in self._overheard:
                     self._overheard.add(run)
-                    tasks.create_task(self._overhear(run, feed))
+                    tasks.create_task(self._overhear(run, feed), context=ours.copy())
 
             stops = [
                 store.subscribe(lambda topic: self._bell.set() if topic in mine else None),
@@ -279,7 +286,7 @@ class Talk:
             self.turn = None
             self._view.busy(None)
         self._seen.add(turn.run)
-        self._mine.pop(turn.scope.id, None)
+        self._mine.discard(turn.scope.id)
         self.failed = result.status != "completed"
         self._say_end(result.status, result.error, result.code)
         await self._look_at_waits()
@@ -305,9 +312,7 @@ class Talk:
             self._overheard.discard(process_id)
 
     def _show_question_of(self, turn: TurnRecord) -> None:
-        """Show what a turn was asked, if it was not asked here."""
-        if turn.scope.id in self._mine:
-            return
+        """Show what a turn was asked, here or elsewhere."""
         if isinstance(turn.scope, QueueDrainScope):
             if not self._words:
                 self._view.note("A turn began by itself: something woke this session.")

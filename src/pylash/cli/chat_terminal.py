@@ -90,7 +90,7 @@ class TerminalView:
         if self._drawing is not None:
             self._drawing.cancel()
         self._screen.leave()
-        self._write(_PASTE_OFF)
+        self._write(f"\n{_PASTE_OFF}")
 
     # --- showing ---
 
