@@ -100,7 +100,7 @@ class Chat:
 
     def __init__(self, app: Lash, target: str, model: str | None) -> None:
         self.app = app
-        self.leaving = False
+        self._left = asyncio.Event()
         self._target = target
         self._model = model
         self._busy = False
@@ -115,11 +115,14 @@ class Chat:
         async with asyncio.TaskGroup() as self._tasks:
             self._following: asyncio.Task[None] | None = None
             await self.switch(session_id)
-            while not self.leaving:
-                if not view.interactive:
-                    await self._ready()
-                await self._hear(await view.heard())
+            hearing = [
+                self._tasks.create_task(self._hear_lines()),
+                self._tasks.create_task(self._hear_signs()),
+            ]
+            await self._left.wait()
             self._busy = self.talk.turn is not None
+            for task in hearing:
+                task.cancel()
             self._stop()
         return int(not view.interactive and (self.talk.failed or self._busy))
 
@@ -140,22 +143,38 @@ class Chat:
             self.view.words(())
             self.view.ask(None, "")
 
-    async def _ready(self) -> None:
-        """Wait until the next line is wanted: answers come before other questions."""
-        await self.talk.settled.wait()
+    async def _hear_lines(self) -> None:
+        while True:
+            if not self.view.interactive:  # the next line is for the next turn, or for a question
+                await self.talk.settled.wait()
+            line = await self.view.line()
+            if line is None:
+                self.leave()
+                return
+            with self._told():
+                await self._line(line)
 
-    async def _hear(self, said: str | Sign) -> None:
+    async def _hear_signs(self) -> None:
+        while True:
+            sign = await self.view.sign()
+            if sign is Sign.LEAVE:
+                self.leave()
+                return
+            with self._told():
+                if not await self.talk.cancel():
+                    self.view.note("Ctrl-C again leaves, and so does Ctrl-D.")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell the person of an error, and go on."""
         try:
-            match said:
-                case Sign.LEAVE:
-                    self.leaving = True
-                case Sign.INTERRUPT:
-                    if not await self.talk.cancel():
-                        self.view.note("Ctrl-C again leaves, and so does Ctrl-D.")
-                case str():
-                    await self._line(said)
+            yield
         except LashError as error:
             self.view.note(str(error), "bad")
+
+    def leave(self) -> None:
+        """Leave: what runs is kept."""
+        self._left.set()
 
     async def _line(self, line: str) -> None:
         if line.startswith("/") and not line.startswith("//"):
@@ -165,7 +184,7 @@ class Chat:
                 self.view.note(f"There is no /{name}: /help lists what there is.", "bad")
             else:
                 await known[2](self, rest.strip())
-        elif not await self.talk.answer(line) and line.strip():
+        elif not await self.talk.questions.answer(line) and line.strip():
             await self.talk.say(line.removeprefix("/") if line.startswith("//") else line)
 
     async def earlier(self) -> list[tuple[str, str]]:
@@ -193,6 +212,8 @@ class Chat:
         """Say how to come back."""
         to_stderr = not self.view.interactive
         if self._busy:
-            click.echo("The turn goes on for a moment, and is kept; Ctrl-C leaves at once.", err=True)
+            click.echo(
+                "The turn goes on for a moment, and is kept; Ctrl-C leaves at once.", err=True
+            )
         if self._busy or self.view.interactive:
             click.echo(self.how_to_resume(), err=to_stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from pylash.cli.chat_talk import read_json
+from pylash.cli.chat_questions import read_json
 from pylash.cli.chat_text import shown_call
 from pylash.turn import Usage
 
@@ -60,7 +60,7 @@ async def _retry(chat: Chat, _: str) -> None:
 
 async def _waits(chat: Chat, _: str) -> None:
     rows = []
-    for number, wait in enumerate(chat.talk.waits, 1):
+    for number, wait in enumerate(chat.talk.questions.waits, 1):
         call = shown_call(wait.tool, wait.arguments) if wait.tool else wait.title
         rows += [f"{number}  {wait.kind}  {call}", f"   {wait.key}"]
     chat.view.note("\n".join(rows) if rows else "Nothing waits for an answer.", "")
@@ -68,14 +68,14 @@ async def _waits(chat: Chat, _: str) -> None:
 
 async def _resolve(chat: Chat, given: str) -> None:
     number, _, value = given.partition(" ")
-    waits = chat.talk.waits
+    waits = chat.talk.questions.waits
     if not number.isdecimal() or not 0 < int(number) <= len(waits) or not value.strip():
         chat.view.note(
             "Say which and what: /resolve 1 JSON (the numbers are those of /waits)", "bad"
         )
         return
     wait = waits[int(number) - 1]
-    await chat.talk.resolve(wait, read_json(value.strip()), "✓ answered")
+    await chat.talk.questions.resolve(wait, read_json(value.strip()), "✓ answered")
 
 
 async def _usage(chat: Chat, _: str) -> None:
@@ -109,7 +109,7 @@ async def _resume(chat: Chat, given: str) -> None:
 
 
 async def _quit(chat: Chat, _: str) -> None:
-    chat.leaving = True
+    chat.leave()
 
 
 COMMANDS: Final[dict[str, tuple[str, str, Command]]] = {

@@ -34,7 +34,8 @@ class PlainView:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines = Lines(lambda: WIDE, self._loop.time)
-        self._inputs: asyncio.Queue[str | Sign] = asyncio.Queue()
+        self._lines_read: asyncio.Queue[str | None] = asyncio.Queue()
+        self._signs: asyncio.Queue[Sign] = asyncio.Queue()
         self._again = False
         self._open = False
         """Whether the last line on stdout has no end yet."""
@@ -46,7 +47,7 @@ class PlainView:
         view = cls()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, view._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, view._inputs.put_nowait, Sign.LEAVE)
+        loop.add_signal_handler(signal.SIGTERM, view._signs.put_nowait, Sign.LEAVE)
         # A thread that nobody waits for: reading cannot be broken off.
         threading.Thread(target=view._read, args=(sys.stdin.fileno(),), daemon=True).start()
         try:
@@ -56,11 +57,15 @@ class PlainView:
             loop.remove_signal_handler(signal.SIGINT)
             loop.remove_signal_handler(signal.SIGTERM)
 
-    async def heard(self) -> str | Sign:
-        """Return what the person says next."""
-        said = await self._inputs.get()
-        self._again = self._again and isinstance(said, Sign)
-        return said
+    async def line(self) -> str | None:
+        """Return the line that the person says next; None after the last."""
+        line = await self._lines_read.get()
+        self._again = False
+        return line
+
+    async def sign(self) -> Sign:
+        """Return what the person says next without words."""
+        return await self._signs.get()
 
     def _read(self, source: int) -> None:
         left = b""
@@ -71,14 +76,14 @@ class PlainView:
                     self._put(line)
             if left:
                 self._put(left)
-            self._loop.call_soon_threadsafe(self._inputs.put_nowait, Sign.LEAVE)
+            self._loop.call_soon_threadsafe(self._lines_read.put_nowait, None)
 
     def _put(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").removesuffix("\r")
-        self._loop.call_soon_threadsafe(self._inputs.put_nowait, text)
+        self._loop.call_soon_threadsafe(self._lines_read.put_nowait, text)
 
     def _interrupt(self) -> None:
-        self._inputs.put_nowait(Sign.LEAVE if self._again else Sign.INTERRUPT)
+        self._signs.put_nowait(Sign.LEAVE if self._again else Sign.INTERRUPT)
         self._again = True
 
     def said(self, text: str) -> None:

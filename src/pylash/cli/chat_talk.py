@@ -2,8 +2,7 @@
 
 Rule 1. Every turn of the session is shown once, whoever began it: the one that runs, live; one that
         ran before we looked, as it is recorded.
-Rule 2. What is asked is what ``app.waits`` says is open. Events only say when to look.
-Rule 3. Words that were typed while a turn runs are shown as heard when the queue has given them up.
+Rule 2. Words that were typed while a turn runs are shown as heard when the queue has given them up.
 """
 
 from __future__ import annotations
@@ -12,25 +11,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from getpass import getuser
 from typing import Any, Final, Literal, assert_never
 
-import msgspec
-
 from pylash.app import Lash
-from pylash.cli.chat_text import shown_call
+from pylash.cli.chat_questions import Questions
 from pylash.cli.chat_view import View
 from pylash.durable import (
     NewTurn,
-    QueueDrainScope,
     RunState,
+    Segment,
     SessionTurnInput,
     TurnRecord,
     TurnScope,
 )
-from pylash.runtime import Feed, OpenWait, Session
+from pylash.runtime import Feed, Session
 from pylash.turn import (
     ASKS,
+    MESSAGES,
     AssistantMessage,
     Message,
     Text,
@@ -39,7 +36,7 @@ from pylash.turn import (
     TurnEvent,
     UserMessage,
 )
-from pylash.values import LashError, StoreError, decode, write
+from pylash.values import LashError, StoreError
 
 NET_SECONDS: Final = 2.0
 """How often everything is looked at, whether somebody rang or not."""
@@ -48,12 +45,9 @@ AGAIN_SECONDS: Final = 0.5
 RECENT: Final = 3
 """How many questions of an earlier session are shown, with their answers, when it is resumed."""
 
-APPROVE: Final = "approve? y/n/e"
 
 BEGINNINGS: Final = frozenset({"turn_started", "text_delta", "reasoning_delta", "tool_started"})
 """The events before which a turn may have heard something."""
-
-_WAITED_FOR: Final = {"deferred": "its result, from outside", "signal": "a signal"}
 
 When = Literal["next_turn", "now", "interrupt"]
 
@@ -65,13 +59,10 @@ class Talk:
         self.app = app
         self.session = session
         self.turn: TurnRecord | None = None
-        self.waits: list[OpenWait] = []
         self.failed = False
         self.settled = asyncio.Event()
+        self.questions = Questions(app, session.id, view, self.settled)
         self._view = view
-        self._asked: OpenWait | None = None
-        self._answered: set[str] = set()
-        self._editing = False
         self._seen: set[int] = set()
         self._head = 0
         self._mine: set[str] = set()
@@ -117,63 +108,6 @@ class Talk:
     def _show_words(self) -> None:
         hints = {"now": "", "next_turn": " (next turn)", "interrupt": " (interrupts)"}
         self._view.words([text + hints[when] for text, when in self._words.values()])
-
-    # --- answering ---
-
-    async def answer(self, line: str) -> bool:
-        """Answer the question that is asked with a line; False if none is."""
-        if self._asked is None:
-            return False
-        word, _, rest = line.strip().partition(" ")
-        if self._editing:
-            await self._corrected(line.strip())
-        elif word.lower() in ("y", "yes"):
-            await self.resolve(self._asked, {"approved": True}, "✓ approved")
-        elif word.lower() in ("n", "no"):
-            reason = rest.strip()
-            told: dict[str, Any] = {"approved": False, **({"reason": reason} if reason else {})}
-            await self.resolve(self._asked, told, f"✗ rejected{reason and ': ' + reason}")
-        elif word.lower() in ("e", "edit"):
-            self._edit(_written(self._asked.arguments))
-        else:
-            self._view.note(
-                "y approves, n rejects (n and a reason tells the model why), e changes the "
-                "arguments; /interrupt says something else instead, /cancel ends the turn."
-            )
-        return True
-
-    def _edit(self, text: str) -> None:
-        self._editing = True
-        self._view.note("Change the arguments and press Enter; an empty line goes back.")
-        self._view.propose(text)
-
-    async def _corrected(self, line: str) -> None:
-        assert self._asked is not None
-        self._editing = False
-        if not line:
-            return
-        arguments = read_json(line)
-        if not isinstance(arguments, dict):
-            self._view.note("Arguments are a JSON object.", "bad")
-            self._edit(line)
-            return
-        answer = {"approved": True, "arguments": arguments}
-        await self.resolve(self._asked, answer, f"✓ approved with {line}")
-
-    async def resolve(self, wait: OpenWait, value: Any, done: str) -> None:
-        """Answer a wait, and say so."""
-        try:
-            outcome = await self.app.resolve(wait.key, value, by=_person())
-        except LashError as error:
-            self._view.note(error.message, "bad")
-            return
-        self._answered.add(wait.key)
-        self.settled.clear()
-        if outcome.status == "accepted":
-            self._view.note(done, "good" if done.startswith("✓") else "bad")
-        else:
-            self._view.note("Somebody else answered first, or it is over.", "warn")
-        await self._look_at_waits()
 
     # --- following ---
 
@@ -272,15 +206,18 @@ class Talk:
         self._view.busy("working")
         self._show_question_of(turn)
         new = NewTurn(scope=turn.scope, digest=b"", body=turn.body)
-        begun = ""
+        begun, begins = "", True
         try:
             async for event in self.session.events(new):
                 if event.type in BEGINNINGS and event.correlation_id != begun:
-                    await self._look_at_words(begins=not begun)
                     begun = event.correlation_id
+                    shown = await self._look_at_words(begins=begins)
+                    if begins and event.type != "turn_started":
+                        begins = False
+                        await self._show_words_of(turn, shown)
                 self._view.event(event)
                 if event.type == "wait_opened":
-                    await self._look_at_waits()
+                    await self.questions.look()
             result = await self.session.ended(new, None)
         finally:
             self.turn = None
@@ -289,7 +226,7 @@ class Talk:
         self._mine.discard(turn.scope.id)
         self.failed = result.status != "completed"
         self._say_end(result.status, result.error, result.code)
-        await self._look_at_waits()
+        await self.questions.look()
 
     async def _overhear(self, process_id: str, feed: Feed) -> None:
         """Show what a subagent of this session does while it runs here."""
@@ -305,7 +242,7 @@ class Talk:
                 self._done.add(said)
                 self._view.event(event, process_id)
                 if event.type == "wait_opened":
-                    await self._look_at_waits()
+                    await self.questions.look()
         except StoreError:
             """What subagents do is shown as far as it can be."""
         finally:
@@ -313,12 +250,28 @@ class Talk:
 
     def _show_question_of(self, turn: TurnRecord) -> None:
         """Show what a turn was asked, here or elsewhere."""
-        if isinstance(turn.scope, QueueDrainScope):
-            if not self._words:
-                self._view.note("A turn began by itself: something woke this session.")
+        if isinstance(turn.scope, TurnScope):
+            parts = ASKS.decode(turn.body).parts
+            self._view.said("\n".join(part.text for part in parts if isinstance(part, Text)))
+
+    async def _show_words_of(self, turn: TurnRecord, shown: list[str]) -> None:
+        """Show what began a turn that nobody asked for: queued words, except those that were shown."""
+        sessions = self.app.store.sessions
+        record, now = await sessions.get(self.session.id), await sessions.turn(turn.scope)
+        if isinstance(turn.scope, TurnScope) or record is None or now is None:
             return
-        parts = ASKS.decode(turn.body).parts
-        self._view.said("\n".join(part.text for part in parts if isinstance(part, Text)))
+        if now.settled:
+            first, last = (now.result or {}).get("nodes", (0, 0))
+            bodies = await sessions.nodes(Segment(record.number, last), first - 1) if last else []
+        else:
+            bodies = list((await sessions.uncommitted(record)).values())
+        for message in map(MESSAGES.decode, bodies):
+            if not isinstance(message, UserMessage):
+                return
+            if message.text in shown:
+                shown.remove(message.text)
+            else:
+                self.show([message])
 
     def _say_end(self, status: str, error: str | None, code: str | None) -> None:
         if status == "completed":
@@ -333,8 +286,8 @@ class Talk:
 
     async def _watch(self) -> None:
         """Look at what changes without telling us."""
-        if self.turn is not None or self.waits:
-            await self._look_at_waits()
+        if self.turn is not None or self.questions.waits:
+            await self.questions.look()
         if (turn := self.turn) is not None and not self._blocked:
             current = await self.app.store.sessions.turn(turn.scope)
             if current is not None and current.state is RunState.BLOCKED:
@@ -343,45 +296,20 @@ class Talk:
                 self._view.note("/retry lets it go on, /cancel ends it.")
         await asyncio.sleep(NET_SECONDS)
 
-    async def _look_at_words(self, *, begins: bool = True) -> None:
+    async def _look_at_words(self, *, begins: bool = True) -> list[str]:
         """Show the words that were heard meanwhile; those for the next turn when it ``begins``."""
         if not self._words:
-            return
+            return []
+        shown = []
         waiting = await self.app.store.sessions.queued(self.session.id)
         left = {one.source for one in waiting}
         for key, (text, when) in tuple(self._words.items()):
             if key not in left and (begins or when != "next_turn"):
                 self._view.said(text)
+                shown.append(text)
                 del self._words[key]
         self._show_words()
-
-    async def _look_at_waits(self) -> None:
-        """Ask what is open now, and stop asking what is not."""
-        open_now = await self.app.waits(session_id=self.session.id)
-        known = {wait.key for wait in self.waits}
-        self.waits = [wait for wait in open_now if wait.key not in self._answered]
-        for number, wait in enumerate(self.waits, 1):
-            if wait.key not in known and wait.kind != "approval":
-                self._tell(number, wait)
-        questions = [wait for wait in self.waits if wait.kind == "approval"]
-        if self._asked is not None and self._asked.key in {wait.key for wait in questions}:
-            return
-        self._editing = False
-        first = questions[0] if questions else None
-        if first is not None or self._asked is not None:
-            self._asked = first
-            self._view.ask(first, APPROVE)
-        if first is not None:
-            self.settled.set()
-
-    def _tell(self, number: int, wait: OpenWait) -> None:
-        what = shown_call(wait.tool, wait.arguments) if wait.tool else wait.title or wait.kind
-        self._view.note(f"⏸ {what} waits for {_WAITED_FOR.get(wait.kind, 'an answer')}", "warn")
-        if self._view.interactive:
-            self._view.note(f"  /resolve {number} JSON answers it, /waits shows its key.")
-        else:
-            self._view.note(f"  pylash resolve {wait.key} JSON")
-            self.settled.set()
+        return shown
 
 
 async def _for_ever(once: Callable[[], Awaitable[None]], view: View) -> None:
@@ -403,25 +331,6 @@ def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
     status = "failed" if message.error else "completed"
     given = None if call is None else call.arguments
     return TurnEvent("tool_completed", "", message.text, message.tool, given, status)
-
-
-def read_json(text: str) -> Any:
-    """Return the value of a JSON text; a text that is none is itself."""
-    try:
-        return decode(text.encode())
-    except (msgspec.DecodeError, UnicodeError):
-        return text
-
-
-def _written(value: Any) -> str:
-    return write(value).decode()
-
-
-def _person() -> str | None:
-    try:
-        return getuser()
-    except (KeyError, OSError):
-        return None
 
 
 def _shown_body(body: Any) -> str:

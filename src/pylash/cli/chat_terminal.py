@@ -49,7 +49,8 @@ class TerminalView:
         self._screen = Screen(self._write, self._size, colour=colour)
         self._lines = Lines(lambda: self._screen.width, self._loop.time)
         self._keys, self._editor = Keys(), Editor()
-        self._inputs: asyncio.Queue[str | Sign] = asyncio.Queue()
+        self._typed_lines: asyncio.Queue[str] = asyncio.Queue()
+        self._signs: asyncio.Queue[Sign] = asyncio.Queue()
         self._busy: str | None = None
         self._since = 0.0
         self._words: Sequence[str] = ()
@@ -76,7 +77,7 @@ class TerminalView:
         self._loop.add_signal_handler(signal.SIGWINCH, self._draw)
         self._loop.add_signal_handler(signal.SIGINT, self._interrupt)
         for ending in (signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(ending, self._inputs.put_nowait, Sign.LEAVE)
+            self._loop.add_signal_handler(ending, self._signs.put_nowait, Sign.LEAVE)
         reader = threading.Thread(target=self._read_printed, args=(printed,), daemon=True)
         reader.start()
         self._draw()
@@ -162,9 +163,13 @@ class TerminalView:
 
     # --- hearing ---
 
-    async def heard(self) -> str | Sign:
-        """Return what the person says next."""
-        return await self._inputs.get()
+    async def line(self) -> str | None:
+        """Return the line that the person says next."""
+        return await self._typed_lines.get()
+
+    async def sign(self) -> Sign:
+        """Return what the person says next without words."""
+        return await self._signs.get()
 
     def _readable(self) -> None:
         data = b""
@@ -172,7 +177,7 @@ class TerminalView:
             data = os.read(sys.stdin.fileno(), READ_BYTES)
         if not data:
             self._loop.remove_reader(sys.stdin.fileno())
-            self._inputs.put_nowait(Sign.LEAVE)
+            self._signs.put_nowait(Sign.LEAVE)
         for item in self._keys.feed(data):
             if item != "ctrl-c":
                 self._again = False
@@ -185,11 +190,11 @@ class TerminalView:
     def _pressed(self, key: Key) -> None:
         match key:
             case "enter":
-                self._inputs.put_nowait(self._editor.take())
+                self._typed_lines.put_nowait(self._editor.take())
             case "ctrl-c":
                 self._interrupt()
             case "ctrl-d" if not self._editor.text:
-                self._inputs.put_nowait(Sign.LEAVE)
+                self._signs.put_nowait(Sign.LEAVE)
             case "ctrl-d":
                 self._editor.press("delete")
             case "clear":
@@ -199,13 +204,13 @@ class TerminalView:
 
     def _interrupt(self) -> None:
         if self._again:
-            self._inputs.put_nowait(Sign.LEAVE)
+            self._signs.put_nowait(Sign.LEAVE)
         elif self._editor.text and self._busy is None:
             self._editor.set("")
             self._draw()
         else:
             self._again = True
-            self._inputs.put_nowait(Sign.INTERRUPT)
+            self._signs.put_nowait(Sign.INTERRUPT)
 
     def _read_printed(self, printed: int) -> None:
         """Hand on what the process prints, a line at a time; in a thread."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pylash.values import cells, printable, write
 
-PROMPT: Final = "› "  # noqa: RUF001 - people see that it is no >
+PROMPT: Final = "› "
 TAB: Final = "    "
 NARROWEST: Final = 24
 """How narrow a column of sentences may be."""

@@ -26,8 +26,12 @@ class View(Protocol):
     interactive: bool
     """Whether a person may type while a turn runs; else the next line is read when it has ended."""
 
-    async def heard(self) -> str | Sign:
-        """Return what the person says next."""
+    async def line(self) -> str | None:
+        """Return the line that the person says next; None after the last."""
+        ...
+
+    async def sign(self) -> Sign:
+        """Return what the person says next without words: it is heard before lines that wait."""
         ...
 
     def said(self, text: str) -> None:
