@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal, Self, TextIO
 
 from pylash.cli.chat_lines import ANEW, Lines
-from pylash.cli.chat_text import clean, in_columns, one_line, shown_call
+from pylash.cli.chat_text import PROMPT, clean, in_columns, one_line, shown_call
 from pylash.cli.chat_view import Sign, Tone
 from pylash.runtime import OpenWait
 from pylash.turn import TurnEvent
@@ -59,6 +59,8 @@ class PlainView:
 
     async def line(self) -> str | None:
         """Return the line that the person says next; None after the last."""
+        if self._lines_read.empty() and sys.stdin.isatty():  # a person after all
+            self._print(PROMPT, sys.stderr, end="")
         line = await self._lines_read.get()
         self._again = False
         return line
