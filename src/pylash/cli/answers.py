@@ -78,8 +78,8 @@ def _draw(found: list[OpenWait], now: int) -> None:
     titles = [
         Column("ID"),
         Column("KIND"),
-        Column("OF", shrinks=True),
-        Column("WHAT", shrinks=True),
+        Column("OF", share=1),
+        Column("WHAT", share=2),
         Column("SINCE", right=True),
         Column("LEFT", right=True),
     ]
@@ -133,10 +133,11 @@ async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: s
 
 async def _key(host: JournalHost, short: str) -> str:
     """Return the key of the open wait whose id begins like that."""
-    found = [wait for wait in await open_waits(host, host) if wait.name.id.startswith(short)]
+    waits = await open_waits(host, host) if short else []
+    found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:
         raise RunAmbiguous(short, [wait.name.id[: 2 * SHORT] for wait in found])
-    if not found or not short:
+    if not found:
         raise AwaitEventUnknownOrRevoked
     return found[0].key
 

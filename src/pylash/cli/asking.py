@@ -27,27 +27,27 @@ class Asked:
     """What every command is told: which store, and whether programs read what it prints."""
 
     def __init__(self, store: str | None, as_json: bool) -> None:
-        self.store = store
+        self.url, self.secret = _place(store)
         self.as_json = as_json
-
-    def place(self) -> tuple[str, Any]:
-        """Return the URL of the store and the secret of its keys, if an app gives one."""
-        url, secret = self.store, None
-        if url is not None and "://" not in url and ":" in url:
-            app = loaded(url)
-            url, secret = app.url, app.secret
-        url = store_url(url)
-        if url.startswith("memory:"):
-            raise StoreMissing(url, "for nobody else sees what a program holds in its memory")
-        return url, secret
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[JournalHost, SqlStore]]:
         """Open the store to look and to answer: nothing is set up, migrated or run."""
-        url, secret = self.place()
-        async with open_host(url, secret=secret, migrate=False, member=False) as host:
+        async with open_host(self.url, secret=self.secret, migrate=False, member=False) as host:
             assert isinstance(host.store, SqlStore)  # every store that a URL names is one
             yield host, host.store
+
+
+def _place(store: str | None) -> tuple[str, Any]:
+    """Return the URL of the store and the secret of its keys, if an app gives one."""
+    secret = None
+    if store is not None and "://" not in store and ":" in store:
+        app = loaded(store)
+        store, secret = app.url, app.secret
+    url = store_url(store)
+    if url.startswith("memory:"):
+        raise StoreMissing(url, "for nobody else sees what a program holds in its memory")
+    return url, secret
 
 
 def shared(function: F) -> F:

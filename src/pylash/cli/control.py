@@ -119,7 +119,7 @@ async def _retry(asked: Asked, text: str) -> None:
         if named is None:
             await _retry_session(host, store, text)
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
-            raise NotBlocked(text, named.status)
+            raise NotBlocked(text, named.status, named.kind.capitalize())
     _done(asked, done="goes on", id=text)
 
 
@@ -127,7 +127,7 @@ async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> No
 
     blocked = await store.sessions.blocked(session)
     if blocked is None or not await store.runs.retry(blocked, host.new_token()):
-        raise NotBlocked(session, "idle or at work")
+        raise NotBlocked(session, "idle or at work", "Session")
 
 
 async def _named(store: SqlStore, text: str) -> RunRow | None:

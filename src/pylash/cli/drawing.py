@@ -6,12 +6,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pylash.cli.answers import SHORT
 from pylash.cli.listing import say_runs
 from pylash.cli.output import (
     STATUS_COLOURS,
     brief,
     coloured,
     columns,
+    instant,
+    moment,
     paint,
     say,
     wrapped,
@@ -20,6 +23,7 @@ from pylash.runtime import Effect, draw_timeline, shown_duration
 from pylash.values import clipped, printable
 
 LABEL: Final = 11
+WIDEST: Final = 120
 EFFECTS_SHOWN: Final = 200
 FAILURES_SHOWN: Final = 5
 
@@ -49,7 +53,10 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
                 "bright_black",
             )
         )
-    say(draw_timeline(shown, width=columns(), colour=coloured()))
+    room = columns()
+    width = None if room is None else min(room, WIDEST)
+    drawn = draw_timeline(shown, width=width, colour=coloured())
+    say(drawn if shown else paint("no effects are recorded, or none any more", "bright_black"))
     _failures(shown)
 
 
@@ -79,27 +86,23 @@ def _blocked(view: dict[str, Any]) -> None:
     elif view["reason"] != view["code"]:
         _fact("", view["reason"])
     name = view["session"] or view["id"]
-    _fact("then", f"pylash retry {_argument(name)}", "bright_black")
+    _hint("then", f"pylash retry {_argument(name)}")
 
 
 def _wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
     call = "" if wait["tool"] is None else f" {wait['tool']}({_arguments(wait['arguments'])})"
     _fact("waits for", f"{wait['kind']}: {wait['title']}{call}", "yellow")
     if wait["kind"] == "signal":
-        _fact(
-            "",
-            f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON",
-            "bright_black",
-        )
+        _hint("", f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON")
     else:
         answer = "true" if wait["kind"] == "approval" else "JSON"
-        _fact("", f"pylash resolve {wait['id'][:12]} {answer}", "bright_black")
+        _hint("", f"pylash resolve {wait['id'][:SHORT]} {answer}")
 
 
 def _facts(view: dict[str, Any]) -> None:
     took = shown_duration(view["seconds"])
-    when = f"{view['created'][:19].replace('T', ' ')} UTC"
-    _fact("started", f"{when}, {'took' if view['settled'] else 'since'} {took}")
+    when = moment(instant(view["created"]))
+    _fact("started", f"{when}, took {took}" if view["settled"] else f"{when}, {took} ago")
     if view["input"]:
         _fact("input", _value(view["input"]))
     if view["output"]:
@@ -148,6 +151,11 @@ def _fact(label: str, text: str, colour: str | None = None) -> None:
         shown = wrapped(clipped(shown, 3 * room), LABEL)
     painted = "\n".join(paint(line, colour) for line in shown.split("\n"))
     say(f"{paint(f'{label:{LABEL}}', 'bright_black')}{painted}")
+
+
+def _hint(label: str, command: str) -> None:
+    """Print a command on one line, so that it can be copied as it is."""
+    say(paint(f"{label:{LABEL}}{printable(command)}", "bright_black"))
 
 
 def _value(value: Any) -> str:

@@ -22,8 +22,10 @@ from pylash.cli.output import (
 )
 from pylash.durable import ProcessEvent
 from pylash.stores import SqlStore
-from pylash.values import LashError, clipped, micros, padded, printable
+from pylash.values import LashError, cells, clipped, micros, padded, printable
 
+WIDE: Final = 100
+KIND: Final = 20
 NET_SECONDS: Final = 0.5
 """How often a log is looked at, hint or no hint."""
 
@@ -129,10 +131,11 @@ def _say(asked: Asked, event: ProcessEvent) -> None:
         }
         say_json(line, line=True)
         return
-    head = f"{event.sequence:>4}  {moment(event.at)}  "
     room = columns()
-    kind = padded(printable(event.type), 24)
+    when = moment(event.at) if room is None or room >= WIDE else moment(event.at)[11:]
+    head = f"{event.sequence:>4}  {when}  "
+    kind = padded(printable(event.type), KIND)
     payload = "" if event.payload is None else brief(event.payload)
     if room is not None:
-        payload = clipped(payload, max(8, room - len(head) - max(24, len(kind)) - 2))
+        payload = clipped(payload, max(0, room - len(head) - cells(kind) - 2))
     say(f"{paint(head, 'bright_black')}{paint(kind, 'cyan')}  {payload}".rstrip())

@@ -16,7 +16,9 @@ async def found(store: SqlStore, text: str) -> RunRow | str:
         return exact[0]
     if not exact and await store.sessions.get(text) is not None:
         return text
-    runs = exact or await _like(store, text)
+    if not (exact or text.strip()):
+        raise RunUnknown(text)  # everything begins with nothing
+    runs = exact or await store.inspection.beginning(text)
     sessions = [] if exact else await store.inspection.sessions_beginning(text)
     whole = [run for run in runs if run.id.endswith(f"/{text}")]
     if len(whole) == 1:  # the whole id of a turn, without its session
@@ -30,7 +32,3 @@ async def found(store: SqlStore, text: str) -> RunRow | str:
         case _:
             names = [one if isinstance(one, str) else one.id for one in candidates]
             raise RunAmbiguous(text, names)
-
-
-async def _like(store: SqlStore, text: str) -> list[RunRow]:
-    return await store.inspection.beginning(text) if text.strip() else []

@@ -16,6 +16,8 @@ from pylash.cli.output import (
     iso,
     length,
     moment,
+    on_terminal,
+    paint,
     say,
     say_json,
     say_table,
@@ -73,8 +75,10 @@ async def _ps(asked: Asked, status: Sequence[str], kind: Sequence[str], limit: i
         described = await described_rows(store, rows)
     if asked.as_json:
         say_json(described)
-    else:
-        say_runs(described)
+        return
+    say_runs(described)
+    if len(rows) == limit and on_terminal():
+        say(paint(f"the newest {limit}; -n shows more", "bright_black"))
 
 
 async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
@@ -132,16 +136,16 @@ def say_runs(described: Sequence[dict[str, Any]]) -> None:
         return
     titles = [
         Column("STATUS"),
-        Column("ID", shrinks=True),
-        Column("WHAT", shrinks=True),
+        Column("ID", share=3),
+        Column("WHAT", share=2),
         Column("TIME", right=True),
-        Column("WHY", shrinks=True),
+        Column("WHY", share=3),
     ]
     lines = [
         (
             Cell(view["status"], STATUS_COLOURS[view["status"]]),
             view["id"],
-            view["target"] or view["kind"],
+            view["target"].removeprefix("python:") or view["kind"],
             length(round(view["seconds"] * SECOND)),
             Cell(why_of(view), "bright_black"),
         )

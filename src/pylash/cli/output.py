@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -81,10 +81,10 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: its title, whether it may be shortened, and whether its numbers stand to the right."""
+    """A column: its title, what it gets of the room if it must be shortened, and whether it stands right."""
 
     title: str
-    shrinks: bool = False
+    share: float = 0
     right: bool = False
 
 
@@ -115,13 +115,13 @@ def _drawn(cell: Cell, column: Column, width: int) -> str:
 
 
 def _fitted(titles: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """Take from the widest of the columns that may be shortened until all fit."""
+    """Take from the columns that have more than their share until all fit."""
     widths = list(widths)
     while sum(widths) + len(GAP) * (len(widths) - 1) > room:
-        able = [n for n, column in enumerate(titles) if column.shrinks and widths[n] > LEAST]
+        able = [n for n, column in enumerate(titles) if column.share and widths[n] > LEAST]
         if not able:
             break
-        widths[max(able, key=lambda n: widths[n])] -= 1
+        widths[max(able, key=lambda n: widths[n] / titles[n].share)] -= 1
     return widths
 
 
@@ -140,6 +140,11 @@ def moment(instant: int) -> str:
     return datetime.fromtimestamp(instant / SECOND, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def instant(text: str) -> int:
+    """Return the moment that ``iso`` wrote."""
+    return round(datetime.fromisoformat(text).timestamp() * SECOND)
+
+
 def length(micros: int) -> str:
     """Return a duration for people."""
     return shown_duration(max(0, micros) / SECOND)
@@ -155,11 +160,24 @@ def wrapped(text: str, indent: int) -> str:
     room = columns()
     if room is None:
         return text
-    lines: list[str] = [""]
-    for word in text.split(" "):
+    room = max(LEAST, room - indent)
+    lines = [""]
+    for word in _broken(text.split(" "), room):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if cells(longer) + indent > room and lines[-1]:
+        if cells(longer) > room:
             lines.append(word)
         else:
             lines[-1] = longer
     return f"\n{' ' * indent}".join(lines)
+
+
+def _broken(words: Iterable[str], room: int) -> Iterator[str]:
+    """Yield words, those too long for a line in parts."""
+    for word in words:
+        part = ""
+        for character in word:
+            if cells(part + character) > room:
+                yield part
+                part = ""
+            part += character
+        yield part

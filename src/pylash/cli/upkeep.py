@@ -24,9 +24,8 @@ def migrate(asked: Asked) -> None:
 
 async def _migrate(asked: Asked) -> None:
 
-    url, secret = asked.place()
-    before = await schema_of(url, clock=SystemClock(), entropy=system_entropy)
-    async with open_host(url, secret=secret, migrate=True, member=False):
+    before, _ = await schema_of(asked.url, clock=SystemClock(), entropy=system_entropy)
+    async with open_host(asked.url, secret=asked.secret, migrate=True, member=False):
         pass
     after = max(before, SCHEMA)
     if asked.as_json:

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pylash.app import Lash, store_url
-from pylash.cli.asking import Asked, loaded, run
+from pylash.cli.asking import loaded, run
 from pylash.cli.options import json_option
 from pylash.cli.output import say_json
 from pylash.values import AppInvalid
@@ -47,7 +47,7 @@ def worker(app: str, concurrency: int | None, log_level: str, as_json: bool) -> 
         level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s  %(message)s"
     )
     chosen = _configured(loaded(app), app, concurrency)
-    run(_work(chosen, Asked(None, as_json or bool(before.get("as_json")))))
+    run(_work(chosen, as_json or bool(before.get("as_json"))))
 
 
 def _configured(app: Lash, named: str, concurrency: int | None) -> Lash:
@@ -59,7 +59,7 @@ def _configured(app: Lash, named: str, concurrency: int | None) -> Lash:
     return app
 
 
-async def _work(app: Lash, asked: Asked) -> None:
+async def _work(app: Lash, as_json: bool) -> None:
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -71,10 +71,10 @@ async def _work(app: Lash, asked: Asked) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told, number)
     async with app:
-        _say(asked, "started", **_about(app))
+        _say(as_json, "started", **_about(app))
         await stop.wait()
-        _say(asked, "draining", hint="once more ends it at once")
-    _say(asked, "stopped")
+        _say(as_json, "draining", hint="once more ends it at once")
+    _say(as_json, "stopped")
 
 
 def _leave(status: int) -> None:
@@ -92,9 +92,9 @@ def _without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
 
 
-def _say(asked: Asked, event: str, **more: Any) -> None:
+def _say(as_json: bool, event: str, **more: Any) -> None:
     """Say where the worker stands: to programs on stdout, to people on stderr with the logs."""
-    if asked.as_json:
+    if as_json:
         say_json({"event": event, **more}, line=True)
     else:
         facts = "  ".join(

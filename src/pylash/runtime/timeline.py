@@ -33,8 +33,9 @@ _WAITING: Final = frozenset({"sleep", "await_event"})
 _NAME: Final = 12
 _BARS: Final = 60
 _TIME: Final = 9
-_FOLD: Final = 0.25
-"""A wait takes at most this part of the room that all work together has."""
+_LONG: Final = 2
+_FOLDED: Final = 0.5
+"""A wait that is so much longer than all work together is drawn as if it took this part of it."""
 
 _ATTEMPT: Final = re.compile(r"(?:[/.]attempt|\.llm)\.(\d+)$")
 
@@ -149,9 +150,9 @@ class _Axis:
         at_work = accumulate(working[moment] for moment in self.moments)
         spans = [(a, b, n > 0) for (a, b), n in zip(pairwise(self.moments), at_work, strict=False)]
         busy = sum(b - a for a, b, works in spans if works)
-        most = busy * _FOLD if busy else float("inf")
-        weights = [b - a if works else min(b - a, most) for a, b, works in spans]
-        self.folded = [(a, b) for a, b, works in spans if not works and b - a > most]
+        long = max(busy * _LONG, SECOND) if busy else float("inf")
+        self.folded = {(a, b) for a, b, works in spans if not works and b - a > long}
+        weights = [busy * _FOLDED if (a, b) in self.folded else b - a for a, b, _ in spans]
         self._places = list(accumulate(weights, initial=0.0))
         self._scale = room / max(1.0, self._places[-1])
 
@@ -238,6 +239,8 @@ def shown_duration(seconds: float) -> str:
     >>> shown_duration(0.0123), shown_duration(200000)
     ('12 ms', '2.3 d')
     """
+    if seconds < 0.001:
+        return "<1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for size, unit, next_size in _UNITS:

@@ -73,6 +73,11 @@ select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
        (select count(*) from pylash_runs r where r.owner = w.id and r.state = 'running')
 from pylash_workers w order by w.joined, w.id"""
 
+_OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now} - ?"
+
+# Ids grow with time.
+_NEWEST = "select created from pylash_runs order by id desc limit 1"
+
 _NOW = "select {now}"
 
 
@@ -174,6 +179,17 @@ class SqlInspection(Port):
             )
             for worker, joined, expires, over, can, runs in (yield Statement(_WORKERS)).rows
         ]
+
+    @operation(read_only=True)
+    def overdue(self, age: int) -> Steps[int]:
+        """Return how many runs have been ready for longer than age."""
+        return int((yield Statement(_OVERDUE, (age,))).rows[0][0])
+
+    @operation(read_only=True)
+    def newest(self) -> Steps[Instant]:
+        """Return when the newest run was started; 0 if there is none."""
+        rows = (yield Statement(_NEWEST)).rows
+        return Instant(rows[0][0] if rows else 0)
 
     @operation(read_only=True)
     def now(self) -> Steps[Instant]:

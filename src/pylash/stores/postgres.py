@@ -53,7 +53,7 @@ NOTIFY_BYTES: Final = 7_900
 """What one notification can carry, with a margin."""
 
 # Statements with arrays would be planned at every call, which takes longer than running them.
-_SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan"}
+SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan"}
 
 
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
@@ -176,7 +176,7 @@ class PostgresDriver(Publisher):
 
     async def connection(self) -> Any:
         """Return a new connection."""
-        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=_SETTINGS)
+        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
 
     async def _connect(self) -> _Link:
         return _Link(await self.connection())

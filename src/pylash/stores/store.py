@@ -128,8 +128,14 @@ async def open_store(
     return SqlStore(driver, clock, entropy, durability, secret)
 
 
-async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> int:
-    """Return the schema of the database at url, 0 if nothing is set up, and change nothing."""
+def sqlite_path(url: str) -> Path | None:
+    """Return the file that url names, or None if it names a server."""
+    scheme, rest = _parsed(url)
+    return Path(rest) if scheme == "sqlite" else None
+
+
+async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> tuple[int, int]:
+    """Return the schema of the database at url, 0 if nothing is set up, and the oldest that may use it."""
     scheme, rest = _parsed(url)
     if scheme == "sqlite":
         await asyncio.to_thread(_refuse_missing, Path(rest))
@@ -141,7 +147,7 @@ async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> int:
         meta = await driver.run(Operation("look", _meta, read_only=True))
     finally:
         await driver.close()
-    return int(meta.get("schema", 0))
+    return int(meta.get("schema", 0)), int(meta.get("min_code", 0))
 
 
 def _parsed(url: str) -> tuple[str, str]:

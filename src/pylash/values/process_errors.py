@@ -193,10 +193,8 @@ class TriggerConflict(Misuse):
 class NotBlocked(Misuse):
     """Only a blocked run can be retried."""
 
-    def __init__(self, process_id: str, state: str) -> None:
-        super().__init__(
-            f"Process {process_id!r} is {state}, not blocked, so there is nothing to retry."
-        )
+    def __init__(self, name: str, state: str, kind: str = "Process") -> None:
+        super().__init__(f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry.")
 
 
 class ForkInvalid(Misuse):

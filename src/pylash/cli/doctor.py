@@ -1,0 +1,82 @@
+"""``pylash doctor``: what is wrong with a store and around it, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+from typing import Any, Final
+
+import click
+
+from pylash import __version__
+from pylash.cli.asking import Asked, run, shared
+from pylash.cli.output import STATUS_COLOURS, paint, say, say_json, wrapped
+from pylash.durable import Signer
+from pylash.runtime import SystemClock, system_entropy
+from pylash.stores import Finding, examined
+from pylash.values import SecretInvalid, cells, printable
+
+MARKS: Final = {"ok": "✔", "warn": "!", "fail": "✗"}
+
+
+@click.command()
+@shared
+def doctor(asked: Asked) -> int:
+    """Check the store and everything around it; nothing is changed.
+
+    Versions, schema, permissions, secrets, clocks, what a connection pooler breaks, workers, and what is
+    blocked. The status is 1 if a check fails; warnings leave it at 0.
+    """
+    findings = run(_examined(asked))
+    if asked.as_json:
+        say_json([finding._asdict() for finding in findings])
+    else:
+        _draw(findings)
+    return int(any(finding.status == "fail" for finding in findings))
+
+
+async def _examined(asked: Asked) -> list[Finding]:
+    return [
+        _versions(asked.url),
+        _secret(asked.secret),
+        *await examined(asked.url, clock=SystemClock(), entropy=system_entropy),
+    ]
+
+
+def _versions(url: str) -> Finding:
+    names = ["msgspec", "pydantic", *(["asyncpg"] if url.startswith("postgres") else [])]
+    python = ".".join(map(str, sys.version_info[:3]))
+    others = ", ".join(f"{name} {_version(name)}" for name in names)
+    return Finding("versions", "ok", f"pylash {__version__}, Python {python}, {others}")
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _secret(given: Any) -> Finding:
+    """Say which secret signs the keys of waits, and whether it can."""
+    found = given or os.environ.get("PYLASH_SECRET")
+    if not found:
+        return Finding("secret", "ok", "the store's own signs the keys of waits")
+    first = found[0] if isinstance(found, list | tuple) else found
+    try:
+        Signer([first.encode() if isinstance(first, str) else first])
+    except SecretInvalid as error:
+        return Finding("secret", "fail", error.message)
+    whose = "the app's" if given else "PYLASH_SECRET"
+    return Finding("secret", "ok", f"{whose} signs the keys of waits")
+
+
+def _draw(findings: list[Finding]) -> None:
+    longest = max(cells(finding.name) for finding in findings)
+    for name, status, text, advice in findings:
+        mark = paint(MARKS[status], STATUS_COLOURS[status], bold=True)
+        shown = wrapped(printable(text), longest + 9)
+        say(f"{mark} {paint(f'{status:4}', STATUS_COLOURS[status])}  {name:{longest}} {shown}")
+        if advice is not None:
+            say(f"{'':{longest + 9}}→ {wrapped(printable(advice), longest + 11)}")

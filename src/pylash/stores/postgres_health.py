@@ -1,0 +1,162 @@
+"""The health of a PostgreSQL server, and of what stands between it and us."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import asyncpg
+
+from pylash.durable import SECOND, Clock, Entropy
+from pylash.stores.anchor import COMMAND_SECONDS, CONNECT_SECONDS, LOST
+from pylash.stores.health import Finding
+from pylash.stores.postgres import SETTINGS
+from pylash.values import StoreUrlInvalid
+
+NOTIFY_SECONDS: Final = 3.0
+SKEW_SECONDS: Final = 1.0
+OLDEST: Final = 130_000
+ASKS: Final = 5
+
+_DIRECTLY = "connect to PostgreSQL itself, or to a pooler in session mode"
+
+
+async def server(url: str, clock: Clock, entropy: Entropy) -> list[Finding]:
+    """Return what is found at a server."""
+    async with AsyncExitStack() as stack:
+        try:
+            one = await _connected(stack, url)
+            two = await _connected(stack, url)
+        except asyncpg.PostgresError as error:
+            text = f"PostgreSQL refused the connection ({error})"
+            return [Finding("store", "fail", text, "check the database, the user and the password")]
+        except LOST as error:
+            text = f"PostgreSQL cannot be reached ({error or type(error).__name__})"
+            return [Finding("store", "fail", text, "check the URL, and that the server runs")]
+        except ValueError as error:
+            refused = StoreUrlInvalid(url, f"is not understood ({error})")
+            return [Finding("store", "fail", refused.message)]
+        return [
+            await _version(one),
+            await _role(one),
+            await _durability(one),
+            await _privileges(one),
+            await _settings(url),
+            await _pooling(one, two, entropy),
+            await _clock(one, clock),
+        ]
+
+
+async def _connected(stack: AsyncExitStack, url: str, **settings: Any) -> Any:
+    # Without a cache of statements, so that a pooler can be looked through at all.
+    connection = await asyncpg.connect(
+        url,
+        timeout=CONNECT_SECONDS,
+        command_timeout=COMMAND_SECONDS,
+        statement_cache_size=0,
+        **settings,
+    )
+    stack.push_async_callback(connection.close, timeout=CONNECT_SECONDS)
+    return connection
+
+
+async def _version(link: Any) -> Finding:
+    number = int(await link.fetchval("show server_version_num"))
+    name = f"PostgreSQL {await link.fetchval('show server_version')}"
+    if number < OLDEST:
+        return Finding("store", "fail", f"{name} is too old", "use version 13 or later")
+    return Finding(
+        "store", "ok", f"{name}, database {await link.fetchval('select current_database()')}"
+    )
+
+
+async def _role(link: Any) -> Finding:
+    if await link.fetchval("select pg_is_in_recovery()"):
+        return Finding(
+            "role", "fail", "this is a replica, which cannot be written", "name the primary"
+        )
+    if await link.fetchval("show default_transaction_read_only") == "on":
+        return Finding(
+            "role", "fail", "transactions may only read here", "use a role that may write"
+        )
+    return Finding("role", "ok", "the primary")
+
+
+async def _durability(link: Any) -> Finding:
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if await link.fetchval(f"show {setting}") == "off":
+            text = f"{setting} is off: what was committed may be lost in a crash of the server"
+            return Finding("durability", "warn", text, f"turn {setting} on")
+    return Finding("durability", "ok", "commits are on disk before they are answered")
+
+
+async def _privileges(link: Any) -> Finding:
+    if await link.fetchval("select to_regclass('pylash_runs') is null"):
+        may = await link.fetchval("select has_schema_privilege(current_schema(), 'CREATE')")
+        needed = "create tables in the schema"
+    else:
+        may = await link.fetchval(
+            "select has_table_privilege('pylash_runs', 'SELECT')"
+            " and has_table_privilege('pylash_runs', 'INSERT')"
+            " and has_table_privilege('pylash_runs', 'UPDATE')"
+            " and has_table_privilege('pylash_effects', 'DELETE')"
+        )
+        needed = "read and write the tables of pylash"
+    if not may:
+        return Finding("permissions", "fail", f"you may not {needed}", "grant it to your role")
+    return Finding("permissions", "ok", f"you may {needed}")
+
+
+async def _settings(url: str) -> Finding:
+    """Connect as a worker does: some poolers refuse the settings it asks for."""
+    async with AsyncExitStack() as stack:
+        try:
+            await _connected(stack, url, server_settings=SETTINGS)
+        except (asyncpg.PostgresError, *LOST) as error:
+            return Finding("settings", "fail", f"a worker would be refused ({error})", _DIRECTLY)
+    return Finding("settings", "ok", "a worker may connect as it does")
+
+
+async def _pooling(one: Any, two: Any, entropy: Entropy) -> Finding:
+    """Look whether a connection is a session: notifications and locks depend on it."""
+    pids = {await one.fetchval("select pg_backend_pid()") for _ in range(ASKS)}
+    if len(pids) > 1:
+        text = "statements of one connection run in several sessions: a pooler in transaction mode"
+        return Finding("pooling", "fail", text, _DIRECTLY)
+    key = int.from_bytes(entropy(7), "big")
+    held = await one.fetchval("select pg_try_advisory_lock($1)", key)
+    if not held or await two.fetchval("select pg_try_advisory_lock($1)", key):
+        text = "a lock of one connection does not keep another out: a pooler shares sessions"
+        return Finding("pooling", "fail", text, _DIRECTLY)
+    if not await _heard(one, two, f"pylash_doctor_{entropy(6).hex()}"):
+        text = (
+            "a notification does not arrive: a pooler swallows LISTEN, and workers would only poll"
+        )
+        return Finding("pooling", "fail", text, _DIRECTLY)
+    return Finding("pooling", "ok", "connections are sessions: notifications and locks work")
+
+
+async def _heard(one: Any, two: Any, channel: str) -> bool:
+    heard = asyncio.Event()
+    await one.add_listener(channel, lambda *_: heard.set())
+    try:
+        await two.execute(f"notify {channel}")
+        async with asyncio.timeout(NOTIFY_SECONDS):
+            await heard.wait()
+    except TimeoutError:
+        return False
+    finally:
+        await one.reset_listeners() if hasattr(one, "reset_listeners") else None
+    return True
+
+
+async def _clock(link: Any, clock: Clock) -> Finding:
+    before = clock.now()
+    theirs = await link.fetchval("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+    skew = (theirs - (before + clock.now()) / 2) / SECOND
+    if abs(skew) > SKEW_SECONDS:
+        ahead = "ahead of" if skew > 0 else "behind"
+        text = f"the database's clock is {abs(skew):,.1f} s {ahead} this machine's"
+        return Finding("clock skew", "warn", text, "set both by NTP")
+    return Finding("clock skew", "ok", f"{skew * 1000:+.0f} ms to the database's clock")

@@ -1,0 +1,293 @@
+"""Looking: ps, show, events and waits, on stores that are left as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylash.cli import output
+from pylash.stores import Operation
+from pylash.stores.sql import Statement, Steps
+from pylash.values import cells
+from tests.cli import shop
+from tests.cli.conftest import Call, ask, ended, filled, worked
+from tests.stores.test_migrations import next_schema, opened
+
+TABLES = ("runs", "effects", "waits", "workers", "processes", "process_events", "sessions", "envs")
+
+
+def everything(url: str) -> Any:
+    """Return every row of a store."""
+
+    def rows() -> Steps[Any]:
+        found = []
+        for table in TABLES:
+            found.append((yield Statement(f"select * from pylash_{table} order by 1, 2")).rows)
+        return found
+
+    async def read() -> Any:
+        store = await opened(url, migrate=False)
+        try:
+            return await store.driver.run(Operation("read", rows, read_only=True))
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def test_everything_is_listed_and_shown_and_nothing_is_changed(place: str, pylash: Call) -> None:
+    filled(place)
+    before = everything(place)
+
+    listed = {one["id"]: one for one in ask(pylash, "ps")}
+    order, turn = listed["order-7"], listed["chat-42/refund-7"]
+    assert (order["kind"], order["status"], order["target"]) == (
+        "process",
+        "waiting",
+        "python:order",
+    )
+    assert order["waits_for"] == ["signal address"]
+    assert (turn["kind"], turn["status"], turn["session"]) == ("turn", "waiting", "chat-42")
+    assert turn["waits_for"] == ["approval"]
+    assert [one["id"] for one in ask(pylash, "ps", "--kind", "turn")] == ["chat-42/refund-7"]
+    assert [one["target"] for one in ask(pylash, "ps", "-s", "completed")] == ["python:child"]
+    assert len(ask(pylash, "ps", "-n", "1")) == 1
+
+    shown = ask(pylash, "show", "order-7")
+    done = [(one["name"], one["attempt"], one["status"]) for one in shown["effects"]]
+    assert done[:4] == [
+        ("charge", 1, "done"),
+        ("wobble", 1, "failed"),
+        ("wobble again", 1, "done"),
+        ("wobble", 2, "done"),
+    ]
+    assert shown["effects"][1]["error"] == f"ValueError: wobble {shop.EVIL}"
+    assert shown["effects"][-1]["waits_for"] == "signal address"
+    assert shown["input"] == {"item": f"teapot {shop.EVIL}"}
+    assert [child["status"] for child in shown["children"]] == ["completed"]
+    assert [wait["title"] for wait in shown["waits"]] == ["address"]
+
+    asked = ask(pylash, "show", "refund-7")
+    assert asked["input"] == "Refund order 7, please"
+    assert asked["waits"][0]["arguments"] == {"order_id": "7", "cents": 500}
+    session = ask(pylash, "show", "chat-42")
+    assert session["kind"] == "session"
+    assert [one["id"] for one in session["turns"]] == ["chat-42/refund-7"]
+
+    waits = ask(pylash, "waits")
+    assert sorted(wait["kind"] for wait in waits) == ["approval", "signal"]
+    assert sorted(wait["of"] for wait in waits) == ["chat-42/refund-7", "order-7"]
+    assert len(ask(pylash, "waits", "--session", "chat-42")) == 1
+
+    lines = pylash("events", "order-7", "--json").stdout.splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["process.started", "progress"]
+    assert everything(place) == before
+
+
+def test_what_people_read_commands_no_terminal(file: str, pylash: Call) -> None:
+    filled(file)
+    for command in (("ps",), ("show", "order-7"), ("events", "order-7"), ("waits",)):
+        done = pylash(*command)  # the fixture looks for raw escapes
+        assert done.exit_code == 0
+        assert "\u202e" not in done.output
+    assert r"evil\x1b]0;pwned\x07\u202e" in pylash("show", "order-7").stdout
+
+
+def test_an_end_is_shown_with_its_result(file: str, pylash: Call) -> None:
+    filled(file)
+    assert pylash("signal", "order-7", "address", '"5 High St"').exit_code == 0
+
+    async def both(app: Any) -> None:
+        broken = await app.start(shop.broken.options(id="broken-1"))
+        await ended("order-7")(app)
+        await ended(broken.id)(app)
+
+    worked(file, both)
+    assert "to 5 High St, grown" in ask(pylash, "show", "order-7")["output"]["value"]
+    assert "to 5 High St, grown" in pylash("show", "order-7").stdout
+    assert "failed     it is broken [process_failed]" in pylash("show", "broken-1").stdout
+
+
+def test_what_is_blocked_says_where_the_replay_differed(
+    place: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(place)
+    monkeypatch.setenv("CENTS", "600")
+    pylash("signal", "order-7", "address", '"x"')
+
+    async def until_blocked(app: Any) -> None:
+        while await app.process_handle("order-7").status() != "blocked":
+            await asyncio.sleep(0.01)
+
+    worked(place, until_blocked)
+    shown = ask(pylash, "show", "order-7")
+    assert shown["status"] == "blocked"
+    assert shown["code"] == "effect_replay_mismatch"
+    assert shown["difference"] == {
+        "key": "charge",
+        "difference": "$.command.input.args[0]: recorded 500, now 600",
+    }
+    text = pylash("show", "order-7").stdout
+    assert "difference $.command.input.args[0]: recorded 500, now 600" in text
+    assert "pylash retry order-7" in text
+    monkeypatch.delenv("CENTS")
+    assert ask(pylash, "retry", "order-7")["done"] == "goes on"
+    assert "to x, grown" in worked(place, ended("order-7"))
+
+
+# --- ids ---
+
+
+def test_a_beginning_is_enough_if_only_one_thing_begins_so(place: str, pylash: Call) -> None:
+    filled(place)
+    for text, meant in (
+        ("ord", "order-7"),
+        ("refund", "chat-42/refund-7"),
+        ("chat-42/refund-7", "chat-42/refund-7"),
+        ("chat", "chat-42"),
+    ):
+        assert ask(pylash, "show", text)["id"] == meant
+    ambiguous = pylash("show", "c")
+    assert ambiguous.exit_code == 1
+    assert "[run_ambiguous]" in ambiguous.stderr
+    assert "'chat-42'" in ambiguous.stderr
+    for unknown in ("nobody", "ORDER-7", "", "chat-42/nothing", "%", "order-7'--"):
+        refused = pylash("show", unknown)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert "[run_unknown]" in refused.stderr
+
+
+# --- events ---
+
+
+def test_events_begin_where_one_says(file: str, pylash: Call) -> None:
+    filled(file)
+    assert [line.split()[3] for line in pylash("events", "order-7").stdout.splitlines()] == [
+        "process.started",
+        "progress",
+    ]
+    assert "started" not in pylash("events", "order-7", "--since", "1").stdout
+    assert "started" in pylash("events", "order-7", "--since", "1h").stdout
+    assert pylash("events", "order-7", "--since", "soon").exit_code == 2
+    assert "only processes have a log" in pylash("events", "chat-42").stderr
+
+
+# --- stores that are not there ---
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, pylash: Call) -> None:
+    url = f"sqlite:///{tmp_path / 'nothing.db'}"
+    for command in (
+        ("ps",),
+        ("show", "x"),
+        ("events", "x"),
+        ("waits",),
+        ("signal", "x", "y"),
+        ("cancel", "x"),
+        ("resolve", "x", "1"),
+        ("retry", "x"),
+        ("migrate",),
+        ("prune", "--older-than", "1d"),
+    ):
+        refused = pylash(*command, "--store", url)
+        assert refused.exit_code == 1, command
+        assert "[store_missing]" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path, pylash: Call) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create table theirs(x)")
+    before = path.read_bytes()
+    refused = pylash("ps", "--store", f"sqlite:///{path}")
+    assert "holds nothing of pylash" in refused.stderr
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["other.db"]
+
+
+def test_an_empty_database_is_not_set_up_by_looking(
+    place: str, pylash: Call, postgres: str
+) -> None:
+    if place.startswith("sqlite"):
+        pytest.skip("that is the test above")
+    for _ in range(2):
+        refused = pylash("ps")
+        assert refused.exit_code == 1
+        assert "[store_schema_outdated]" in refused.stderr
+    assert ask(pylash, "migrate") == {"before": 0, "after": 3}
+    assert ask(pylash, "migrate") == {"before": 3, "after": 3}
+    assert ask(pylash, "ps") == []
+
+
+def test_an_older_store_is_migrated_only_when_asked(
+    place: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(place)
+    next_schema(monkeypatch)
+    monkeypatch.setattr("pylash.cli.upkeep.SCHEMA", 4)
+    refused = pylash("ps")
+    assert "run pylash migrate" in refused.stderr
+    assert ask(pylash, "migrate") == {"before": 3, "after": 4}
+    assert len(ask(pylash, "ps")) == 3
+
+
+def test_the_store_of_an_app_is_named_by_the_app(file: str, pylash: Call) -> None:
+    filled(file)
+    shop.app.url = file
+    assert len(ask(pylash, "ps", "--store", "tests.cli.shop:app")) == 3
+    before = pylash("--store", file, "--json", "ps", PYLASH_STORE="sqlite:///nothing.db")
+    assert len(json.loads(before.stdout)) == 3
+    assert "[store_missing]" in pylash("ps", "--store", "memory://").stderr
+
+
+# --- terminals ---
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("colour", [True, False])
+def test_what_a_terminal_gets_fits_it(
+    file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch, width: int, colour: bool
+) -> None:
+    filled(file)
+    worked(file, _wide)
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setattr(output, "coloured", lambda: colour)
+    for command in (
+        ("ps",),
+        ("show", "order-7"),
+        ("show", "注文"),
+        ("waits",),
+        ("events", "注文"),
+        ("doctor",),
+    ):
+        shown = pylash(*command, COLUMNS=str(width)).stdout
+        for line in shown.splitlines():
+            assert cells(line) <= width, line
+
+
+async def _wide(app: Any) -> None:
+    await app.start(shop.order.options(id="注文-七番"), item="急須" * 100)
+    await app.start(shop.order.options(id="長" * 50), item="急須")
+
+    async def waits() -> bool:
+        return len(await app.waits()) == 4
+
+    while not await waits():
+        await asyncio.sleep(0.01)
+
+
+def test_without_a_terminal_nothing_is_left_out(file: str, pylash: Call) -> None:
+    worked(file, _one_long)
+    assert "x" * 300 in pylash("ps", COLUMNS="60").stdout
+    assert "…" not in pylash("ps", COLUMNS="60").stdout
+
+
+async def _one_long(app: Any) -> None:
+    await (await app.start(shop.child.options(id="x" * 300))).result()
