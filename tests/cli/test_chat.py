@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,6 +197,28 @@ def test_two_chats_of_one_session_see_the_same(shop: Path) -> None:
         (shop / "open").touch()
         one.expect("I heard 'hurry'.")
         other.expect("› hurry", "I heard 'hurry'.")
+
+
+def test_a_turn_that_others_began_is_shown(chat: Terminal, shop: Path) -> None:
+    knock = (
+        "import asyncio, shop\n"
+        "async def main():\n"
+        "    async with shop.app: await shop.app.session('one').enqueue('knock knock')\n"
+        "asyncio.run(main())"
+    )
+    subprocess.run([sys.executable, "-c", knock], cwd=shop, check=True, timeout=60)
+    text = chat.expect("I heard 'knock knock'.")
+    assert text.count("› knock knock") == 1
+
+
+def test_a_chat_that_is_told_to_end_leaves_what_runs_behind(chat: Terminal, shop: Path) -> None:
+    chat.enter("wait please")
+    chat.expect(WAITING)
+    os.kill(chat.process.pid, signal.SIGTERM)
+    chat.expect("The turn goes on for a moment", LEAVING)
+    assert chat.mode == chat.before
+    (shop / "open").touch()
+    assert chat.expect_end() == 0
 
 
 def test_an_answer_that_starts_anew_says_so(chat: Terminal) -> None:

@@ -67,7 +67,10 @@ class Talk:
         self._head = 0
         self._mine: set[str] = set()
         self._words: dict[str, tuple[str, When]] = {}
+        self._shown: list[str] = []
+        """Words that were shown as heard: the turn that they began does not show them again."""
         self._bell = asyncio.Event()
+        self._saying = asyncio.Lock()
         self._blocked = False
         self._overheard: set[str] = set()
         self._done: set[tuple[str, str, str]] = set()
@@ -86,8 +89,9 @@ class Talk:
                 self._mine.discard(key)
                 raise
         else:
-            await self.session.enqueue(text, when, key)
-            self._words[key] = (text, when)
+            async with self._saying:
+                await self.session.enqueue(text, when, key)
+                self._words[key] = (text, when)
             self._show_words()
         self.settled.clear()
         self._bell.set()
@@ -211,10 +215,10 @@ class Talk:
             async for event in self.session.events(new):
                 if event.type in BEGINNINGS and event.correlation_id != begun:
                     begun = event.correlation_id
-                    shown = await self._look_at_words(begins=begins)
+                    await self._look_at_words(begins=begins)
                     if begins and event.type != "turn_started":
                         begins = False
-                        await self._show_words_of(turn, shown)
+                        await self._show_words_of(turn)
                 self._view.event(event)
                 if event.type == "wait_opened":
                     await self.questions.look()
@@ -254,7 +258,7 @@ class Talk:
             parts = ASKS.decode(turn.body).parts
             self._view.said("\n".join(part.text for part in parts if isinstance(part, Text)))
 
-    async def _show_words_of(self, turn: TurnRecord, shown: list[str]) -> None:
+    async def _show_words_of(self, turn: TurnRecord) -> None:
         """Show what began a turn that nobody asked for: queued words, except those that were shown."""
         sessions = self.app.store.sessions
         record, now = await sessions.get(self.session.id), await sessions.turn(turn.scope)
@@ -267,11 +271,12 @@ class Talk:
             bodies = list((await sessions.uncommitted(record)).values())
         for message in map(MESSAGES.decode, bodies):
             if not isinstance(message, UserMessage):
-                return
-            if message.text in shown:
-                shown.remove(message.text)
+                break
+            if message.text in self._shown:
+                self._shown.remove(message.text)
             else:
                 self.show([message])
+        self._shown.clear()
 
     def _say_end(self, status: str, error: str | None, code: str | None) -> None:
         if status == "completed":
@@ -296,20 +301,21 @@ class Talk:
                 self._view.note("/retry lets it go on, /cancel ends it.")
         await asyncio.sleep(NET_SECONDS)
 
-    async def _look_at_words(self, *, begins: bool = True) -> list[str]:
+    async def _look_at_words(self, *, begins: bool = True) -> None:
         """Show the words that were heard meanwhile; those for the next turn when it ``begins``."""
-        if not self._words:
-            return []
-        shown = []
+        async with (
+            self._saying
+        ):  # what is being said this moment is among the words, or not yet queued
+            if not self._words:
+                return
         waiting = await self.app.store.sessions.queued(self.session.id)
         left = {one.source for one in waiting}
         for key, (text, when) in tuple(self._words.items()):
             if key not in left and (begins or when != "next_turn"):
                 self._view.said(text)
-                shown.append(text)
+                self._shown.append(text)
                 del self._words[key]
         self._show_words()
-        return shown
 
 
 async def _for_ever(once: Callable[[], Awaitable[None]], view: View) -> None:

@@ -37,9 +37,9 @@ def one_line(text: str) -> str:
 
 
 def fitting(text: str, width: int) -> str:
-    """Return the longest beginning of a text that fits."""
-    if cells(text) <= width:
-        return text
+    """Return the longest beginning of a text that fits; what follows is not looked at."""
+    if text[: width + 1].isascii():
+        return text[:width]
     used = 0
     for place, char in enumerate(text):
         used += cells(char)
