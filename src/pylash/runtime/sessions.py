@@ -310,8 +310,7 @@ class Session:
 
     async def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
         """Yield what a turn says, here or elsewhere; of one that ran, what is recorded of it."""
-        text, heard = scope_text(new.scope), Heard()
-        ended = asyncio.Event()
+        text, heard, ended = scope_text(new.scope), Heard(), asyncio.Event()
         watching = self._services.tasks.start(self._watch(text, ended))
         try:
             async for event in self._live(new, ended, heard):
