@@ -6,6 +6,7 @@ from pylash.runtime.branches import (
 from pylash.runtime.catalog import (
     Agent,
     Catalog,
+    is_again,
 )
 from pylash.runtime.config import (
     Retention,
@@ -213,6 +214,7 @@ __all__ = (
     "effects_from",
     "fitted",
     "fork_registration",
+    "is_again",
     "materialised",
     "open_waits",
     "play_session_turn",

@@ -14,25 +14,20 @@ from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
     CustomWait,
-    EffectKind,
-    Envelope,
     Err,
     Ok,
-    Outcome,
     Process,
     ProcessCommand,
     ProcessOutcome,
     Sleep,
     Timeout,
-    ToolAttempt,
-    ToolAttemptOutcome,
     WaitSignal,
     expect,
     process_key,
     signal_type,
 )
-from pylash.runtime.branches import Branch, BranchTask, Group, outside, own_branch
-from pylash.runtime.executors import Executor, await_options, process_executor, sleep_executor
+from pylash.runtime.branches import Branch, BranchTask, Group, own_branch
+from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
     StepContext,
@@ -41,9 +36,9 @@ from pylash.runtime.process_steps import (
     digest,
     uuid_text,
 )
-from pylash.runtime.runs import ContinueAs, ProcessRun
+from pylash.runtime.process_tools import ProcessToolCall
+from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
-from pylash.runtime.tool_context import CallInfo, ToolContext
 from pylash.turn import SessionOptions, TurnBudget
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
@@ -85,7 +80,7 @@ class WaitKey(str):
 class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
     """A logger that says nothing twice."""
 
-    def __init__(self, run: ProcessRun) -> None:
+    def __init__(self, run: LiveRun) -> None:
         super().__init__(logging.getLogger("pylash.process"), {"run": run.id})
         self._run = run
 
@@ -104,7 +99,7 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: ProcessRun, services: Services) -> None:
+    def __init__(self, run: LiveRun, services: Services) -> None:
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None
@@ -260,28 +255,17 @@ class ProcessContext(StepContext[D]):
         return started()
 
     def call_tool(self, name: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
-        """Return the result of a tool, called once."""
+        """Return the result of a tool, as often tried and as approved as the tool says.
+
+        Raises CallRefused if a person does not agree to the call.
+
+        >>> await ctx.call_tool("refund", order_id="7", cents=500)
+        """
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
         tool = self._services.tool(name)
-        key = branch.key(part)
-
-        async def attempted() -> Any:
-            await tool.prepare()
-            loaded = tool.load(arguments)
-            info = CallInfo("", self._run.id, key, 1, f"{self._run.id}:{key}")
-            given: ToolContext[Any] = ToolContext(info, self.deps)
-
-            async def perform(_: Envelope) -> Outcome:
-                with outside():
-                    return ToolAttemptOutcome(await tool.call(given, loaded))
-
-            command = ToolAttempt({"tool": name, "arguments": tool.dump(loaded)})
-            local = Executor("tool", _TOOL, perform)
-            outcome = await self._run.effect(branch, key, name, command, local)
-            return expect(outcome, ToolAttemptOutcome).launch
-
-        return attempted()
+        call = ProcessToolCall(self._run, self._services, branch, part, tool)
+        return call.result(arguments)
 
     def session(
         self,
@@ -427,6 +411,3 @@ class TaskGroup:
         """Start work in a branch of its own; await what is returned for its result."""
         task = self._group.start(work)
         return BranchTask(self._group, self._group.branches[-1], task)
-
-
-_TOOL: Final = frozenset({EffectKind.TOOL_ATTEMPT})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -45,7 +45,7 @@ from pylash.runtime.branches import Branch, Group, outside
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import (
@@ -63,6 +63,7 @@ from pylash.turn import (
     CheckpointTaken,
     Delta,
     EnvironmentSynced,
+    Joined,
     Message,
     ModelFailed,
     ModelReplied,
@@ -110,7 +111,7 @@ class TurnDriver:
 
     def __init__(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         session: SessionRecord,
         ask: TurnAsk,
         services: Services,
@@ -169,7 +170,7 @@ class TurnDriver:
             self._hear_what_was_taken()
             self.machine.cancel(await self._why_cancelled())
         except (DurabilityError, StoreError) as error:
-            self.give_up(error)
+            self.run.give_up(error)
         except LashError as error:
             self._answer_partially()
             self.machine.fail(error.message, error.code)
@@ -191,11 +192,6 @@ class TurnDriver:
             case SyncEnvironment() | TakeCheckpoint():
                 heard = self._recorded_words(f"i{self.machine.iteration}.queue")
                 self.machine.messages.extend(heard or ())
-
-    def give_up(self, trouble: LashError) -> NoReturn:
-        """Detach because of a trouble that is not the turn's: it goes on later, or elsewhere."""
-        self.run.close(trouble)
-        raise Detached from trouble
 
     async def _why_cancelled(self) -> str:
         """Return what whoever cancelled the turn said."""
@@ -344,7 +340,7 @@ class TurnDriver:
             try:
                 outcome: Outcome = await perform(asked)
             except (DurabilityError, StoreError) as error:
-                self.give_up(error)
+                self.run.give_up(error)
             return outcome
 
         scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)
@@ -394,7 +390,7 @@ class TurnDriver:
         try:
             request = await self._request(iteration)
         except StoreError as error:
-            self.give_up(error)
+            self.run.give_up(error)
         started = services.monotonic()
         provider = services.catalog.provider(self.environment.model)
         reply = await answered(provider, request, listen)
@@ -413,7 +409,7 @@ class TurnDriver:
         if self.ask.output_schema is not None:
             tools = (*tools, final_tool(self.ask.output_schema))
         return ModelRequest(
-            messages=[*system, *before, *said],
+            messages=Joined(system, before, said),
             tools=tools,
             model=env.model,
             call_number=self.session.calls + iteration - 1,

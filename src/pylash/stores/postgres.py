@@ -65,6 +65,7 @@ _NOW = (
 )
 _WORDS = {
     "{now}": _NOW,
+    "{share_s}": "for share of s",
     "{share}": "for share",
     "{update}": "for update",
     "{update_r}": "for update of r",
@@ -77,6 +78,7 @@ _WORDS = {
     "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
+    "{sqlite_only}": "select 1 --",
 }
 
 

@@ -56,6 +56,7 @@ MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
     "{now}": "pylash_now()",
+    "{share_s}": "",
     "{share}": "",
     "{update}": "",
     "{update_r}": "",
@@ -68,6 +69,7 @@ _WORDS = {
     "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
     "{id}": "integer primary key",
     "{blob}": "blob",
+    "{sqlite_only}": "",
 }
 
 

@@ -57,7 +57,10 @@ from pylash.turn.messages import (
     open_calls,
     parts_of,
 )
-from pylash.turn.outputs import FINAL_RESULT, final_tool
+from pylash.turn.outputs import (
+    FINAL_RESULT,
+    final_tool,
+)
 from pylash.turn.requests import (
     CallRequest,
     Delta,
@@ -66,6 +69,10 @@ from pylash.turn.requests import (
     ModelRequest,
     Provider,
     ToolManifest,
+)
+from pylash.turn.transcripts import (
+    Joined,
+    Transcript,
 )
 
 __all__ = (
@@ -88,6 +95,7 @@ __all__ = (
     "Delta",
     "EnvironmentSynced",
     "EventKind",
+    "Joined",
     "Listen",
     "Message",
     "ModelFailed",
@@ -109,6 +117,7 @@ __all__ = (
     "ToolManifest",
     "ToolMessage",
     "ToolsReturned",
+    "Transcript",
     "TurnAsk",
     "TurnBudget",
     "TurnEnd",

@@ -76,6 +76,7 @@ from pylash.values.process_errors import (
     EffectOutsideBranch,
     ForkInvalid,
     MissingProcessExecutionId,
+    NameTaken,
     NotAProcess,
     NotBlocked,
     ProcessBlocked,
@@ -115,6 +116,7 @@ from pylash.values.texts import (
 )
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
+    CallRefused,
     CursorInvalid,
     InputInvalid,
     ModelInvalid,
@@ -153,6 +155,7 @@ __all__ = (
     "AttachmentResolutionFailed",
     "AwaitEventUnknownOrRevoked",
     "AwaitEventUnsupported",
+    "CallRefused",
     "CursorInvalid",
     "DurabilityError",
     "DurableStoreRequired",
@@ -179,6 +182,7 @@ __all__ = (
     "ModelInvalid",
     "ModelMissing",
     "ModelUnknown",
+    "NameTaken",
     "NotAProcess",
     "NotBlocked",
     "NothingToCancel",
