@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pylash.cli import output
+from pylash.cli.main import cli
 from pylash.stores import Operation
 from pylash.stores.sql import Statement, Steps
 from pylash.values import cells
+from tests.backends import eventually
 from tests.cli import shop
 from tests.cli.conftest import Call, ask, ended, filled, worked
 from tests.stores.test_migrations import next_schema, opened
@@ -26,9 +29,9 @@ def everything(url: str) -> Any:
     """Return every row of a store."""
 
     def rows() -> Steps[Any]:
-        found = []
+        found = {}
         for table in TABLES:
-            found.append((yield Statement(f"select * from pylash_{table} order by 1, 2")).rows)
+            found[table] = (yield Statement(f"select * from pylash_{table} order by 1, 2")).rows
         return found
 
     async def read() -> Any:
@@ -122,8 +125,10 @@ def test_what_is_blocked_says_where_the_replay_differed(
     pylash("signal", "order-7", "address", '"x"')
 
     async def until_blocked(app: Any) -> None:
-        while await app.process_handle("order-7").status() != "blocked":
-            await asyncio.sleep(0.01)
+        async def is_blocked() -> bool:
+            return str(await app.process_handle("order-7").status()) == "blocked"
+
+        await eventually(is_blocked)
 
     worked(place, until_blocked)
     shown = ask(pylash, "show", "order-7")
@@ -250,37 +255,42 @@ def test_the_store_of_an_app_is_named_by_the_app(file: str, pylash: Call) -> Non
 # --- terminals ---
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-@pytest.mark.parametrize("colour", [True, False])
 def test_what_a_terminal_gets_fits_it(
-    file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch, width: int, colour: bool
+    file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(file)
     worked(file, _wide)
     monkeypatch.setattr(output, "on_terminal", lambda: True)
-    monkeypatch.setattr(output, "coloured", lambda: colour)
-    for command in (
-        ("ps",),
-        ("show", "order-7"),
-        ("show", "注文"),
-        ("waits",),
-        ("events", "注文"),
-        ("doctor",),
-    ):
-        shown = pylash(*command, COLUMNS=str(width)).stdout
-        for line in shown.splitlines():
-            assert cells(line) <= width, line
+    looks = ("ps", "show order-7", "show 注文", "show chat-42", "waits", "events 注文", "doctor")
+    for width in (60, 80, 200):
+        for look in looks:
+            shown = pylash(*look.split(), COLUMNS=str(width)).stdout
+            assert [line for line in shown.splitlines() if cells(line) > width] == []
+
+
+def test_colours_are_for_terminals_that_want_them(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked(file, _one_long)
+
+    def listed() -> str:
+        return CliRunner().invoke(cli, ["ps"], color=True).stdout
+
+    assert "\x1b" not in listed()
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    assert "\x1b[32mcompleted" in listed()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in listed()
 
 
 async def _wide(app: Any) -> None:
     await app.start(shop.order.options(id="注文-七番"), item="急須" * 100)
     await app.start(shop.order.options(id="長" * 50), item="急須")
 
-    async def waits() -> bool:
+    async def all_wait() -> bool:
         return len(await app.waits()) == 4
 
-    while not await waits():
-        await asyncio.sleep(0.01)
+    await eventually(all_wait)
 
 
 def test_without_a_terminal_nothing_is_left_out(file: str, pylash: Call) -> None:

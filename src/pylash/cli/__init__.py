@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def main() -> None:
+def command_line() -> None:
     """Run the command line, or say what it needs."""
     try:
         from pylash.cli.main import cli  # noqa: PLC0415 - an extra
@@ -20,4 +20,4 @@ def main() -> None:
     cli()
 
 
-__all__ = ("main",)
+__all__ = ("command_line",)

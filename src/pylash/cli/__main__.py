@@ -1,5 +1,6 @@
 """``python -m pylash.cli`` is the command line, too."""
 
-from pylash.cli import main
+from pylash.cli import command_line
 
-main()
+if __name__ == "__main__":
+    command_line()

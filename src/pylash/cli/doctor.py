@@ -28,20 +28,13 @@ def doctor(asked: Asked) -> int:
     Versions, schema, permissions, secrets, clocks, what a connection pooler breaks, workers, and what is
     blocked. The status is 1 if a check fails; warnings leave it at 0.
     """
-    findings = run(_examined(asked))
+    looking = examined(asked.url, clock=SystemClock(), entropy=system_entropy)
+    findings = [_versions(asked.url), _secret(asked.secret), *run(looking)]
     if asked.as_json:
         say_json([finding._asdict() for finding in findings])
     else:
         _draw(findings)
     return int(any(finding.status == "fail" for finding in findings))
-
-
-async def _examined(asked: Asked) -> list[Finding]:
-    return [
-        _versions(asked.url),
-        _secret(asked.secret),
-        *await examined(asked.url, clock=SystemClock(), entropy=system_entropy),
-    ]
 
 
 def _versions(url: str) -> Finding:

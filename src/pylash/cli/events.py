@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -30,17 +30,28 @@ NET_SECONDS: Final = 0.5
 """How often a log is looked at, hint or no hint."""
 
 
-class Since(click.ParamType[Any]):
+class Start(NamedTuple):
+    """Where to begin: after a number of an event, and not longer ago than microseconds."""
+
+    after: int = 0
+    within: int | None = None
+
+
+class Since(click.ParamType[Start]):
     """A number of an event, or a duration before now."""
 
     name = "since"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a sequence as an int, a duration as microseconds in a text."""
-        if isinstance(value, int) or value.isdigit():
-            return int(value)
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Start:
+        """Return where to begin."""
+        if isinstance(value, Start):
+            return value
+        if value.isdigit():
+            return Start(after=int(value))
         try:
-            return str(micros(value))
+            return Start(within=micros(value))
         except LashError:
             self.fail(
                 f"{value!r} is no number of an event and no duration such as 10m.", param, ctx
@@ -53,12 +64,12 @@ class Since(click.ParamType[Any]):
 @click.option(
     "--since",
     type=Since(),
-    default=0,
+    default=Start(),
     metavar="WHEN",
     help="Only events after a number, such as 12, or in the last while, such as 10m.",
 )
 @shared
-def events(asked: Asked, id: str, follow: bool, since: Any) -> None:  # noqa: A002 - the name in the help
+def events(asked: Asked, id: str, follow: bool, since: Start) -> None:  # noqa: A002 - the name in the help
     """Print the log of a process, and follow it with -f.
 
     Following ends when the process does. With --json every event is one line.
@@ -70,13 +81,12 @@ def events(asked: Asked, id: str, follow: bool, since: Any) -> None:  # noqa: A0
     run(_events(asked, id, follow, since))
 
 
-async def _events(asked: Asked, text: str, follow: bool, since: Any) -> None:
+async def _events(asked: Asked, text: str, follow: bool, since: Start) -> None:
     async with asked.opened() as (_, store):
         process = await _process(store, text)
-        after, earliest = (since, 0) if isinstance(since, int) else (0, int(since))
-        if earliest:
-            earliest = await store.inspection.now() - earliest
-        async for event in _logged(store, process, after, follow):
+        now = await store.inspection.now()
+        earliest = 0 if since.within is None else now - since.within
+        async for event in _logged(store, process, since.after, follow):
             if event.at >= earliest:
                 _say(asked, event)
 

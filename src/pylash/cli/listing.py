@@ -47,9 +47,16 @@ KINDS = {
     "--status",
     type=click.Choice(STATUSES),
     multiple=True,
+    metavar="STATUS",
+    help=f"Only these; may be repeated: {', '.join(STATUSES)}.",
+)
+@click.option(
+    "-k",
+    "--kind",
+    type=click.Choice(tuple(KINDS)),
+    multiple=True,
     help="Only these; may be repeated.",
 )
-@click.option("-k", "--kind", type=click.Choice(tuple(KINDS)), multiple=True, help="Only these.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many."
 )

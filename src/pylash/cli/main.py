@@ -150,6 +150,7 @@ def _quietly() -> int:
 
 
 @click.group(
+    "pylash",
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

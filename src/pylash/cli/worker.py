@@ -14,7 +14,7 @@ import msgspec
 
 from pylash.app import Lash, store_url
 from pylash.cli.asking import loaded, run
-from pylash.cli.options import json_option
+from pylash.cli.options import json_option, store_option
 from pylash.cli.output import say_json
 from pylash.values import AppInvalid
 
@@ -33,11 +33,15 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     show_default=True,
     help="How much to log.",
 )
+@store_option
 @json_option
-def worker(app: str, concurrency: int | None, log_level: str, as_json: bool) -> None:
+def worker(
+    app: str, concurrency: int | None, log_level: str, store: str | None, as_json: bool
+) -> None:
     """Run a worker until it is told to stop.
 
-    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder; its own store is used.
+    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder. Its own store is used unless another is
+    named.
 
     Ctrl-C or SIGTERM drains: nothing new is claimed, and what waits is parked. A second signal ends at once;
     nothing is lost then either. Logs go to stderr.
@@ -47,6 +51,7 @@ def worker(app: str, concurrency: int | None, log_level: str, as_json: bool) -> 
         level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s  %(message)s"
     )
     chosen = _configured(loaded(app), app, concurrency)
+    chosen.url = store or before.get("store") or chosen.url
     run(_work(chosen, as_json or bool(before.get("as_json"))))
 
 

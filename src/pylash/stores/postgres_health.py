@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 import asyncpg
@@ -139,16 +139,17 @@ async def _pooling(one: Any, two: Any, entropy: Entropy) -> Finding:
 
 async def _heard(one: Any, two: Any, channel: str) -> bool:
     heard = asyncio.Event()
-    await one.add_listener(channel, lambda *_: heard.set())
-    try:
-        await two.execute(f"notify {channel}")
+
+    def hear(*_: Any) -> None:
+        heard.set()
+
+    await one.add_listener(channel, hear)
+    await two.execute(f"notify {channel}")
+    with suppress(TimeoutError):
         async with asyncio.timeout(NOTIFY_SECONDS):
             await heard.wait()
-    except TimeoutError:
-        return False
-    finally:
-        await one.reset_listeners() if hasattr(one, "reset_listeners") else None
-    return True
+    await one.remove_listener(channel, hear)
+    return heard.is_set()
 
 
 async def _clock(link: Any, clock: Clock) -> Finding:
