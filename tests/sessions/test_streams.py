@@ -290,7 +290,8 @@ async def test_a_turn_that_runs_elsewhere_is_heard_when_it_has_ended(durable: Ba
     async with shop(durable.url) as worker, Lash(durable.url, worker=None) as client:
         assert worker is not client
         async with client.session("chat").stream("go", turn_id="t1") as stream:
-            assert told(await heard(stream)) == RECORDED_STORY
+            lines = told(await heard(stream))  # a slow turn may also be heard live
+        assert [line for line in lines if "progress" not in line] == RECORDED_STORY
         assert stream.result.text == "It ships today, I think."
 
 
