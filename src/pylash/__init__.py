@@ -93,6 +93,8 @@ if TYPE_CHECKING:
         ModelReply,
         ModelRequest,
         Provider,
+        Summarise,
+        Summary,
         Text,
         ToolCall,
         ToolManifest,
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
         TurnEvent,
         Usage,
         UserMessage,
+        Window,
     )
     from pylash.values import (
         AlreadyResolved,
@@ -369,6 +372,8 @@ __all__ = (
     "StoreUrlInvalid",
     "Subscription",
     "SubscriptionView",
+    "Summarise",
+    "Summary",
     "TaskGroup",
     "Text",
     "Timeout",
@@ -410,6 +415,7 @@ __all__ = (
     "WaitFailed",
     "WaitKey",
     "WaitTimeout",
+    "Window",
     "WorkerConfig",
     "await_options",
     "draw_timeline",

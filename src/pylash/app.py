@@ -54,7 +54,7 @@ from pylash.runtime import (
     system_entropy,
 )
 from pylash.stores import open_store
-from pylash.turn import SessionOptions, TurnBudget
+from pylash.turn import History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AppNotOpen,
     ArgumentsInvalid,
@@ -282,6 +282,7 @@ class Lash(Declarations):
         mode: Literal["standard", "code"] = "standard",
         language: Literal["lashlang", "python"] = "lashlang",
         budget: TurnBudget | None = None,
+        history: History | None = None,
         plugin_options: Mapping[str, Any] | None = None,
     ) -> Session:
         """Return a conversation: a handle, made by the first use. Other options hold from the next turn.
@@ -296,6 +297,7 @@ class Lash(Declarations):
             mode=mode,
             language=language,
             budget=budget,
+            history=checked_history(history),
             plugin_options=plugin_options,
         )
         if self.worker_config is not None:  # else others run it, and know what there is

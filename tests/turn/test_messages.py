@@ -12,6 +12,7 @@ from pylash.turn import (
     AssistantMessage,
     Attachment,
     Message,
+    Summary,
     SystemMessage,
     Text,
     ToolCall,
@@ -26,7 +27,12 @@ from tests.turn.scenario import said
 
 PICTURE = Attachment(media_type="image/png", ref="sha256:1", size=9)
 FULL: tuple[Message, ...] = (
-    UserMessage((Text("What is this?"), PICTURE), source="wake", turn_id="t1"),
+    UserMessage(
+        (Text("What is this?"), PICTURE),
+        source="wake",
+        turn_id="t1",
+        summary=Summary(7, Usage(1, 20, 3), 0.5),
+    ),
     AssistantMessage(
         "A cat.",
         (ToolCall("i1.c0", "look", {"at": [1, None]}, "p1"),),

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 from pylash.durable import (
     WAKE,
@@ -27,6 +28,7 @@ from pylash.durable import (
     signal_type,
 )
 from pylash.runtime.branches import Branch, BranchTask, Group, own_branch
+from pylash.runtime.completions import ProcessCompletion
 from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
@@ -39,7 +41,7 @@ from pylash.runtime.process_steps import (
 from pylash.runtime.process_tools import ProcessToolCall
 from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
-from pylash.turn import SessionOptions, TurnBudget
+from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -103,6 +105,7 @@ class ProcessContext(StepContext[D]):
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None
+        self._completions = count()
 
     @property
     def id(self) -> str:
@@ -267,6 +270,31 @@ class ProcessContext(StepContext[D]):
         call = ProcessToolCall(self._run, self._services, branch, part, tool)
         return call.result(arguments)
 
+    @overload
+    def complete(
+        self, prompt: Input, *, output: type[T], model: str | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def complete(
+        self, prompt: Input, *, output: None = None, model: str | None = None
+    ) -> Coroutine[Any, Any, str]: ...
+    def complete(
+        self, prompt: Input, *, output: Any = None, model: str | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask a model outside any conversation: return its text, or its answer as ``output``.
+
+        Without a name it is the model that the process was started with. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits.
+
+        >>> verdict = await ctx.complete(f"Is this spam? {mail}", output=Verdict)
+        """
+        branch = own_branch(self._run, "complete")
+        part = branch.take("complete")
+        asking = ProcessCompletion(
+            self._run, self._services, branch, part, self._completions, model
+        )
+        return asking.answer(prompt, output)
+
     def session(
         self,
         id: str,  # noqa: A002 - the public name
@@ -275,6 +303,7 @@ class ProcessContext(StepContext[D]):
         instructions: str | None = None,
         tools: Sequence[str] | None = None,
         budget: TurnBudget | None = None,
+        history: History | None = None,
     ) -> ProcessSession:
         """Return a conversation whose turns are effects of this process.
 
@@ -283,7 +312,13 @@ class ProcessContext(StepContext[D]):
         from pylash.runtime.process_sessions import ProcessSession  # noqa: PLC0415 - it needs us
 
         names = None if tools is None else tuple(tools)
-        options = SessionOptions(model=model, instructions=instructions, tools=names, budget=budget)
+        options = SessionOptions(
+            model=model,
+            instructions=instructions,
+            tools=names,
+            budget=budget,
+            history=checked_history(history),
+        )
         return ProcessSession(id, options, self)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
@@ -383,8 +418,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return a process command as an effect of this run; its key is taken now."""
         branch = own_branch(self._run, method)
-        name, count = part or branch.take(command.effect_id)
-        numbered = command.effect_id if count == 1 else f"{command.effect_id}#{count}"
+        name, number = part or branch.take(command.effect_id)
+        numbered = command.effect_id if number == 1 else f"{command.effect_id}#{number}"
         key = process_key(branch.name or "root", numbered)
         local = process_executor(self._services.registry_work(self._run, key), timeout)
         plain = decode(write(command))

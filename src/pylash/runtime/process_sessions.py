@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pylash.durable import AwaitTurn, SubmitTurn, checked_session
 from pylash.runtime.process_steps import digest
-from pylash.runtime.sessions import Input, TurnResult
+from pylash.runtime.sessions import TurnResult
 from pylash.runtime.signatures import Shape
-from pylash.turn import Attachment, SessionOptions, TurnAsk, parts_of
+from pylash.turn import Attachment, Input, SessionOptions, TurnAsk, parts_of
 from pylash.values import ArgumentsInvalid, decode, write
 
 if TYPE_CHECKING:

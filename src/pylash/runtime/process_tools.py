@@ -27,6 +27,7 @@ from pylash.durable import (
     expect,
 )
 from pylash.runtime.branches import Branch, outside
+from pylash.runtime.completions import Completions, captured_model
 from pylash.runtime.executors import Executor, await_options
 from pylash.runtime.process_steps import Tries, attempt_key, digest, mark_final
 from pylash.runtime.runs import LiveRun
@@ -101,7 +102,12 @@ class ProcessToolCall(msgspec.Struct, frozen=True):
         # The run is a part of it: a process that goes on with a fresh journal has the same keys again.
         unique = digest(self.run.id, str(self.run.fence.run), ready.call.id).hex()[:32]
         info = CallInfo("", self.run.id, ready.call.id, attempt, unique)
-        ctx: ToolContext[Any] = ToolContext(info, services.deps, check=services.check_trigger)
+        completions = Completions(
+            services, partial(captured_model, services, self.run), self.run.id
+        )
+        ctx: ToolContext[Any] = ToolContext(
+            info, services.deps, check=services.check_trigger, complete=completions.answer
+        )
         try:
             value = await tool.call(ctx, ready.arguments)
         except Exception as error:

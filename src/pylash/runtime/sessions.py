@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
@@ -30,9 +29,10 @@ from pylash.runtime.recorded_events import Heard, recorded_events
 from pylash.runtime.relays import received
 from pylash.runtime.signatures import Shape
 from pylash.runtime.timeline import Effect, effects_from
+from pylash.runtime.turn_messages import referenced
 from pylash.turn import (
     MESSAGES,
-    Attachment,
+    Input,
     Message,
     Part,
     SessionOptions,
@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from pylash.runtime.worker import Worker
 
 T = TypeVar("T")
-
-Input = str | Part | Sequence[str | Part]
-"""What a turn may be asked: a text, or parts."""
 
 
 class TurnResult(Generic[T]):
@@ -280,16 +277,10 @@ class Session:
 
     async def _stored(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """Store the bytes of attachments, and keep references to them."""
-        stored: list[Part] = []
-        for part in parts:
-            if isinstance(part, Attachment) and part.ref is None:
-                ref = hashlib.sha256(part.data).hexdigest()
-                await self._services.store.attachments.put(ref, part.data)
-                part = Attachment(  # noqa: PLW2901 - the same part, by reference
-                    media_type=part.media_type, name=part.name, ref=ref, size=len(part.data)
-                )
-            stored.append(part)
-        return tuple(stored)
+        stored, bodies = referenced(parts)
+        for ref, body in bodies.items():
+            await self._services.store.attachments.put(ref, body)
+        return stored
 
     async def submit(self, new: NewTurn) -> None:
         """Make a question a durable row; a worker answers it."""

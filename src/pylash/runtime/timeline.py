@@ -223,10 +223,11 @@ def _mark(at: int, text: str, size: int, axis: _Axis, colour: bool) -> str:
 
 def _ticks(size: int, axis: _Axis) -> str:
     total = shown_duration((axis.moments[-1] - axis.moments[0]) / SECOND)
-    line = list(f"0{'':{axis.room - 1}}")
+    line = ["0", *" " * (axis.room - len(total) - 2)]
     for first, last in axis.folded:
-        line[min(axis.room - 1, int((axis.column(first) + axis.column(last)) / 2))] = "≈"
-    return f"{'':{size}} {''.join(line)[: axis.room - len(total) - 1]} {total}"
+        middle = int((axis.column(first) + axis.column(last)) / 2)
+        line[max(1, min(len(line) - 1, middle))] = "≈"
+    return f"{'':{size}} {''.join(line)} {total}"
 
 
 def _painted(text: str, what: str, colour: bool) -> str:

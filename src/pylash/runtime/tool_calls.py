@@ -45,7 +45,7 @@ from pylash.runtime.tool_results import (
 )
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
-from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent
+from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent, Usage
 from pylash.values import (
     AttachmentResolutionFailed,
     CallRefused,
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 _ATTEMPT: Final = frozenset({EffectKind.TOOL_ATTEMPT})
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+_USED: Final = "model_usage"
+"""Where a failed attempt keeps what models used for it, and for those before."""
 
 _log = logging.getLogger("pylash")
 
@@ -84,7 +87,7 @@ class ToolCalls:
         except (DurabilityError, StoreError) as error:
             self._turn.run.give_up(error)
         except LashError as error:
-            message = self._error(call, error.message)
+            message = replace(self._error(call, error.message), usage=_used(error))
         feed.say(completed(message))
         return message
 
@@ -165,7 +168,16 @@ class ToolCalls:
     # --- attempts ---
 
     async def _attempted(self, ready: Ready, position: int) -> ToolMessage:
-        turn, call = self._turn, ready.call
+        turn, call, used = self._turn, ready.call, Usage()
+
+        async def one(number: int) -> tuple[int, ToolAttemptOutcome]:
+            nonlocal used
+            try:
+                return await self._attempt(ready, position, number, used)
+            except LashError as error:
+                used = _used(error)
+                raise
+
         tries = Tries(
             turn.run,
             own_branch(turn.run, "tool"),
@@ -173,7 +185,7 @@ class ToolCalls:
             ready.tool.retry,
             lambda number: f"{call.id}.delay.{number}",
         )
-        attempt, outcome = await tries.first_success(partial(self._attempt, ready, position))
+        attempt, outcome = await tries.first_success(one)
         key = f"{call.id}.attempt.{attempt}"
         turn.writer.landed(key)
         await turn.emit_triggers(key, outcome.triggers)
@@ -190,14 +202,14 @@ class ToolCalls:
         return message
 
     async def _attempt(
-        self, ready: Ready, position: int, attempt: int
+        self, ready: Ready, position: int, attempt: int, before: Usage
     ) -> tuple[int, ToolAttemptOutcome]:
         tool, call = ready.tool, ready.call
         key = f"attempt.{attempt}"
 
         async def perform(_: Envelope) -> Outcome:
             with outside():
-                return await self._performed(f"{call.id}.{key}", ready, position, attempt)
+                return await self._performed(f"{call.id}.{key}", ready, position, attempt, before)
 
         asked = {"tool": tool.name, "arguments": ready.given, "call_id": call.id}
         most = 1 if tool.retry is None else tool.retry.max
@@ -206,7 +218,10 @@ class ToolCalls:
         outcome = await self._effect(call, key, tool.name, command, local)
         return attempt, expect(outcome, ToolAttemptOutcome)
 
-    async def _performed(self, key: str, ready: Ready, position: int, attempt: int) -> Outcome:
+    async def _performed(
+        self, key: str, ready: Ready, position: int, attempt: int, before: Usage
+    ) -> Outcome:
+        """Call the tool. ``before``: what models used for the attempts that failed."""
         turn, tool, call = self._turn, ready.tool, ready.call
         loop = asyncio.get_running_loop()
 
@@ -219,8 +234,9 @@ class ToolCalls:
         info = CallInfo(
             turn.session.id, turn.turn_id, call.id, attempt, digest(turn.run.id, call.id).hex()[:32]
         )
+        completions = turn.completions()
         ctx: ToolContext[Any] = ToolContext(
-            info, turn.services.deps, told, turn.services.check_trigger
+            info, turn.services.deps, told, turn.services.check_trigger, completions.answer
         )
         started = turn.services.monotonic()
         lanes = LANES.set(LANES.get() | {turn.session.id})
@@ -230,6 +246,9 @@ class ToolCalls:
             _log.warning("tool %s failed", tool.name, exc_info=error)
             told_error = error if isinstance(error, LashError) else ToolFailed(error)
             mark_final(told_error, error, tool.retry)
+            if (used := before + completions.used) != Usage():
+                data = told_error.data if isinstance(told_error.data, dict) else {}
+                told_error.data = {**data, _USED: msgspec.to_builtins(used)}
             raise told_error from error
         finally:
             LANES.reset(lanes)
@@ -237,6 +256,7 @@ class ToolCalls:
             return ToolAttemptOutcome({"deadline": value.deadline})
         took = turn.services.monotonic() - started
         message = self._message(call, value, took, ctx.attached)
+        message = replace(message, usage=before + completions.used)
         place = turn.writer.prepare(key, position, message, ctx.attached)
         return ToolAttemptOutcome({"place": place}, msgspec.to_builtins(ctx.emitted))
 
@@ -264,3 +284,9 @@ class ToolCalls:
             seconds=round(took, 3),
             provider_id=call.provider_id,
         )
+
+
+def _used(error: LashError) -> Usage:
+    """Return what models used for a call that failed."""
+    used = error.data.get(_USED) if isinstance(error.data, dict) else None
+    return Usage() if used is None else msgspec.convert(used, Usage)

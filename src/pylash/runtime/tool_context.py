@@ -1,6 +1,6 @@
 """What a tool can do while it runs.
 
-Rule 1. A context does no I/O: it collects what the driver then stores and sends.
+Rule 1. A context does no I/O but for completions: it collects what the driver then stores and sends.
 Rule 2. It may be used from a thread: plain functions run in one, so listeners are called there.
 Rule 3. Telling progress never fails a tool.
 """
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from pylash.turn import Attachment
-from pylash.values import ArgumentsInvalid, Duration, micros
+from pylash.turn import Attachment, Input
+from pylash.values import ArgumentsInvalid, Duration, ModelMissing, micros
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 _log = logging.getLogger("pylash")
 
@@ -53,6 +54,13 @@ Progress = Callable[[str, float | None], None]
 Check = Callable[[str, Any], Any]
 """Takes the name of a trigger and a payload; returns that as plain JSON, or refuses it."""
 
+Complete = Callable[[Input, Any, str | None], Awaitable[Any]]
+"""Asks a model: takes the question, what the answer shall be, and the model's name."""
+
+
+async def _no_model(given: Input, output: Any, model: str | None) -> Any:  # noqa: ARG001 - nobody is asked
+    raise ModelMissing
+
 
 class ToolContext(Generic[D]):
     """What a tool can do: a parameter annotated with it is given by us and hidden from the model.
@@ -69,6 +77,7 @@ class ToolContext(Generic[D]):
         deps: D,
         listen: Progress = lambda *_: None,
         check: Check = lambda _, payload: payload,
+        complete: Complete = _no_model,
     ) -> None:
         self.call = call
         self.deps = deps
@@ -76,6 +85,7 @@ class ToolContext(Generic[D]):
         self.emitted: list[Emitted] = []
         self._listen = listen
         self._check = check
+        self._complete = complete
 
     @property
     def session_id(self) -> str:
@@ -118,6 +128,23 @@ class ToolContext(Generic[D]):
             self._listen(str(text), done)
         except Exception:  # noqa: BLE001 - the listener is somebody else's, and best effort
             _log.debug("a listener of tool progress failed", exc_info=True)
+
+    @overload
+    async def complete(self, prompt: Input, *, output: type[T], model: str | None = None) -> T: ...
+    @overload
+    async def complete(
+        self, prompt: Input, *, output: None = None, model: str | None = None
+    ) -> str: ...
+    async def complete(self, prompt: Input, *, output: Any = None, model: str | None = None) -> Any:
+        """Ask a model outside the conversation: return its text, or its answer as ``output``.
+
+        It belongs to this attempt: it is asked again if the attempt is repeated, and what it uses counts
+        for the turn. A plain function, which cannot await, may return it. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits. Cancellation: safe, nothing is recorded.
+
+        >>> short = await ctx.complete(f"In one sentence: {page}", model="fast")
+        """
+        return await self._complete(prompt, output, model)
 
     def attach(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,8 +16,10 @@ from pylash.turn import (
     Attachment,
     Listen,
     Message,
+    ModelFailed,
     ModelReply,
     ModelRequest,
+    Part,
     Provider,
     Text,
     ToolCall,
@@ -50,6 +54,21 @@ def broken_off(call: ToolCall, *, ran: bool) -> ToolMessage:
     return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
 
 
+def referenced(parts: Sequence[Part]) -> tuple[tuple[Part, ...], dict[str, bytes]]:
+    """Return parts with references in place of bytes, and the bytes by reference."""
+    bodies: dict[str, bytes] = {}
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, Attachment) and part.ref is None:
+            ref = hashlib.sha256(part.data).hexdigest()
+            bodies[ref] = part.data
+            part = Attachment(  # noqa: PLW2901 - the same part, by reference
+                media_type=part.media_type, name=part.name, ref=ref, size=len(part.data)
+            )
+        found.append(part)
+    return tuple(found), bodies
+
+
 async def with_bytes(message: Message, attachments: Attachments) -> Message:
     """Put the bytes of attachments in, right before they are sent."""
     if not has_attachments(message) or not isinstance(message, UserMessage):
@@ -82,6 +101,12 @@ def reply_message(
         None if reply.model == asked else reply.model,
         round(took, 3) or 0.0,
     )
+
+
+def model_failed(error: LashError) -> ModelFailed:
+    """Return a failed model call as the machine hears of it."""
+    retryable = isinstance(error.data, dict) and bool(error.data.get("retryable"))
+    return ModelFailed(error.message, error.code, retryable)
 
 
 async def answered(provider: Provider, request: ModelRequest, listen: Listen) -> ModelReply:

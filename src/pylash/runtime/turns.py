@@ -24,8 +24,6 @@ from pylash.durable import (
     EffectKind,
     Envelope,
     JournalEntry,
-    LlmCall,
-    LlmCallOutcome,
     Outcome,
     Queued,
     RuntimeScope,
@@ -42,38 +40,31 @@ from pylash.durable import (
     expect,
 )
 from pylash.runtime.branches import Branch, Group, outside
+from pylash.runtime.completions import Completions
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
+from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
 from pylash.runtime.runs import LiveRun
+from pylash.runtime.summaries import Summaries
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import (
-    answered,
     llm_key,
     queued_message,
-    reply_message,
-    with_bytes,
 )
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.turn import (
     ENVIRONMENTS,
-    AssistantMessage,
     CallModel,
     CheckpointTaken,
-    Delta,
     EnvironmentSynced,
-    Joined,
     Message,
-    ModelFailed,
-    ModelReplied,
-    ModelRequest,
     Pause,
     Paused,
     RunTools,
     SessionOptions,
     SyncEnvironment,
-    SystemMessage,
     TakeCheckpoint,
     Text,
     ToolCall,
@@ -84,7 +75,8 @@ from pylash.turn import (
     TurnEvent,
     TurnMachine,
     UserMessage,
-    final_tool,
+    remaining,
+    spent,
 )
 from pylash.values import (
     DurabilityError,
@@ -125,11 +117,13 @@ class TurnDriver:
         self.feed = services.feeds.open(run.id)
         self.turn_id = run.scope.id
         self.environment = TurnEnvironment()
-        self._branch: Branch = run.root
-        self._history: Sequence[Message] = ()
+        self.branch: Branch = run.root
+        self.history: Sequence[Message] = ()
         self._partial: tuple[ToolMessage, ...] = ()
         self._places: dict[str, list[int]] = {}
         self._built: Sequence[SessionPlugin] = ()
+        self._models = ModelCalls(self)
+        self.summaries = Summaries(self)
         self.tools: dict[str, Tool[..., Any]] = {}
         opening = [UserMessage(ask.parts, turn_id=self.turn_id)] if ask.parts else []
         self.machine = TurnMachine(
@@ -160,7 +154,7 @@ class TurnDriver:
         self.feed.say(TurnEvent("turn_started", self.turn_id))
         try:
             self._assemble()
-            self._history = await self.services.histories.messages(self.session)
+            self.history = await self.services.histories.messages(self.session)
             while self.machine.poll_effect() is not None:
                 await self._step()
         except asyncio.CancelledError:
@@ -174,7 +168,7 @@ class TurnDriver:
         except LashError as error:
             self._answer_partially()
             self.machine.fail(error.message, error.code)
-        self._note()
+        self.note()
         self._tell_results()
         return self.machine
 
@@ -212,19 +206,19 @@ class TurnDriver:
             case TakeCheckpoint(iteration=iteration):
                 answer = CheckpointTaken(await self._checkpoint(iteration))
             case CallModel(iteration=iteration, attempt=attempt):
-                answer = await self._call_model(iteration, attempt)
+                answer = await self._models.call(iteration, attempt)
             case RunTools(iteration=iteration, calls=calls):
                 answer = ToolsReturned(await self._run_tools(iteration, calls))
             case Pause(iteration=iteration, attempt=attempt, milliseconds=pause):
                 key = f"{llm_key(iteration, attempt)}.pause"
                 command = Sleep(pause, retry=True)
-                await self.run.effect(self._branch, key, "model again", command, sleep_executor())
+                await self.run.effect(self.branch, key, "model again", command, sleep_executor())
                 answer = Paused()
             case None:
                 return
         self.machine.handle_response(answer)
 
-    def _note(self) -> None:
+    def note(self) -> None:
         """Have what the machine said by itself written with whatever is written next."""
         self.writer.note(enumerate(self.machine.messages))
 
@@ -247,7 +241,7 @@ class TurnDriver:
 
         local = Executor("turn", _SYNC, perform, record=self.writer.hold)
         command = SyncExecutionEnvironment()
-        outcome = await self.run.effect(self._branch, "env", "environment", command, local)
+        outcome = await self.run.effect(self.branch, "env", "environment", command, local)
         ref = expect(outcome, SyncExecutionEnvironmentOutcome).result["env"]
         if self.environment.ref != ref:
             body = await self.services.store.envs.get(ref)
@@ -264,6 +258,7 @@ class TurnDriver:
             nonlocal found
             words = await self._words(iteration)
             found = (*words, *await self._asides(iteration))
+            found = (*found, *await self.summaries.made(iteration, found))
             return CheckpointOutcome({"messages": len(found)})
 
         await self._composite(
@@ -329,7 +324,7 @@ class TurnDriver:
             return DurableStepOutcome(said)
 
         local = Executor("step", _STEP, perform)
-        outcome = await self.run.effect(self._branch, key, "plugins", DurableStep("plugins"), local)
+        outcome = await self.run.effect(self.branch, key, "plugins", DurableStep("plugins"), local)
         said = expect(outcome, DurableStepOutcome).value
         return [UserMessage((Text(text),), source="plugin") for text in said]
 
@@ -346,77 +341,6 @@ class TurnDriver:
         scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)
         asked = envelope(command, scope=scope, effect_id=key, replay_key=key, label=key)
         return await self.run.controller.execute(asked, Executor("turn", kinds, guarded))
-
-    # --- the model ---
-
-    async def _call_model(self, iteration: int, attempt: int) -> ModelReplied | ModelFailed:
-        key = llm_key(iteration, attempt)
-        index = len(self.machine.messages)
-        self._note()
-
-        async def perform(_: Envelope) -> Outcome:
-            with outside():
-                message = await self._asked(iteration, attempt)
-            ends = not message.calls and self.ask.output_schema is None
-            local.record = self.writer.hold if ends else self.writer.record
-            return LlmCallOutcome({"place": self.writer.prepare(key, index, message)})
-
-        local = Executor("turn", _LLM, perform, record=self.writer.record)
-        # Everything before a place, in the recorded environment: that is the whole request.
-        request = LlmCall({"upto": self.writer.base + index - 1})
-        try:
-            outcome = await self.run.effect(self._branch, key, "model", request, local)
-        except LashError as error:
-            retryable = isinstance(error.data, dict) and bool(error.data.get("retryable"))
-            return ModelFailed(error.message, error.code, retryable)
-        self.writer.landed(key)
-        place = expect(outcome, LlmCallOutcome).result["place"]
-        message = self.writer.read(place)
-        assert isinstance(message, AssistantMessage)
-        said = llm_key(iteration, 1)  # for those who listen every attempt is the same reply
-        self.feed.replay_reply(said, message.text)
-        self.feed.say(TurnEvent("usage", said, usage=message.usage))
-        return ModelReplied(message)
-
-    async def _asked(self, iteration: int, attempt: int) -> AssistantMessage:
-        """Ask the model, and tell who listens what it says."""
-        feed, services, key = self.feed, self.services, llm_key(iteration, 1)
-        feed.begin_reply(key, attempt)
-
-        def listen(delta: Delta) -> None:
-            kind: Any = "text_delta" if delta.kind == "text" else "reasoning_delta"
-            feed.say(TurnEvent(kind, key, text=delta.text))
-
-        try:
-            request = await self._request(iteration)
-        except StoreError as error:
-            self.run.give_up(error)
-        started = services.monotonic()
-        provider = services.catalog.provider(self.environment.model)
-        reply = await answered(provider, request, listen)
-        took = services.monotonic() - started
-        return reply_message(reply, iteration, took, self.environment.model)
-
-    async def _request(self, iteration: int) -> ModelRequest:
-        env = self.environment
-        system = [SystemMessage(part) for part in env.prompt]
-        stored = self.services.store.attachments
-        said = [await with_bytes(message, stored) for message in self.machine.messages]
-        before = self._history
-        if self.services.histories.has_attachments(self.session):
-            before = [await with_bytes(message, stored) for message in before]
-        tools = env.tools
-        if self.ask.output_schema is not None:
-            tools = (*tools, final_tool(self.ask.output_schema))
-        return ModelRequest(
-            messages=Joined(system, before, said),
-            tools=tools,
-            model=env.model,
-            call_number=self.session.calls + iteration - 1,
-            output_schema=self.ask.output_schema,
-            session_id=self.session.id,
-            turn_id=self.turn_id,
-        )
 
     # --- tools ---
 
@@ -447,7 +371,7 @@ class TurnDriver:
 
         serial = [number for number, call in enumerate(calls) if self._is_serial(call)]
         alone = [[number] for number in range(len(calls)) if number not in serial]
-        group = Group(self.run, self._branch, (f"i{iteration}", 1))
+        group = Group(self.run, self.branch, (f"i{iteration}", 1))
         for numbers in (*alone, serial):
             if numbers:
                 group.start(several(numbers))
@@ -463,6 +387,14 @@ class TurnDriver:
         return tool is not None and tool.scheduling == "serial"
 
     # --- what calls need ---
+
+    def completions(self) -> Completions:
+        """Return what a tool asks models with, under what is left of the budget."""
+        left = remaining(self.machine.budget, spent(self.machine.messages))
+        return Completions(self.services, self._default_model, self.turn_id, left)
+
+    async def _default_model(self) -> str | None:
+        return self.environment.model
 
     def wait_key(self, wait: WaitIdentity) -> str:
         """Return the signed key of a wait of this turn."""

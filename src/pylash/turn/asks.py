@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from pylash.turn.budgets import TurnBudget
+from pylash.turn.histories import History
 from pylash.turn.messages import Part
 from pylash.turn.requests import ToolManifest
 from pylash.values import write
@@ -23,6 +24,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     mode: Literal["standard", "code"] = "standard"
     language: Literal["lashlang", "python"] = "lashlang"
     budget: TurnBudget | None = None
+    history: History | None = None
     plugin_options: Any = None
 
 

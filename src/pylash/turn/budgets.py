@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from pylash.turn.messages import AssistantMessage, Message, ToolMessage, Usage
+from pylash.turn.messages import AssistantMessage, Message, Summary, ToolMessage, Usage, UserMessage
 
 
 class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,11 +29,17 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def spent(messages: list[Message]) -> Spent:
-    """Return what the messages of a turn used; a reply is one iteration, a subagent's request too."""
+    """Return what the messages of a turn used.
+
+    A reply is one iteration, and so is a request of a subagent or a tool; a summary is none.
+    """
     replies = [m for m in messages if isinstance(m, AssistantMessage) and m.source == "model"]
     results = [m for m in messages if isinstance(m, ToolMessage)]
-    used = [*map(_reply_usage, replies), *(m.usage for m in results)]
-    seconds = sum(m.seconds for m in replies) + sum(m.seconds for m in results)
+    heard = (m for m in messages if isinstance(m, UserMessage))
+    summaries = [m.summary for m in heard if m.summary is not None]
+    made: list[ToolMessage | Summary] = [*results, *summaries]
+    used = [*map(_reply_usage, replies), *(one.usage for one in made)]
+    seconds = sum(m.seconds for m in replies) + sum(one.seconds for one in made)
     iterations = len(replies) + sum(m.usage.requests for m in results)
     return Spent(iterations, sum(used, Usage()), seconds)
 

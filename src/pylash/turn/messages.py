@@ -7,6 +7,7 @@ Rule 3. Whatever a turn decides by must be in its messages, so that a replay dec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, assert_never
 
 import msgspec
@@ -79,6 +80,14 @@ class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system")
     text: str
 
 
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That a message stands for the first messages of its session, and what it took to make it."""
+
+    covers: int
+    usage: Usage = Usage()
+    seconds: float = 0.0
+
+
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
     """What a person, a process (``wake``), a plugin or the runtime says to the model."""
 
@@ -86,6 +95,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omi
     parts: tuple[Part, ...]
     source: Literal["user", "wake", "plugin", "runtime"] = "user"
     turn_id: str | None = None
+    summary: Summary | None = None
 
     @property
     def text(self) -> str:
@@ -128,6 +138,10 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 """Reads a stored message."""
+
+
+Input = str | Part | Sequence[str | Part]
+"""What may be asked: a text, or parts."""
 
 
 def parts_of(given: Any) -> tuple[Part, ...]:

@@ -1,0 +1,119 @@
+"""The model calls of a turn: what is sent, and what came of it as a message.
+
+Rule 1. A call is one effect, recorded with its message. Of a request only its extent is recorded: it is
+        everything before a place, in the recorded environment.
+Rule 2. Attachments are put in right before a request is sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pylash.durable import EffectKind, Envelope, LlmCall, LlmCallOutcome, Outcome, expect
+from pylash.runtime.branches import outside
+from pylash.runtime.executors import Executor
+from pylash.runtime.histories import has_attachments
+from pylash.runtime.turn_messages import (
+    answered,
+    llm_key,
+    model_failed,
+    reply_message,
+    with_bytes,
+)
+from pylash.turn import (
+    AssistantMessage,
+    Delta,
+    Extent,
+    Joined,
+    ModelFailed,
+    ModelReplied,
+    ModelRequest,
+    SystemMessage,
+    TurnEvent,
+    final_tool,
+)
+from pylash.values import LashError, StoreError
+
+if TYPE_CHECKING:
+    from pylash.runtime.turns import TurnDriver
+
+_LLM: Final = frozenset({EffectKind.LLM_CALL})
+
+
+class ModelCalls:
+    """Asks the model of one turn."""
+
+    def __init__(self, turn: TurnDriver) -> None:
+        self._turn = turn
+
+    async def call(self, iteration: int, attempt: int) -> ModelReplied | ModelFailed:
+        """Return what the model answered, now or when it was recorded."""
+        turn = self._turn
+        key, index = llm_key(iteration, attempt), len(turn.machine.messages)
+        turn.note()
+
+        async def perform(_: Envelope) -> Outcome:
+            with outside():
+                sent = turn.summaries.extent()
+                message = await self._asked(iteration, attempt, sent)
+            ends = not message.calls and turn.ask.output_schema is None
+            local.record = turn.writer.hold if ends else turn.writer.record
+            place = turn.writer.prepare(key, index, message)
+            left_out = {"left_out": sent.start} if sent.start else {}
+            return LlmCallOutcome({"place": place, **left_out})
+
+        local = Executor("turn", _LLM, perform, record=turn.writer.record)
+        request = LlmCall({"upto": turn.writer.base + index - 1})
+        try:
+            outcome = await turn.run.effect(turn.branch, key, "model", request, local)
+        except LashError as error:
+            return model_failed(error)
+        turn.writer.landed(key)
+        place = expect(outcome, LlmCallOutcome).result["place"]
+        message = turn.writer.read(place)
+        assert isinstance(message, AssistantMessage)
+        said = llm_key(iteration, 1)  # for those who listen every attempt is the same reply
+        turn.feed.replay_reply(said, message.text)
+        turn.feed.say(TurnEvent("usage", said, usage=message.usage))
+        return ModelReplied(message)
+
+    async def _asked(self, iteration: int, attempt: int, sent: Extent) -> AssistantMessage:
+        """Ask the model, and tell who listens what it says."""
+        turn, key = self._turn, llm_key(iteration, 1)
+        turn.feed.begin_reply(key, attempt)
+
+        def listen(delta: Delta) -> None:
+            kind: Any = "text_delta" if delta.kind == "text" else "reasoning_delta"
+            turn.feed.say(TurnEvent(kind, key, text=delta.text))
+
+        try:
+            request = await self._request(iteration, sent)
+        except StoreError as error:
+            turn.run.give_up(error)
+        started = turn.services.monotonic()
+        provider = turn.services.catalog.provider(turn.environment.model)
+        reply = await answered(provider, request, listen)
+        took = turn.services.monotonic() - started
+        return reply_message(reply, iteration, took, turn.environment.model)
+
+    async def _request(self, iteration: int, sent: Extent) -> ModelRequest:
+        turn, env = self._turn, self._turn.environment
+        system = [SystemMessage(part) for part in env.prompt]
+        stored = turn.services.store.attachments
+        messages = sent.of(turn.history, turn.machine.messages)
+        if turn.services.histories.has_attachments(turn.session) or any(
+            map(has_attachments, turn.machine.messages)
+        ):
+            messages = [await with_bytes(message, stored) for message in messages]
+        tools = env.tools
+        if turn.ask.output_schema is not None:
+            tools = (*tools, final_tool(turn.ask.output_schema))
+        return ModelRequest(
+            messages=Joined(system, messages),
+            tools=tools,
+            model=env.model,
+            call_number=turn.session.calls + iteration - 1,
+            output_schema=turn.ask.output_schema,
+            session_id=turn.session.id,
+            turn_id=turn.turn_id,
+        )
