@@ -38,6 +38,7 @@ SECTIONS: Final = {
         "retry": ("control", "Let something that is blocked go on."),
     },
     "Run": {
+        "chat": ("chat", "Talk to an agent."),
         "worker": ("worker", "Run a worker until it is told to stop."),
     },
     "Keep house": {

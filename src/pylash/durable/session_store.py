@@ -118,6 +118,10 @@ class Sessions(Protocol):
         """Make a session that begins with another one's nodes, up to a place."""
         ...
 
+    def current(self, session_id: str) -> Awaitable[TurnRecord | None]:
+        """Return the turn that has the session's lane: it runs, waits, is blocked, or is next."""
+        ...
+
     def turns(self, session_id: str) -> Awaitable[list[TurnRecord]]:
         """Return the turns of a session, the oldest first."""
         ...

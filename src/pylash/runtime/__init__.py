@@ -37,6 +37,7 @@ from pylash.runtime.executors import (
     turn_executor,
 )
 from pylash.runtime.feeds import (
+    Feed,
     Feeds,
 )
 from pylash.runtime.forks import (
@@ -167,6 +168,7 @@ __all__ = (
     "Emitted",
     "Environment",
     "Executor",
+    "Feed",
     "Feeds",
     "Histories",
     "InlineHost",

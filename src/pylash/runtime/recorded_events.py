@@ -13,35 +13,65 @@ class Heard:
     def __init__(self) -> None:
         self._once: set[tuple[str, str]] = set()
         self._texts: dict[str, str] = {}
+        self._again: dict[str, str] = {}
+        """Of replies that are told from their start again: how far."""
 
-    def is_new(self, event: TurnEvent) -> bool:
-        """Take note of an event; return whether it was not heard yet."""
-        if event.type == "text_delta":
-            self._texts[event.correlation_id] = (
-                self._texts.get(event.correlation_id, "") + event.text
-            )
-            return True
-        if event.type == "text_reset":
-            self._texts[event.correlation_id] = ""
-            return True
-        if event.type in ("reasoning_delta", "tool_progress"):
-            return True
-        known = (event.type, event.correlation_id)
-        if known in self._once:
-            return False
-        self._once.add(known)
-        return True
+    def begin_again(self) -> None:
+        """Hear from now on from somebody who tells the turn from its start, or from an earlier place."""
+        self._again = {
+            reply: "" for reply, text in self._texts.items() if text and not self._is_over(reply)
+        }
+
+    def new_of(self, event: TurnEvent) -> list[TurnEvent]:
+        """Take note of an event; return what of it was not heard yet."""
+        reply = event.correlation_id
+        match event.type:
+            case "text_delta" | "text_reset" | "reasoning_delta" if self._is_over(reply):
+                return []  # a reply that was heard to its end, told by whoever goes on with the turn
+            case "text_delta":
+                return self._new_text(reply, event)
+            case "text_reset":
+                self._again.pop(reply, None)
+                self._texts[reply] = ""
+                return [event]
+            case "reasoning_delta" | "tool_progress":
+                return [event]
+            case _:
+                known = (event.type, reply)
+                if known in self._once:
+                    return []
+                self._once.add(known)
+                shorter = self._again.pop(reply, None) if event.type == "usage" else None
+                return [*self.left_of(_text(reply, shorter)), event] if shorter else [event]
 
     def left_of(self, event: TurnEvent) -> list[TurnEvent]:
         """Return what is left to say of a recorded event."""
         if event.type != "text_delta":
-            return [event] if self.is_new(event) else []
+            return self.new_of(event)
         heard = self._texts.get(event.correlation_id, "")
         if heard == event.text:
             return []
+        self._texts[event.correlation_id] = event.text
         if event.text.startswith(heard):
-            return [TurnEvent("text_delta", event.correlation_id, text=event.text[len(heard) :])]
+            return [_text(event.correlation_id, event.text[len(heard) :])]
         return [TurnEvent("text_reset", event.correlation_id), event]
+
+    def _new_text(self, reply: str, event: TurnEvent) -> list[TurnEvent]:
+        heard = self._texts.get(reply, "")
+        if reply not in self._again:
+            self._texts[reply] = heard + event.text
+            return [event]
+        self._again[reply] += event.text
+        if heard.startswith(self._again[reply]):
+            return []
+        return self.left_of(_text(reply, self._again.pop(reply)))
+
+    def _is_over(self, reply: str) -> bool:
+        return ("usage", reply) in self._once
+
+
+def _text(reply: str, text: str) -> TurnEvent:
+    return TurnEvent("text_delta", reply, text=text)
 
 
 def recorded_events(messages: Sequence[Message]) -> list[TurnEvent]:

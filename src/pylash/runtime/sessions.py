@@ -301,13 +301,12 @@ class Session:
 
     async def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
         """Yield what a turn says, here or elsewhere; of one that ran, what is recorded of it."""
-        text, heard = scope_text(new.scope), Heard()
-        ended = asyncio.Event()
+        text, heard, ended = scope_text(new.scope), Heard(), asyncio.Event()
         watching = self._services.tasks.start(self._watch(text, ended))
         try:
-            async for event in self._live(new, ended):
-                if heard.is_new(event):
-                    yield event
+            async for event in self._live(new, ended, heard):
+                for fresh in heard.new_of(event):
+                    yield fresh
             _, plain = await self._observers.end(text)
         finally:
             watching.cancel()
@@ -315,7 +314,9 @@ class Session:
             for left in heard.left_of(event):
                 yield left
 
-    async def _live(self, new: NewTurn, ended: asyncio.Event) -> AsyncIterator[TurnEvent]:
+    async def _live(
+        self, new: NewTurn, ended: asyncio.Event, heard: Heard
+    ) -> AsyncIterator[TurnEvent]:
         """Yield what a turn says while it runs, wherever it runs."""
         text, feeds, place = scope_text(new.scope), self._services.feeds, 0
         listening: Feed | None = None
@@ -329,6 +330,7 @@ class Session:
                     turn = await self._services.store.sessions.turn(new.scope)
                     if turn is None or turn.settled:
                         return
+                    heard.begin_again()
                     async for event in received(self._services.store, turn.run, over):
                         yield event
                     continue
@@ -336,6 +338,7 @@ class Session:
                 if feed is not listening:
                     listening, place = feed, 0
                     feed.listeners += 1
+                    heard.begin_again()
                 async for event in feed.follow(place):
                     place += 1
                     yield event

@@ -27,7 +27,7 @@ from pylash.durable import (
 from pylash.stores.carried import NODE_BITS
 from pylash.stores.handles import delete_session
 from pylash.stores.logs import lock_runs
-from pylash.stores.queue import locked_lane, supersede_waits, waiters_of
+from pylash.stores.queue import lane_holder, locked_lane, supersede_waits, waiters_of
 from pylash.stores.session_rows import (
     SESSION,
     TURN,
@@ -159,6 +159,13 @@ class SqlSessionEnds(Port):
         yield from add_session(new_id, options, msgspec.json.encode(origin), counts)
         for line in sorted({segment.number for segment in origin}):
             yield Statement(_ADD_FORK, (line, new_id))
+
+    @operation(read_only=True)
+    def current(self, session_id: str) -> Steps[TurnRecord | None]:
+        """Return the turn that has the session's lane: it runs, waits, is blocked, or is next."""
+        holder = yield from lane_holder(session_id)
+        rows = (yield Statement(_TURNS_OF, ([holder],))).rows if holder is not None else ()
+        return turn_from(rows[0]) if rows else None
 
     @operation(read_only=True)
     def turns(self, session_id: str) -> Steps[list[TurnRecord]]:

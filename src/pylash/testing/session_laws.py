@@ -86,8 +86,11 @@ async def the_first_turn_is_leased_and_the_next_waits_in_order(store: SubjectSto
         (holder,) = await turns_waiting(store, worker, session_id)
         equal(holder.turn.scope, new.scope, "the turn that is next")
         equal(await claim_turns(store, worker), [], "while it has the lane")
+        current = await store.sessions.current(session_id)
+        equal(current and current.run, holder.fence.run, "the turn that has the lane, looked up")
     await ended(store, holder)
     equal(await claim_turns(store, worker), [], "after the last")
+    equal(await store.sessions.current(session_id), None, "the turn that has the lane, at the end")
     equal((await session_of_id(store, session_id)).revision, 4, "the turns committed")
 
 

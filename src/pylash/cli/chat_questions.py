@@ -1,0 +1,141 @@
+"""What a session waits for, as a person is asked for it and answers it.
+
+Rule 1. What is asked is what ``app.waits`` says is open. Events only say when to look.
+Rule 2. One question is asked at a time, the oldest first; the others wait for their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from getpass import getuser
+from typing import Any, Final
+
+import msgspec
+
+from pylash.app import Lash
+from pylash.cli.chat_text import shown_call
+from pylash.cli.chat_view import View
+from pylash.runtime import OpenWait
+from pylash.values import LashError, decode, write
+
+APPROVE: Final = "approve? y/n/e"
+
+_WAITED_FOR: Final = {"deferred": "its result, from outside", "signal": "a signal"}
+
+
+class Questions:
+    """The open waits of a session. ``settled`` is set when one of them needs a person."""
+
+    def __init__(self, app: Lash, session_id: str, view: View, settled: asyncio.Event) -> None:
+        self.waits: list[OpenWait] = []
+        self._app = app
+        self._session = session_id
+        self._view = view
+        self._settled = settled
+        self._asked: OpenWait | None = None
+        self._answered: set[str] = set()
+        self._editing = False
+
+    async def look(self) -> None:
+        """Ask what is open now, and stop asking what is not."""
+        open_now = await self._app.waits(session_id=self._session)
+        known = {wait.key for wait in self.waits}
+        self.waits = [wait for wait in open_now if wait.key not in self._answered]
+        for number, wait in enumerate(self.waits, 1):
+            if wait.key not in known and wait.kind != "approval":
+                self._tell(number, wait)
+        questions = [wait for wait in self.waits if wait.kind == "approval"]
+        if self._asked is not None and self._asked.key in {wait.key for wait in questions}:
+            return
+        if self._editing:
+            self._editing = False
+            self._view.propose("")
+        first = questions[0] if questions else None
+        if first is not None or self._asked is not None:
+            self._asked = first
+            self._view.ask(first, APPROVE)
+        if first is not None:
+            self._settled.set()
+
+    def _tell(self, number: int, wait: OpenWait) -> None:
+        what = shown_call(wait.tool, wait.arguments) if wait.tool else wait.title or wait.kind
+        self._view.note(f"⏸ {what} waits for {_WAITED_FOR.get(wait.kind, 'an answer')}", "warn")
+        if self._view.interactive:
+            self._view.note(f"  /resolve {number} JSON answers it, /waits shows its key.")
+        else:
+            self._view.note(f"  pylash resolve {wait.key} JSON")
+            self._settled.set()
+
+    async def answer(self, line: str) -> bool:
+        """Answer the question that is asked with a line; False if none is."""
+        if self._asked is None:
+            return False
+        word, _, rest = line.strip().partition(" ")
+        if self._editing:
+            await self._corrected(line.strip())
+        elif word.lower() in ("y", "yes") and not rest:  # a sentence may begin with yes
+            await self.resolve(self._asked, {"approved": True}, "✓ approved")
+        elif word.lower() in ("n", "no"):
+            reason = rest.strip()
+            told: dict[str, Any] = {"approved": False, **({"reason": reason} if reason else {})}
+            await self.resolve(self._asked, told, f"✗ rejected{reason and ': ' + reason}")
+        elif word.lower() in ("e", "edit"):
+            self._edit(_written(self._asked.arguments))
+        else:
+            self._view.note(
+                "y approves, n rejects (n and a reason tells the model why), e changes the "
+                "arguments; /interrupt says something else instead, /cancel ends the turn."
+            )
+        return True
+
+    def _edit(self, text: str) -> None:
+        self._editing = True
+        self._view.note("Change the arguments and press Enter; an empty line goes back.")
+        self._view.propose(text)
+
+    async def _corrected(self, line: str) -> None:
+        assert self._asked is not None
+        self._editing = False
+        if not line:
+            return
+        arguments = read_json(line)
+        if not isinstance(arguments, dict):
+            self._view.note("Arguments are a JSON object.", "bad")
+            self._edit(line)
+            return
+        answer = {"approved": True, "arguments": arguments}
+        await self.resolve(self._asked, answer, f"✓ approved with {line}")
+
+    async def resolve(self, wait: OpenWait, value: Any, done: str) -> None:
+        """Answer a wait, and say so."""
+        try:
+            outcome = await self._app.resolve(wait.key, value, by=_person())
+        except LashError as error:
+            self._view.note(error.message, "bad")
+            return
+        self._answered.add(wait.key)
+        self._settled.clear()
+        if outcome.status == "accepted":
+            self._view.note(done, "good" if done.startswith("✓") else "bad")
+        else:
+            self._view.note("Somebody else answered first, or it is over.", "warn")
+        await self.look()
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text; a text that is none is itself."""
+    try:
+        return decode(text.encode())
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+
+
+def _written(value: Any) -> str:
+    return write(value).decode()
+
+
+def _person() -> str | None:
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return None

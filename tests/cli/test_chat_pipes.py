@@ -1,0 +1,128 @@
+"""Chatting through pipes: a line is a turn, answers are on stdout, and there is no control code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import clean_environment
+
+APP = Path(__file__).with_name("chat_app.py.txt")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    shutil.copy(APP, tmp_path / "shop.py")
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pylash.cli", "chat", "shop:app", *arguments]
+
+
+def piped(shop: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        input=text,
+        cwd=shop,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_answers_are_plain_and_all_else_is_on_stderr(shop: Path) -> None:
+    done = piped(shop, "look for it\nrefund me\ny\nevil\n/usage")
+    assert done.stdout == (
+        "I look.\nIt said: order 17\nI ask.\nIt said: refunded 500\n"
+        "evil \\x1b[2J\\x1b]0;title\\x07\\u202etxt\\x9b31m end\n"
+    )
+    told = done.stderr.splitlines()
+    assert told[0].startswith('✓ look(order="17") ')
+    assert told[1:3] == [
+        "? refund(cents=500): Money leaves the shop [approve? y/n/e]",
+        "✓ approved",
+    ]
+    assert told[3].startswith("✓ refund(cents=500) ")
+    assert told[4].startswith("5 model calls")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_lines_may_come_from_a_file(shop: Path) -> None:
+    (shop / "lines").write_text("hello\n\nagain\n")
+    with (shop / "lines").open() as lines:
+        done = subprocess.run(
+            command(),
+            stdin=lines,
+            cwd=shop,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.stdout, done.returncode) == ("I heard 'hello'.\nI heard 'again'.\n", 0)
+
+
+def test_a_turn_that_waits_when_the_lines_end_is_kept_and_can_be_resumed(shop: Path) -> None:
+    left = piped(shop, "refund me\n", "--session", "one")
+    assert (left.stdout, left.returncode) == ("I ask.\n", 1)
+    assert "Resume it with: pylash chat shop:app --session one" in left.stderr
+    resumed = piped(shop, "y\n", "--session", "one")
+    assert resumed.stdout.endswith("It said: refunded 500\n")
+    assert resumed.returncode == 0
+
+
+def test_a_turn_that_fails_is_told_and_is_the_exit_status(shop: Path) -> None:
+    done = piped(shop, "fail\n")
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr.startswith("✗ failed: The model is away.")
+    assert piped(shop, "fail\nhello\n").returncode == 0
+
+
+def test_what_cannot_be_chatted_with_is_refused_in_a_sentence(shop: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pylash.cli", "chat", "shop:reply"],
+        stdin=subprocess.DEVNULL,
+        cwd=shop,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "[app_invalid]" in done.stderr
+
+
+def test_an_interrupt_cancels_the_turn_and_a_second_one_leaves(shop: Path) -> None:
+    with subprocess.Popen(
+        command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=shop,
+        env=clean_environment(),
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("wait please\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "I wait.\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.stderr.readline().startswith("✗ gate() ")
+        assert process.stderr.readline() == "■ cancelled\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(timeout=60) == 1
