@@ -70,7 +70,7 @@ def make_app(store: str) -> Lash:
     @app.process
     async def pickup(ctx: ProcessContext[None], order_id: str) -> None:
         """Wait for the parcel service, however long it takes, then tell the session."""
-        await ctx.sleep("1500ms")
+        await ctx.wait_signal("picked_up")
         await ctx.wake(f"The parcel of order {order_id} was picked up.")
 
     @app.tool
@@ -212,9 +212,12 @@ async def second_half(client: Lash, pid: int) -> None:
     narrator.finish()
     if stream.result.status == "failed":
         sys.exit(stream.result.error)
-    if not await client.processes():
+    watching = await client.processes()
+    if not watching:
         return  # a real model may have left it out
-    tell("  …", "grey", "the turn is over; the background process waits for the parcel")
+    tell("  …", "grey", "the turn is over; the background process waits for the parcel service")
+    tell("  ◆", "blue", f"a signal to {watching[0].id}: picked_up")
+    await client.process_handle(watching[0].id).signal("picked_up")
     woken = False
     async for item in session.observe():
         message = item.message
