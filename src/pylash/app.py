@@ -158,7 +158,6 @@ class Lash(Declarations):
             self._services.histories = Histories(host.store.sessions, keep=0)
         self._services.emit_trigger = self._emit
         self._services.check_trigger = self.triggers.payload
-        self._services.play_session_turn = partial(play_session_turn, self._services)
         environment = Environment(self._catalog.model, self._catalog.instructions)
         self._services.env = environment.ref
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
@@ -168,7 +167,7 @@ class Lash(Declarations):
         for declared in self._catalog.tools.values():
             await declared.prepare()
         self._services.deps = await self._made_deps(stack)
-        programs = PythonPrograms(self._services)
+        programs = PythonPrograms(self._services, play_session_turn)
         turns = partial(TurnExecution, self._services)
         self._worker = Worker(host, self.effect_host, programs, turns, config, self._retention)
         here = self._worker.runs_here

@@ -15,10 +15,11 @@ from pylash.runtime import (
     ToolOptions,
     ToolProvider,
     TriggerType,
+    is_again,
     tool,
 )
 from pylash.turn import Provider
-from pylash.values import Duration
+from pylash.values import Duration, NameTaken
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +64,9 @@ class Declarations:
         definition = (
             function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
         )
+        known = self._definitions.setdefault(definition.name, definition)
+        if not is_again(known.function, definition.function):
+            raise NameTaken("process", definition.name)
         self._definitions[definition.name] = definition
         return definition
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -219,6 +219,30 @@ async def test_weeks_pass_in_milliseconds(backend: Backend) -> None:
         handle = await app.start(patient)
         await clock.advance("5w")
         assert await handle.result(timeout="10s") == [1.0, 2.0, 3.0, 4.0, 0.0]
+
+
+async def test_a_sleep_ends_at_its_moment_also_after_a_restart(durable: Backend) -> None:
+    clock = SimClock()
+    moments = {"utc": "2026-01-03", "zone": "2026-01-03T02:00+02:00", "past": "2025-12-31"}
+
+    async def until(ctx: ProcessContext[None], moment: str) -> str:
+        await ctx.sleep_until(datetime.fromisoformat(moment))
+        return ctx.now().isoformat()
+
+    async with Lash(durable.url, clock=clock) as app:
+        sleeping = app.process(until)
+        for name, moment in moments.items():
+            await app.start(sleeping.options(id=name), moment=moment)
+        await clock.advance("1d")
+    app = Lash(durable.url, clock=clock)
+    app.process(until)
+    async with app:
+        await clock.advance("23h")
+        slept = {one.id for one in await app.processes(status="completed")}
+        await clock.advance("1h")
+        ends = [await app.process_handle(name).result(timeout="10s") for name in moments]
+    assert slept == {"past"}
+    assert ends == [f"2026-01-0{day}T00:00:00+00:00" for day in (3, 3, 1)]
 
 
 async def test_a_delayed_process_starts_in_time(backend: Backend) -> None:

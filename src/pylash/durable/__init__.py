@@ -193,6 +193,7 @@ from pylash.durable.triggers import (
 from pylash.durable.waits import (
     ACCEPTED,
     RESOLUTIONS,
+    SUPERSEDED,
     UNKNOWN_OR_REVOKED,
     WAIT_NAMES,
     Cancelled,
@@ -230,6 +231,7 @@ __all__ = (
     "STARTED",
     "STATES",
     "SUBSCRIPTIONS",
+    "SUPERSEDED",
     "TERMINAL",
     "TURN_TARGET",
     "UNKNOWN_OR_REVOKED",

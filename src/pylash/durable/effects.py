@@ -198,11 +198,15 @@ class ToolBatchOutcome(_Outcome, frozen=True, gc=False, tag="tool_batch"):
     triggers: list[Any] = []
 
 
-class ToolAttemptOutcome(_Outcome, frozen=True, gc=False, tag="tool_attempt"):
-    """The result of one attempt, and the triggers it emitted: replay does not emit them again."""
+class ToolAttemptOutcome(_Outcome, frozen=True, gc=False, tag="tool_attempt", omit_defaults=True):
+    """The result of one attempt, and the triggers it emitted: replay does not emit them again.
+
+    A process's attempt that is ``deferred`` has the deadline of the result in its place.
+    """
 
     launch: Any
     triggers: list[Any] = []
+    deferred: bool = False
 
 
 class ProcessOutcome(_Outcome, frozen=True, gc=False, tag="process"):

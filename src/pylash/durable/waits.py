@@ -87,6 +87,9 @@ Resolution = Ok | Err | Timeout | Cancelled
 RESOLUTIONS: msgspec.json.Decoder[Resolution] = msgspec.json.Decoder(Resolution)
 """Reads a stored resolution."""
 
+SUPERSEDED: Final = "superseded by a new message"
+"""What is said of a wait that was cancelled because somebody said something else instead of answering."""
+
 
 class ResolveOutcome(msgspec.Struct, frozen=True):
     """What became of an answer: taken, too late (``terminal`` is what won), or not ours."""

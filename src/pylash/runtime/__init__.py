@@ -6,6 +6,7 @@ from pylash.runtime.branches import (
 from pylash.runtime.catalog import (
     Agent,
     Catalog,
+    is_again,
 )
 from pylash.runtime.config import (
     Retention,
@@ -204,6 +205,7 @@ __all__ = (
     "durable_step",
     "fitted",
     "fork_registration",
+    "is_again",
     "materialised",
     "open_waits",
     "play_session_turn",

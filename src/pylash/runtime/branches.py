@@ -24,7 +24,7 @@ from pylash.values import EffectNested, EffectOutsideBranch
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pylash.runtime.runs import ProcessRun
+    from pylash.runtime.runs import LiveRun
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Branch:
 
     def __init__(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         path: tuple[str | tuple[str, int], ...] = (),
         parent: Branch | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class Branch:
         self._counts: Counter[str] = Counter()
 
     @property
-    def run(self) -> ProcessRun | None:
+    def run(self) -> LiveRun | None:
         """The run this is a branch of, if it is still there."""
         return self._run()
 
@@ -126,7 +126,7 @@ class Branch:
         return [found for child in self.children for found in (child, *child.below())]
 
 
-def current_branch(run: ProcessRun) -> Branch | None:
+def current_branch(run: LiveRun) -> Branch | None:
     """Return the branch of run that this task is."""
     branch = CURRENT.get()
     if branch is None or branch.run is not run or branch.task is not asyncio.current_task():
@@ -134,7 +134,7 @@ def current_branch(run: ProcessRun) -> Branch | None:
     return branch
 
 
-def own_branch(run: ProcessRun, name: str) -> Branch:
+def own_branch(run: LiveRun, name: str) -> Branch:
     """Return the branch of run that this task is, or refuse a task the run did not start."""
     branch = current_branch(run)
     if branch is None:
@@ -199,7 +199,7 @@ class BranchTask(Generic[T]):
 class Group:
     """Branches that were started together and end together."""
 
-    def __init__(self, run: ProcessRun, parent: Branch, part: tuple[str, int]) -> None:
+    def __init__(self, run: LiveRun, parent: Branch, part: tuple[str, int]) -> None:
         self._run = run
         self._parent = parent
         self._part = part

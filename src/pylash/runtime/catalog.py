@@ -6,19 +6,20 @@ Rule 2. What a turn may call is in its recorded environment; what is called is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from inspect import iscoroutinefunction
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction, isfunction
 from typing import Any
 
 import msgspec
 
 from pylash.runtime.plugins import PluginFactory, SessionPlugin
-from pylash.runtime.tools import Tool
+from pylash.runtime.tools import Tool, as_tool
 from pylash.turn import Provider, SessionOptions, TurnEnvironment
 from pylash.values import (
     ModelInvalid,
     ModelMissing,
     ModelUnknown,
+    NameTaken,
     PluginFailed,
     SessionOptionUnknown,
     ToolUnknown,
@@ -33,6 +34,18 @@ class Agent(msgspec.Struct, frozen=True):
     tools: tuple[str, ...] | None = None
     model: str | None = None
     description: str = ""
+
+
+def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Return whether a function is a known one, or that one defined anew: a notebook's cell ran again."""
+    if known == function:  # not ``is``: a method is another object each time it is taken
+        return True
+    if not (isfunction(known) and isfunction(function)) or "<locals>" in function.__qualname__:
+        return False  # whatever made both may make more, each with variables of its own
+    before, now = known.__code__, function.__code__
+    beside = before.co_filename == now.co_filename and before.co_firstlineno != now.co_firstlineno
+    names = ((one.__module__, one.__qualname__) for one in (known, function))
+    return not beside and len(set(names)) == 1
 
 
 class Catalog:
@@ -76,15 +89,15 @@ class Catalog:
 
     def add_tool(self, given: Any, *, private: bool = False) -> Tool[..., Any]:
         """Make a function a tool of the app; a private one is only for those who name it."""
-        from pylash.runtime.tools import as_tool  # noqa: PLC0415 - so that names stay short above
-
         made = as_tool(given)
-        if self.tools.get(made.name) is not made:
-            self.tools[made.name] = made
-            if private:
-                self.private.add(made.name)
+        known = self.tools.get(made.name)
+        if known is not None and not is_again(known.function, made.function):
+            raise NameTaken("tool", made.name)
         if not private:
             self.private.discard(made.name)
+        elif known is None:
+            self.private.add(made.name)
+        self.tools[made.name] = made
         return made
 
     def tool(self, name: str) -> Tool[..., Any]:

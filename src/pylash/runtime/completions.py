@@ -21,7 +21,7 @@ import msgspec
 from pylash.durable import Direct, DirectOutcome, Envelope, Outcome, Sleep, expect
 from pylash.runtime.branches import Branch, outside
 from pylash.runtime.executors import direct_executor, sleep_executor
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, reason_of
 from pylash.runtime.turn_messages import (
     answered,
@@ -180,7 +180,7 @@ def _value_of(end: TurnEnd, shape: Shape | None) -> Any:
 class ProcessCompletion(msgspec.Struct):
     """One question of a process. ``numbers`` counts the model calls of the run."""
 
-    run: ProcessRun
+    run: LiveRun
     services: Services
     branch: Branch
     part: tuple[str, int]
@@ -223,8 +223,7 @@ class ProcessCompletion(msgspec.Struct):
             number, turn_id = self.number, self.run.id
             return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
         except StoreError as error:  # not the process's: it goes on when the store is back
-            self.run.close(error)
-            raise Detached from error
+            self.run.give_up(error)
 
     async def _pause(self, wanted: Pause) -> None:
         key = pause_key(self.branch.key(self.part), wanted.iteration, wanted.attempt)
@@ -232,7 +231,7 @@ class ProcessCompletion(msgspec.Struct):
         await self.run.effect(self.branch, key, "complete again", command, sleep_executor())
 
 
-async def captured_model(services: Services, run: ProcessRun) -> str | None:
+async def captured_model(services: Services, run: LiveRun) -> str | None:
     """Return the model a process was started with, or this worker's if it was with none."""
     ref = run.process.registration.env
     body = None if ref is None else await services.store.envs.get(ref)

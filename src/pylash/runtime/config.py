@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from pylash.durable import Registration
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.values import Duration
 
 
@@ -49,7 +49,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 class Drive(Protocol):
     """Executes runs of one kind."""
 
-    async def drive(self, run: ProcessRun) -> Any:
+    async def drive(self, run: LiveRun) -> Any:
         """Execute the run until it ends or is detached; return how it ended, if it did."""
         ...
 
@@ -69,6 +69,6 @@ class Programs(Protocol):
         """Refuse a process that can never run here: what it was captured with is missing."""
         ...
 
-    async def run(self, run: ProcessRun) -> Any:
+    async def run(self, run: LiveRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
         ...

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
@@ -16,26 +15,21 @@ from pylash.durable import (
     AwaitEvent,
     AwaitEventOutcome,
     CustomWait,
-    EffectKind,
-    Envelope,
     Err,
     Ok,
-    Outcome,
     Process,
     ProcessCommand,
     ProcessOutcome,
     Sleep,
     Timeout,
-    ToolAttempt,
-    ToolAttemptOutcome,
     WaitSignal,
     expect,
     process_key,
     signal_type,
 )
-from pylash.runtime.branches import Branch, BranchTask, Group, outside, own_branch
-from pylash.runtime.completions import Completions, ProcessCompletion, captured_model
-from pylash.runtime.executors import Executor, await_options, process_executor, sleep_executor
+from pylash.runtime.branches import Branch, BranchTask, Group, own_branch
+from pylash.runtime.completions import ProcessCompletion
+from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
     Retry,
     StepContext,
@@ -44,9 +38,9 @@ from pylash.runtime.process_steps import (
     digest,
     uuid_text,
 )
-from pylash.runtime.runs import ContinueAs, ProcessRun
+from pylash.runtime.process_tools import ProcessToolCall
+from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
-from pylash.runtime.tool_context import CallInfo, ToolContext
 from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
@@ -88,7 +82,7 @@ class WaitKey(str):
 class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
     """A logger that says nothing twice."""
 
-    def __init__(self, run: ProcessRun) -> None:
+    def __init__(self, run: LiveRun) -> None:
         super().__init__(logging.getLogger("pylash.process"), {"run": run.id})
         self._run = run
 
@@ -107,7 +101,7 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: ProcessRun, services: Services) -> None:
+    def __init__(self, run: LiveRun, services: Services) -> None:
         super().__init__(run, StepOptions())
         self._services = services
         self._log: QuietWhileReplaying | None = None
@@ -264,30 +258,17 @@ class ProcessContext(StepContext[D]):
         return started()
 
     def call_tool(self, name: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
-        """Return the result of a tool, called once."""
+        """Return the result of a tool, as often tried and as approved as the tool says.
+
+        Raises CallRefused if a person does not agree to the call.
+
+        >>> await ctx.call_tool("refund", order_id="7", cents=500)
+        """
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
         tool = self._services.tool(name)
-        key = branch.key(part)
-
-        async def attempted() -> Any:
-            await tool.prepare()
-            loaded = tool.load(arguments)
-            info = CallInfo("", self._run.id, key, 1, f"{self._run.id}:{key}")
-            default = partial(captured_model, self._services, self._run)
-            completions = Completions(self._services, default, self._run.id)
-            given: ToolContext[Any] = ToolContext(info, self.deps, complete=completions.answer)
-
-            async def perform(_: Envelope) -> Outcome:
-                with outside():
-                    return ToolAttemptOutcome(await tool.call(given, loaded))
-
-            command = ToolAttempt({"tool": name, "arguments": tool.dump(loaded)})
-            local = Executor("tool", _TOOL, perform)
-            outcome = await self._run.effect(branch, key, name, command, local)
-            return expect(outcome, ToolAttemptOutcome).launch
-
-        return attempted()
+        call = ProcessToolCall(self._run, self._services, branch, part, tool)
+        return call.result(arguments)
 
     @overload
     def complete(
@@ -465,6 +446,3 @@ class TaskGroup:
         """Start work in a branch of its own; await what is returned for its result."""
         task = self._group.start(work)
         return BranchTask(self._group, self._group.branches[-1], task)
-
-
-_TOOL: Final = frozenset({EffectKind.TOOL_ATTEMPT})

@@ -42,6 +42,7 @@ from pylash.durable import (
     ResolveOutcome,
     Sleep,
     SleepOutcome,
+    Store,
     WaitIdentity,
     WaitOpening,
     WaitSignal,
@@ -53,7 +54,6 @@ from pylash.runtime.executors import rung_in_time, sleep_unless
 from pylash.runtime.flights import Flight
 from pylash.runtime.journal_state import Asked, JournalState, asked_of
 from pylash.runtime.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
-from pylash.runtime.standings import watched
 from pylash.values import (
     Duration,
     EffectReplayMismatch,
@@ -75,6 +75,9 @@ if TYPE_CHECKING:
 
 WARN_ENTRIES: Final = 5_000
 MAX_ENTRIES: Final = 50_000
+
+Awaited = WaitSignal | AwaitProcess | AwaitTurn
+"""What the registry is asked for that may not have happened yet."""
 
 _log = logging.getLogger("pylash")
 
@@ -356,10 +359,8 @@ class JournalController(JournalState, EffectController):
         processes, clock = self._host.store.processes, self._host.clock
         opening = asked.entry(clock.now())
         try:
-            if isinstance(command, WaitSignal):
-                return await self._wait_signal(asked, fence, command, local.timeout, flight)
-            if isinstance(command, AwaitProcess | AwaitTurn):
-                return await self._wait_process(asked, fence, command, flight)
+            if isinstance(command, Awaited):
+                return await self._happened(asked, fence, command, local.timeout, flight)
             flight.recording = True
             closing = replace(opening, ended=clock.now())
             entry = await processes.perform_for(fence, closing, command, wrapped)
@@ -370,43 +371,20 @@ class JournalController(JournalState, EffectController):
             entry = await self._host.store.journal.record(fence, refusal)
         return await self._stand(entry, asked)
 
-    async def _wait_signal(
-        self,
-        asked: Asked,
-        fence: Fence,
-        command: WaitSignal,
-        timeout: int | None,
-        flight: Flight,
+    async def _happened(
+        self, asked: Asked, fence: Fence, command: Awaited, timeout: int | None, flight: Flight
     ) -> Outcome:
         opening = asked.entry(self._host.clock.now())
-        take = self._host.store.processes.take_signal
         while True:
             bell = self._bell(flight)
-            entry, now = await take(fence, opening, command.name, timeout, wrapped)
+            entry, remaining = await look(self._host.store, fence, opening, command, timeout)
             if entry.size:
                 self._bells.pop(bell, None)
                 return await self._stand(entry, asked)
             self._entries[asked.key] = entry
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
-            await self._rest(
-                flight, bell, entry.due, None if entry.due is None else entry.due - now
-            )
-
-    async def _wait_process(
-        self, asked: Asked, fence: Fence, command: AwaitProcess | AwaitTurn, flight: Flight
-    ) -> Outcome:
-        opening = asked.entry(self._host.clock.now())
-        while True:
-            bell = self._bell(flight)
-            entry = await watched(self._host.store, fence, opening, command)
-            if entry.size:
-                self._bells.pop(bell, None)
-                return await self._stand(entry, asked)
-            self._entries[asked.key] = entry
-            if entry.hash != asked.digest:
-                raise await self._mismatch(asked)
-            await self._rest(flight, bell, None, None)
+            await self._rest(flight, bell, entry.due, remaining)
 
     def _bell(self, flight: Flight) -> asyncio.Future[None]:
         """Return what rings when the run is woken: taken before the look, so that nothing is missed."""
@@ -428,3 +406,17 @@ class JournalController(JournalState, EffectController):
         finally:
             self._bells.pop(bell, None)
         flight.wake()
+
+
+async def look(
+    store: Store, fence: Fence, entry: JournalEntry, command: Awaited, timeout: int | None
+) -> tuple[JournalEntry, int | None]:
+    """Begin to wait for a signal or an end, or end the wait; return it and how long it may last."""
+    match command:
+        case WaitSignal(name=name):
+            taken, now = await store.processes.take_signal(fence, entry, name, timeout, wrapped)
+            return taken, None if taken.due is None else taken.due - now
+        case AwaitProcess():
+            return await store.processes.watch(fence, entry, command, wrapped), None
+        case AwaitTurn():
+            return await store.sessions.watch(fence, entry, command, wrapped), None

@@ -1,4 +1,4 @@
-"""Executing a run here: from its first line to what is written in the end.
+"""Executing a process here: from its first line to what is written in the end.
 
 Rule 1. Every exception of user code is the process's failure; only our own troubles are not.
 Rule 2. Who was detached writes nothing of what its code did after that.
@@ -8,35 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 
 from pylash.durable import Aborted, CancelProcess, Failure, Output, Success
 from pylash.runtime.branches import CURRENT
 from pylash.runtime.config import Programs
+from pylash.runtime.endings import let_go, persist
 from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
-from pylash.runtime.runs import ContinueAs, Detached, ProcessRun
+from pylash.runtime.runs import ContinueAs, Detached, LiveRun
 from pylash.tasks import TaskOwner
-from pylash.values import (
-    DurabilityError,
-    LashError,
-    LeaseLost,
-    Misuse,
-    ProcessTimeout,
-    StoreError,
-)
-
-STORE_AWAY_SECONDS: Final = 0.2
+from pylash.values import LashError, Misuse, ProcessTimeout, StoreError
 
 _log = logging.getLogger("pylash")
 
 
 class Execution:
-    """Drives runs of one worker, each in a task of its own."""
+    """Drives the processes of one worker, each in a task of its own."""
 
     def __init__(
         self, host: JournalHost, programs: Programs, tasks: TaskOwner, is_open: Callable[[], bool]
@@ -46,7 +37,7 @@ class Execution:
         self._tasks = tasks
         self._is_open = is_open
 
-    async def drive(self, run: ProcessRun) -> Output | None:
+    async def drive(self, run: LiveRun) -> Output | None:
         """Execute the run until it ends or is detached; return how its process ended, if it did."""
         run.root.task = asyncio.current_task()
         CURRENT.set(run.root)
@@ -55,11 +46,11 @@ class Execution:
         finally:
             CURRENT.set(None)
         if run.closed:
-            await self._detached(run)
+            await let_go(self._host.store, run, self._is_open)
             return None
         return await self._ended(run, end)
 
-    async def _outcome(self, run: ProcessRun) -> Output | ContinueAs | None:
+    async def _outcome(self, run: LiveRun) -> Output | ContinueAs | None:
         """Return how the program ended; None if it was detached."""
         try:
             await self._programs.check(run.process.registration)
@@ -83,10 +74,10 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
-            _log.warning("process %s failed", run.id, exc_info=error)
+            _log.warning("%s failed", run.fence.name, exc_info=error)
             return failure_of(error)
 
-    async def _cancelled(self, run: ProcessRun, error: BaseException) -> Output | None:
+    async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:
         """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
         if not run.is_cancelled_here():
             run.close()
@@ -99,7 +90,7 @@ class Execution:
             return failure_of(ProcessTimeout(run.id))
         return Aborted(await self._host.store.processes.cancel_reason(run.id))
 
-    async def _ended(self, run: ProcessRun, end: Output | ContinueAs | None) -> Output | None:
+    async def _ended(self, run: LiveRun, end: Output | ContinueAs | None) -> Output | None:
         """Write how the run ended; return how the process did, if it has."""
         if run.journal is not None:
             run.closed = True
@@ -110,49 +101,26 @@ class Execution:
             changed = msgspec.structs.replace(given, arguments=end.arguments)
             registration = msgspec.structs.replace(run.process.registration, input=changed)
             cancelled = run.was_told or run.record.cancel_delivered
-            await self._persist(
-                run, lambda: processes.continue_as(run.fence, registration, cancelled=cancelled)
+            await persist(
+                run,
+                lambda: processes.continue_as(run.fence, registration, cancelled=cancelled),
+                self._is_open,
             )
         elif end is not None:
-            number = run.process.number
             try:
-                settled = await self._persist(run, lambda: processes.settle(run.fence, number, end))
+                settled = await self._settled(run, end)
             except Misuse as error:  # it cannot be written as it is
                 broken = failure_of(error)
-                await self._persist(run, lambda: processes.settle(run.fence, number, broken))
+                await self._settled(run, broken)
                 return broken
             return end if settled else None
         return None
 
-    async def _detached(self, run: ProcessRun) -> None:
-        """Deal with the run of an execution that was closed."""
-        trouble = run.trouble
-        if isinstance(trouble, LeaseLost):
-            _log.info("process %s goes on elsewhere: %s", run.id, trouble.message)
-        elif isinstance(trouble, DurabilityError):
-            reason = f"{trouble.code}: {trouble.message}"
-            _log.warning("process %s is blocked: %s", run.id, reason)
-            await self._persist(run, lambda: self._host.store.runs.block(run.fence, reason))
-        elif not run.parked:
-            await self._persist(run, lambda: self._host.store.journal.release(run.fence))
+    async def _settled(self, run: LiveRun, end: Output) -> bool:
+        settle, number = self._host.store.processes.settle, run.process.number
+        return await persist(run, lambda: settle(run.fence, number, end), self._is_open)
 
-    async def _persist(self, run: ProcessRun, write: Callable[[], Awaitable[None]]) -> bool:
-        """Write what became of a run, however long the store is away; False if it is not ours."""
-        while True:
-            try:
-                await write()
-            except LeaseLost as error:
-                _log.info("process %s goes on elsewhere: %s", run.id, error.message)
-                return False
-            except StoreError as error:
-                if not self._is_open():
-                    return False  # our lease will tell the others
-                _log.warning("the end of process %s cannot be written yet: %s", run.id, error)
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-                continue
-            return True
-
-    async def _expire(self, run: ProcessRun) -> None:
+    async def _expire(self, run: LiveRun) -> None:
         """Ask a process to end when its time is over."""
         remaining = run.remaining()
         if remaining is not None:

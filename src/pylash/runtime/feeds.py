@@ -23,7 +23,7 @@ class Feed:
         self.here = True
         self.listeners = 0
         self._said: set[tuple[str, str]] = set()
-        self._spoken: dict[str, int] = {}
+        self._spoken: set[str] = set()
         self._bell: asyncio.Future[None] | None = None
 
     def say(self, event: TurnEvent) -> None:
@@ -44,12 +44,12 @@ class Feed:
         """Begin a reply; what was heard of an earlier attempt at it does not count."""
         if correlation_id in self._spoken:
             self.say(TurnEvent("text_reset", correlation_id, attempt=attempt))
-        self._spoken[correlation_id] = attempt
+        self._spoken.add(correlation_id)
 
     def replay_reply(self, correlation_id: str, text: str) -> None:
         """Say a recorded reply as a whole, unless it was heard as it came."""
         if correlation_id not in self._spoken and text:
-            self._spoken[correlation_id] = 1
+            self._spoken.add(correlation_id)
             self.say(TurnEvent("text_delta", correlation_id, text=text))
 
     def end(self) -> None:
@@ -109,10 +109,6 @@ class Feeds:
         """Call ``told`` whenever a turn begins to run here; return how to stop."""
         self._watchers.append(told)
         return lambda: self._watchers.remove(told)
-
-    def running(self) -> list[str]:
-        """Return the turns that have a feed."""
-        return list(self._feeds)
 
     def find(self, turn: str) -> Feed | None:
         """Return the feed of a turn that runs here."""

@@ -1,35 +1,42 @@
 """Histories: the committed messages of sessions, kept in memory while they are used.
 
 Rule 1. A history is its session's path and nothing else: it is right if the head it was read to is.
-Rule 2. Only what was added since is read, however long the rest is.
+Rule 2. Only what was added since is read, however long the rest is; and decoded only what is looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from pylash.durable import SessionRecord, Sessions
-from pylash.turn import MESSAGES, Attachment, Message, UserMessage
+from pylash.turn import Attachment, Message, Transcript, UserMessage
 
 MAX_SESSIONS: Final = 512
 MANY: Final = 500
 
+# In every stored message that has attachments; a text that says so in quotes has them escaped.
+_TAG: Final = b'"attachment"'
+
 
 class _Known(msgspec.Struct):
     head: int
-    messages: list[Message]
+    messages: Transcript
     attachments: bool = False
 
-    def add(self, messages: Iterable[Message]) -> None:
+    def add_stored(self, bodies: Sequence[bytes]) -> None:
+        """Take more messages as they are stored."""
+        self.messages.add_stored(bodies)
+        self.attachments = self.attachments or any(_TAG in body for body in bodies)
+
+    def add(self, messages: Sequence[Message]) -> None:
         """Take more messages."""
-        added = list(messages)
-        self.messages.extend(added)
-        self.attachments = self.attachments or any(map(has_attachments, added))
+        self.messages.add(messages)
+        self.attachments = self.attachments or any(map(has_attachments, messages))
 
 
 class Histories:
@@ -40,22 +47,28 @@ class Histories:
         self._keep = keep
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
-    async def messages(self, session: SessionRecord) -> list[Message]:
+    async def messages(self, session: SessionRecord) -> Transcript:
         """Return the messages of a session up to its head, the oldest first."""
         known = self._known.get(session.number)
         if known is None or known.head > session.head:
-            known = _Known(0, [])
-            known.add(await self._inherited(session))
+            known = _Known(0, Transcript())
+            for segment in session.origin:
+                known.add_stored(await self._sessions.nodes(segment))
         if known.head < session.head:
             after = known.head
-            added = await _read(await self._sessions.nodes(session.path[-1], after))
+            added = await self._sessions.nodes(session.path[-1], after)
             if known.head == after:  # else another has added them while we read
-                known.add(added)
+                known.add_stored(added)
                 known.head = session.head
             elif known.head != session.head:
                 return await self.messages(session)
         self._remember(session.number, known)
         return known.messages
+
+    async def read(self, session: SessionRecord) -> list[Message]:
+        """Return the messages of a session; many are decoded in a thread, so that nobody is held up."""
+        messages = await self.messages(session)
+        return list(messages) if len(messages) < MANY else await asyncio.to_thread(list, messages)
 
     def has_attachments(self, session: SessionRecord) -> bool:
         """Return whether any message of a session has attachments, as far as is known."""
@@ -73,12 +86,6 @@ class Histories:
         """Let go of a session."""
         self._known.pop(number, None)
 
-    async def _inherited(self, session: SessionRecord) -> list[Message]:
-        messages: list[Message] = []
-        for segment in session.origin:
-            messages.extend(await _read(await self._sessions.nodes(segment)))
-        return messages
-
     def _remember(self, number: int, known: _Known) -> None:
         if not self._keep:
             return
@@ -86,13 +93,6 @@ class Histories:
         self._known.move_to_end(number)
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
-
-
-async def _read(bodies: list[bytes]) -> list[Message]:
-    """Return stored messages; many of them are read in a thread, so that nobody is held up."""
-    if len(bodies) < MANY:
-        return list(map(MESSAGES.decode, bodies))
-    return await asyncio.to_thread(lambda: list(map(MESSAGES.decode, bodies)))
 
 
 def has_attachments(message: Message) -> bool:

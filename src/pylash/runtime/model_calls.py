@@ -24,6 +24,7 @@ from pylash.turn import (
     AssistantMessage,
     Delta,
     Extent,
+    Joined,
     ModelFailed,
     ModelReplied,
     ModelRequest,
@@ -88,7 +89,7 @@ class ModelCalls:
         try:
             request = await self._request(iteration, sent)
         except StoreError as error:
-            turn.give_up(error)
+            turn.run.give_up(error)
         started = turn.services.monotonic()
         provider = turn.services.catalog.provider(turn.environment.model)
         reply = await answered(provider, request, listen)
@@ -108,7 +109,7 @@ class ModelCalls:
         if turn.ask.output_schema is not None:
             tools = (*tools, final_tool(turn.ask.output_schema))
         return ModelRequest(
-            messages=[*system, *messages],
+            messages=Joined(system, messages),
             tools=tools,
             model=env.model,
             call_number=turn.session.calls + iteration - 1,

@@ -7,7 +7,7 @@ Rule 2. A cursor of a session that is not there any more gets a gap with a fresh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -100,7 +100,7 @@ async def observed(
 
 
 def _committed(
-    record: SessionRecord, messages: list[Message], place: Cursor | None
+    record: SessionRecord, messages: Sequence[Message], place: Cursor | None
 ) -> list[Observed]:
     """Return what was committed after a place, or a gap if the place is not there any more."""
     total = len(messages)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from pylash.durable import Runs
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.tasks import TaskOwner
 from pylash.values import LeaseLost, StoreError
 
@@ -29,7 +29,7 @@ class Parking:
         self,
         runs: Runs,
         park_after: float,
-        relook: Callable[[ProcessRun, int], Awaitable[None]],
+        relook: Callable[[LiveRun, int], Awaitable[None]],
         tasks: TaskOwner,
     ) -> None:
         self.changed = asyncio.Event()
@@ -37,14 +37,14 @@ class Parking:
         self._park_after = park_after
         self._relook = relook
         self._tasks = tasks
-        self._idle: dict[ProcessRun, float] = {}
+        self._idle: dict[LiveRun, float] = {}
 
-    def add(self, run: ProcessRun) -> None:
+    def add(self, run: LiveRun) -> None:
         """Hear that a run is idle."""
         self._idle[run] = asyncio.get_running_loop().time()
         self.changed.set()
 
-    def remove(self, run: ProcessRun) -> None:
+    def remove(self, run: LiveRun) -> None:
         """Hear that a run is not idle any more."""
         self._idle.pop(run, None)
 
@@ -60,7 +60,7 @@ class Parking:
             if due:
                 await asyncio.wait([self._tasks.start(self.park(run)) for run in due])
 
-    async def park(self, run: ProcessRun) -> None:
+    async def park(self, run: LiveRun) -> None:
         """Drop an idle run and keep its row, unless it was woken meanwhile."""
         if run.parking is not None or run.closed or not run.is_idle or run.journal is None:
             return
@@ -85,7 +85,7 @@ class Parking:
         elif run.is_closed():
             await run.finish(DETACH_GRACE)
 
-    async def _woken(self, run: ProcessRun) -> None:
+    async def _woken(self, run: LiveRun) -> None:
         """Look at everything the run waits for; it may be idle again after that."""
         self.remove(run)
         with suppress(StoreError):
@@ -102,7 +102,7 @@ class Parking:
             return 0
         return max(0.0, next(iter(self._idle.values())) + self._park_after - now)
 
-    def _due(self, now: float) -> list[ProcessRun]:
+    def _due(self, now: float) -> list[LiveRun]:
         over = len(self._idle) - MAX_IDLE
         due = []
         for place, (run, since) in enumerate(self._idle.items()):

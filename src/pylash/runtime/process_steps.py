@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache, partial
@@ -25,7 +25,7 @@ from pylash.durable import (
 from pylash.runtime.branches import Branch, outside, own_branch
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.records import FINAL
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, result_of
 from pylash.values import (
     ArgumentsInvalid,
@@ -39,6 +39,7 @@ from pylash.values import (
 D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 STEP_THREADS: Final = 64
 
@@ -80,7 +81,7 @@ class StepOptions(msgspec.Struct, frozen=True):
 class StepContext(Generic[D]):
     """A context with options for the steps it takes."""
 
-    def __init__(self, run: ProcessRun, options: StepOptions) -> None:
+    def __init__(self, run: LiveRun, options: StepOptions) -> None:
         self._run = run
         self._options = options
 
@@ -108,10 +109,38 @@ class StepContext(Generic[D]):
         return step.tried(args, kwargs)
 
 
+class Tries(msgspec.Struct, frozen=True):
+    """Attempts at one thing and the delays between them, which are effects of a run."""
+
+    run: LiveRun
+    branch: Branch
+    name: str
+    retry: Retry | None
+    delay_key: Callable[[int], str]
+
+    async def first_success(
+        self, attempt: Callable[[int], Awaitable[T]], failure: type[LashError] = LashError
+    ) -> T:
+        """Return the result of the first attempt that succeeds, or raise the last failure."""
+        number = 1
+        while True:
+            try:
+                return await attempt(number)
+            except failure as error:
+                if self.retry is None or error.final or number >= self.retry.max:
+                    raise
+            key = self.delay_key(number)
+            pause = self.retry.pause(number, chance(self.run.seed, key))
+            command = Sleep(round(pause * 1000), retry=True)
+            name = f"{self.name} again"
+            await self.run.effect(self.branch, key, name, command, sleep_executor())
+            number += 1
+
+
 class _Step(msgspec.Struct):
     """One step: its attempts and the delays between them."""
 
-    run: ProcessRun
+    run: LiveRun
     branch: Branch
     part: tuple[str, int]
     options: StepOptions
@@ -119,21 +148,21 @@ class _Step(msgspec.Struct):
 
     async def tried(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of the first attempt that succeeds."""
-        retry = self.options.retry
-        attempt = 1
-        while True:
-            try:
-                return await self._attempt(attempt, args, kwargs)
-            except StepFailed as error:
-                if retry is None or error.final or attempt >= retry.max:
-                    raise
-            await self._pause(retry, attempt)
-            attempt += 1
+        tries = Tries(
+            self.run,
+            self.branch,
+            self.part[0],
+            self.options.retry,
+            lambda number: self.branch.key(self.part, f"delay.{number}"),
+        )
+        return await tries.first_success(
+            lambda number: self._attempt(number, args, kwargs), StepFailed
+        )
 
     async def _attempt(self, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, shape = self.part[0], result_of(self.function)
         await shape.prepare(f"step {name!r}")
-        key = self.branch.key(*self._parts("attempt", attempt))
+        key = attempt_key(self.branch, self.part, attempt)
         given = [Shape(Any).dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
         named = {name: Shape(Any).dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}
         command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
@@ -159,20 +188,19 @@ class _Step(msgspec.Struct):
                     raise
                 raise StepTimeout(self.part[0], limit) from None
         except Exception as error:
-            if retry is not None and not isinstance(error, retry.on):
-                setattr(error, FINAL, True)
+            mark_final(error, error, retry)
             raise
 
-    async def _pause(self, retry: Retry, failures: int) -> None:
-        key = self.branch.key(*self._parts("delay", failures))
-        pause = retry.pause(failures, chance(self.run.seed, key))
-        command = Sleep(round(pause * 1000), retry=True)
-        await self.run.effect(self.branch, key, f"{self.part[0]} again", command, sleep_executor())
 
-    def _parts(self, what: str, number: int) -> tuple[str | tuple[str, int], ...]:
-        if what == "attempt" and number == 1:
-            return (self.part,)
-        return self.part, f"{what}.{number}"
+def mark_final(told: Exception, error: Exception, retry: Retry | None) -> None:
+    """Mark what is told of an error, if that is none to try again after."""
+    if retry is not None and not isinstance(error, retry.on):
+        setattr(told, FINAL, True)
+
+
+def attempt_key(branch: Branch, part: tuple[str, int], attempt: int) -> str:
+    """Return the key of an attempt at something in a process; the first is the thing itself."""
+    return branch.key(part) if attempt == 1 else branch.key(part, f"attempt.{attempt}")
 
 
 def _refuse_result(function: Any) -> None:

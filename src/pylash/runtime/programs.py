@@ -18,8 +18,6 @@ import msgspec
 from pylash.durable import (
     SESSION_TURN,
     TURN_TARGET,
-    AwaitProcess,
-    AwaitTurn,
     Clock,
     CustomWait,
     EffectHost,
@@ -40,22 +38,21 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
-    WaitSignal,
     expect,
 )
 from pylash.runtime.branches import CURRENT
 from pylash.runtime.catalog import Catalog
 from pylash.runtime.context import ProcessContext
+from pylash.runtime.controller import Awaited, look
 from pylash.runtime.executors import RegistryWork
 from pylash.runtime.feeds import Feeds
 from pylash.runtime.handles import ChildHandle
 from pylash.runtime.histories import Histories
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost
-from pylash.runtime.records import answer, wrapped
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.records import answer
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, Signature, signature_of
-from pylash.runtime.standings import watched
 from pylash.runtime.tools import Tool
 from pylash.values import (
     AppInsideProcess,
@@ -274,7 +271,6 @@ class Services:
         self.histories = Histories(store.sessions)
         self.tasks = host.tasks
         self.env = ""
-        self.play_session_turn: Callable[[ProcessRun, SessionTurnInput], Awaitable[Any]] = _no_turns
         self.emit_trigger: Callable[[Any, str], Awaitable[None]] = _no_triggers
         self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
@@ -302,21 +298,21 @@ class Services:
 
     # --- what contexts ask ---
 
-    def ride(self, run: ProcessRun, key: str) -> int:
+    def ride(self, run: LiveRun, key: str) -> int:
         """Return the time, recorded with the next effect."""
         if run.journal is None:
             return self._clock.now()
         at: int = run.journal.ride(key, self._clock.now)
         return at
 
-    def wait_key(self, run: ProcessRun, wait: WaitIdentity) -> str:
+    def wait_key(self, run: LiveRun, wait: WaitIdentity) -> str:
         """Return the signed key of a wait of a run."""
         epoch = run.process.state.epoch
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
         return self._host.signer.key(run.scope, wait, epoch)
 
-    def turn_wait_key(self, run: ProcessRun, wait: WaitIdentity, generation: int) -> str:
+    def turn_wait_key(self, run: LiveRun, wait: WaitIdentity, generation: int) -> str:
         """Return the signed key of a wait of a turn."""
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
@@ -336,7 +332,7 @@ class Services:
 
     def child(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         target: object,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -358,40 +354,39 @@ class Services:
         """Return a tool."""
         return self.catalog.tool(name)
 
-    def arguments(self, run: ProcessRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, run: LiveRun, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return new arguments for a run's program."""
         given = run.process.registration.input
         if not isinstance(given, EngineInput):
             raise NotAProcess(run.id)
         return self.definitions[given.program].signature.dump((), arguments)
 
-    def registry_work(self, run: ProcessRun, key: str) -> RegistryWork:
+    def registry_work(self, run: LiveRun, key: str) -> RegistryWork:
         """Return what asks the registry for controllers that have none of their own."""
         return lambda command, timeout: self._asked(run, key, command, timeout)
 
     async def _asked(
-        self, run: ProcessRun, key: str, command: ProcessCommand, timeout: int | None
+        self, run: LiveRun, key: str, command: ProcessCommand, timeout: int | None
     ) -> Any:
-        processes = self.store.processes
         entry = JournalEntry(key, "process", b"", started=self._clock.now())
-        while isinstance(command, WaitSignal | AwaitProcess | AwaitTurn):
-            if isinstance(command, WaitSignal):
-                stands, _ = await processes.take_signal(
-                    run.fence, entry, command.name, timeout, wrapped
-                )
-            else:
-                stands = await watched(self.store, run.fence, entry, command)
+        while isinstance(command, Awaited):
+            stands, _ = await look(self.store, run.fence, entry, command, timeout)
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
-        return await processes.perform(command)
+        return await self.store.processes.perform(command)
+
+
+Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]
+"""Plays one turn of a child session in a process's run."""
 
 
 class PythonPrograms:
     """What a worker of this app can run: its processes, its tools, and what runs elsewhere."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, play: Play) -> None:
         self._services = services
+        self._play = play
         self._environments: set[str] = set()
 
     def targets(self) -> list[str]:
@@ -422,7 +417,7 @@ class PythonPrograms:
             raise ProcessRecoveryFailed(registration.id, "its captured execution env is damaged")
         self._environments.add(registration.env)
 
-    async def run(self, run: ProcessRun) -> Any:
+    async def run(self, run: LiveRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
         match run.process.registration.input:
             case EngineInput(program=program, arguments=arguments):
@@ -436,13 +431,9 @@ class PythonPrograms:
                 ctx = ProcessContext(run, self._services)
                 return await ctx.call_tool(tool, **arguments)
             case SessionTurnInput() as turn:
-                return await self._services.play_session_turn(run, turn)
+                return await self._play(self._services, run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
-
-
-async def _no_turns(run: ProcessRun, turn: SessionTurnInput) -> Any:
-    """Play nothing: there is no app around."""
 
 
 async def _no_triggers(emitted: Any, key: str) -> None:

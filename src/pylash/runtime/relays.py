@@ -11,7 +11,7 @@ import msgspec
 
 from pylash.durable import Store
 from pylash.runtime.feeds import Feed
-from pylash.runtime.runs import ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.turn import TurnEvent
 from pylash.values import StoreError, write
 
@@ -21,7 +21,7 @@ FENCE_BITS: Final = 32
 _CHUNKS: msgspec.json.Decoder[list[TurnEvent]] = msgspec.json.Decoder(list[TurnEvent])
 
 
-async def relay(store: Store, run: ProcessRun, feed: Feed) -> None:
+async def relay(store: Store, run: LiveRun, feed: Feed) -> None:
     """Write what a turn says here for those who listen elsewhere, if there are any."""
     with suppress(StoreError):
         if not await store.turn_events.is_asked(run.record.run):

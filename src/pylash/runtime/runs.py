@@ -1,4 +1,4 @@
-"""A process's run, while it is executed here.
+"""The run of a process or a turn, while it is executed here.
 
 Rule 1. Detaching (parking, a lost lease, a shutdown) is never recorded. The context closes first;
         whatever the code does after that is ignored.
@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from pylash.durable import (
     SECOND,
@@ -53,8 +53,8 @@ class ContinueAs(BaseException):
         self.arguments = arguments
 
 
-def _nobody() -> None:
-    """Hear that somebody elsewhere listens: only turns have something to say."""
+def unheard() -> None:
+    """Hear that somebody elsewhere listens: only a turn that goes on has something to say."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
@@ -66,20 +66,20 @@ def _seen(task: asyncio.Task[Any]) -> None:
 class Slots(Protocol):
     """Who lends a run the right to execute, and hears when it waits."""
 
-    async def take_slot(self, run: ProcessRun) -> None:
+    async def take_slot(self, run: LiveRun) -> None:
         """Return once the run may execute."""
         ...
 
-    def idle(self, run: ProcessRun) -> None:
+    def idle(self, run: LiveRun) -> None:
         """Hear that every branch of the run waits."""
         ...
 
-    def busy(self, run: ProcessRun) -> None:
+    def busy(self, run: LiveRun) -> None:
         """Hear that a branch of the run goes on."""
         ...
 
 
-class ProcessRun:
+class LiveRun:
     """A process, or a turn, being executed here under a fence."""
 
     def __init__(
@@ -102,7 +102,7 @@ class ProcessRun:
         self.wake_seq = 0
         self.stirred = False
         self.turn: TurnStanding | None = None
-        self.listened: Callable[[], None] = _nobody
+        self.listened: Callable[[], None] = unheard
         self.has_slot = True
         self.is_idle = False
         self.cancelled = False
@@ -205,8 +205,7 @@ class ProcessRun:
                 await self._admit()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
 
     async def _hold(self, branch: Branch) -> None:
         """Begin nothing new while a branch above is to be cancelled: it is, once all below it wait."""
@@ -255,8 +254,7 @@ class ProcessRun:
         try:
             delivered = await self.journal.withdraw(asked)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         branch.cancelling = False
         if delivered:
             raise asyncio.CancelledError
@@ -274,9 +272,9 @@ class ProcessRun:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "process %s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
+                "%s awaits %s in a task of its own, so it is not parked meanwhile: use ctx.gather, "
                 "or timeout= of the call",
-                self.id,
+                self.fence.name,
                 name,
             )
 
@@ -408,8 +406,7 @@ class ProcessRun:
         try:
             await self.journal.deliver({key: decided}, keys)
         except (DurabilityError, StoreError) as error:
-            self.close(error)
-            raise Detached from error
+            self.give_up(error)
         finally:
             self._delivering -= 1
             self._changed()
@@ -426,6 +423,11 @@ class ProcessRun:
         self._release()
         if self.journal is not None:
             self.journal.break_off(Detached())
+
+    def give_up(self, trouble: LashError) -> NoReturn:
+        """Detach because of a trouble that is not the code's: it goes on later, or elsewhere."""
+        self.close(trouble)
+        raise Detached from trouble
 
     def dispose(self) -> None:
         """Let go of everything, so that nothing waits for the garbage collector."""
@@ -449,7 +451,7 @@ class ProcessRun:
             for task in tasks:
                 task.cancel()
         if tasks:
-            _log.warning("process %s ignores that it is detached: left to itself", self.id)
+            _log.warning("%s ignores that it is detached: left to itself", self.fence.name)
 
     def _tasks(self) -> set[asyncio.Task[Any]]:
         tasks = (branch.task for branch in (self.root, *self.root.below()))

@@ -427,7 +427,7 @@ class Session:
         """Return everything that was said, the oldest first."""
         self._services.outside("session.history")
         record = await self._services.store.sessions.get(self.id)
-        return [] if record is None else list(await self._services.histories.messages(record))
+        return [] if record is None else await self._services.histories.read(record)
 
     async def usage(self) -> Usage:
         """Return what all turns of the session used, with their subagents."""

@@ -8,18 +8,13 @@ import msgspec
 
 from pylash.durable import (
     Attached,
-    AwaitProcess,
-    AwaitTurn,
     Claim,
-    Fence,
-    JournalEntry,
     ProcessRecord,
     SessionRecord,
     Store,
     Submitted,
     TurnRecord,
 )
-from pylash.runtime.records import wrapped
 
 
 class TurnStanding(msgspec.Struct, frozen=True):
@@ -62,12 +57,3 @@ async def standings(store: Store, claims: Sequence[Claim]) -> dict[int, Standing
             attached = Attached(fences[run], turn.now, turn.entries)
             found[run] = Standing(turn.turn, attached, TurnStanding(turn.session, turn.nodes))
     return found
-
-
-async def watched(
-    store: Store, fence: Fence, entry: JournalEntry, command: AwaitProcess | AwaitTurn
-) -> JournalEntry:
-    """Begin to wait for a process or a turn as an effect of a run, or end the wait if it has ended."""
-    if isinstance(command, AwaitTurn):
-        return await store.sessions.watch(fence, entry, command, wrapped)
-    return await store.processes.watch(fence, entry, command, wrapped)

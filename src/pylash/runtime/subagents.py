@@ -41,7 +41,7 @@ from pylash.runtime.catalog import Catalog
 from pylash.runtime.executors import Executor, process_executor
 from pylash.runtime.process_steps import digest
 from pylash.runtime.programs import Services
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import Detached, LiveRun
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_execution import commit_of, result_of_end
 from pylash.runtime.turn_writer import TurnWriter
@@ -66,7 +66,7 @@ _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 SPAWN: Final = "spawn_agent"
 
 
-async def play_session_turn(services: Services, run: ProcessRun, given: SessionTurnInput) -> Any:
+async def play_session_turn(services: Services, run: LiveRun, given: SessionTurnInput) -> Any:
     """Play one turn of a child session in a process's run; return what came of it."""
     LANES.set(frozenset(given.lanes))
     session = await _standing(services, run, given)
@@ -90,7 +90,7 @@ def _used(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: result[name] for name in ("usage", "seconds") if name in result}
 
 
-async def _standing(services: Services, run: ProcessRun, given: SessionTurnInput) -> SessionRecord:
+async def _standing(services: Services, run: LiveRun, given: SessionTurnInput) -> SessionRecord:
     """Return the child session as it was when the process began, recorded."""
 
     async def perform(_: Envelope) -> Outcome:

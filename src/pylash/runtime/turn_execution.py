@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,10 +22,10 @@ from pylash.durable import (
     TurnRecord,
 )
 from pylash.runtime.branches import CURRENT
-from pylash.runtime.execution import STORE_AWAY_SECONDS
+from pylash.runtime.endings import block, let_go, persist
 from pylash.runtime.programs import Services
 from pylash.runtime.relays import relay
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import Detached, LiveRun, unheard
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.runtime.turns import TurnDriver
 from pylash.turn import (
@@ -44,7 +44,6 @@ from pylash.values import (
     DurabilityError,
     LeaseLost,
     Misuse,
-    StoreError,
     TurnStumbled,
     decode,
     write,
@@ -60,7 +59,7 @@ class TurnExecution:
         self._services = services
         self._is_open = is_open
 
-    async def drive(self, run: ProcessRun) -> Any:
+    async def drive(self, run: LiveRun) -> Any:
         """Execute the turn until it ends or is detached; return its result, if it has one."""
         run.root.task = asyncio.current_task()
         CURRENT.set(run.root)
@@ -73,7 +72,7 @@ class TurnExecution:
             self._services.feeds.leave(run.id, ended=ended)
         return result
 
-    async def _played(self, run: ProcessRun) -> Any:
+    async def _played(self, run: LiveRun) -> Any:
         try:
             driver = self._driver(run)
             if isinstance(run.record, TurnRecord) and run.record.cancel and not run.cancelled:
@@ -97,7 +96,7 @@ class TurnExecution:
         return await self._committed(run, driver, machine)
 
     @asynccontextmanager
-    async def _relayed(self, run: ProcessRun, driver: TurnDriver) -> AsyncIterator[None]:
+    async def _relayed(self, run: LiveRun, driver: TurnDriver) -> AsyncIterator[None]:
         """Write for listeners elsewhere, from when there is one."""
         relaying: list[asyncio.Task[None]] = []
 
@@ -111,11 +110,11 @@ class TurnExecution:
         try:
             yield
         finally:
-            run.listened = _too_late
+            run.listened = unheard
             for task in relaying:
                 task.cancel()
 
-    def _driver(self, run: ProcessRun) -> TurnDriver:
+    def _driver(self, run: LiveRun) -> TurnDriver:
         assert run.turn is not None
         assert isinstance(run.record, TurnRecord)
         session = run.turn.session
@@ -123,10 +122,9 @@ class TurnExecution:
         ask = asked(run.record, session)
         return TurnDriver(run, session, ask, self._services, writer)
 
-    async def _committed(self, run: ProcessRun, driver: TurnDriver, machine: TurnMachine) -> Any:
+    async def _committed(self, run: LiveRun, driver: TurnDriver, machine: TurnMachine) -> Any:
         commit = commit_of(driver, machine)
-        sessions = self._services.store.sessions
-        if not await self._persist(run, lambda: sessions.commit(run.fence, commit)):
+        if not await self._commit(run, commit):
             return None
         self._services.histories.commit(driver.session, machine.messages)
         end = machine.end
@@ -137,22 +135,19 @@ class TurnExecution:
         driver.feed.say(event)
         return commit.state, {**commit.result, "text": end.text}
 
-    async def _detached(self, run: ProcessRun) -> Any:
+    async def _detached(self, run: LiveRun) -> Any:
         """Deal with the run of an execution that was closed."""
-        trouble = run.trouble
-        if isinstance(trouble, LeaseLost):
-            _log.info("%s goes on elsewhere: %s", run.fence.name, trouble.message)
-        elif isinstance(trouble, DurabilityError):
-            reason = f"{trouble.code}: {trouble.message}"
-            if await self._services.store.sessions.asked_to_end(run.record.run):
-                return await self._given_up(run, reason)
-            _log.warning("%s is blocked: %s", run.fence.name, reason)
-            await self._persist(run, lambda: self._services.store.runs.block(run.fence, reason))
-        elif not run.parked:
-            await self._persist(run, lambda: self._services.store.journal.release(run.fence))
+        store, trouble = self._services.store, run.trouble
+        if (
+            isinstance(trouble, DurabilityError)
+            and not isinstance(trouble, LeaseLost)
+            and await store.sessions.asked_to_end(run.record.run)
+        ):
+            return await self._given_up(run, f"{trouble.code}: {trouble.message}")
+        await let_go(store, run, self._is_open)
         return None
 
-    async def _given_up(self, run: ProcessRun, reason: str) -> Any:
+    async def _given_up(self, run: LiveRun, reason: str) -> Any:
         """End a turn that cannot be replayed and was asked to end: what it wrote is left out."""
         assert run.turn is not None
         assert isinstance(run.record, TurnRecord)
@@ -167,35 +162,19 @@ class TurnExecution:
         )
         driver.machine.cancel(f"cancelled ({reason})")
         commit = msgspec.structs.replace(commit_of(driver, driver.machine), fresh=True)
-        sessions = self._services.store.sessions
-        if await self._persist(run, lambda: sessions.commit(run.fence, commit)):
+        if await self._commit(run, commit):
             return commit.state, commit.result
         return None
 
-    async def _persist(self, run: ProcessRun, work: Callable[[], Awaitable[None]]) -> bool:
-        """Write what became of a turn, however long the store is away; False if it is not ours."""
-        while True:
-            try:
-                await work()
-            except LeaseLost as error:
-                _log.info("%s goes on elsewhere: %s", run.fence.name, error.message)
-                return False
-            except Misuse as error:  # it can never be written as it is: somebody must look
-                _log.error("the end of %s is refused: %s", run.fence.name, error)
-                reason = f"{error.code}: {error.message}"
-                await self._services.store.runs.block(run.fence, reason)
-                return False
-            except StoreError as error:
-                if not self._is_open():
-                    return False  # our lease will tell the others
-                _log.warning("the end of %s cannot be written yet: %s", run.fence.name, error)
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-                continue
-            return True
-
-
-def _too_late() -> None:
-    """Hear that somebody listens to a turn that is over."""
+    async def _commit(self, run: LiveRun, commit: TurnCommit) -> bool:
+        store = self._services.store
+        try:
+            return await persist(
+                run, lambda: store.sessions.commit(run.fence, commit), self._is_open
+            )
+        except Misuse as error:  # it can never be written as it is: somebody must look
+            await block(store, run, error, self._is_open)
+            return False
 
 
 def asked(turn: TurnRecord, session: SessionRecord) -> TurnAsk:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -45,7 +45,7 @@ from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
 from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.summaries import Summaries
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
@@ -103,7 +103,7 @@ class TurnDriver:
 
     def __init__(
         self,
-        run: ProcessRun,
+        run: LiveRun,
         session: SessionRecord,
         ask: TurnAsk,
         services: Services,
@@ -164,7 +164,7 @@ class TurnDriver:
             self._hear_what_was_taken()
             self.machine.cancel(await self._why_cancelled())
         except (DurabilityError, StoreError) as error:
-            self.give_up(error)
+            self.run.give_up(error)
         except LashError as error:
             self._answer_partially()
             self.machine.fail(error.message, error.code)
@@ -186,11 +186,6 @@ class TurnDriver:
             case SyncEnvironment() | TakeCheckpoint():
                 heard = self._recorded_words(f"i{self.machine.iteration}.queue")
                 self.machine.messages.extend(heard or ())
-
-    def give_up(self, trouble: LashError) -> NoReturn:
-        """Detach because of a trouble that is not the turn's: it goes on later, or elsewhere."""
-        self.run.close(trouble)
-        raise Detached from trouble
 
     async def _why_cancelled(self) -> str:
         """Return what whoever cancelled the turn said."""
@@ -340,7 +335,7 @@ class TurnDriver:
             try:
                 outcome: Outcome = await perform(asked)
             except (DurabilityError, StoreError) as error:
-                self.give_up(error)
+                self.run.give_up(error)
             return outcome
 
         scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)

@@ -28,20 +28,16 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import waited_for_by_nobody
 from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
-from pylash.runtime.execution import STORE_AWAY_SECONDS, Execution
+from pylash.runtime.endings import STORE_AWAY_SECONDS
+from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
-from pylash.runtime.runs import Detached, ProcessRun
+from pylash.runtime.runs import Detached, LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
-from pylash.values import (
-    LeaseLost,
-    StaticScopesRequired,
-    StoreError,
-    seconds,
-)
+from pylash.values import LeaseLost, StaticScopesRequired, StoreError, seconds
 
 NET_SECONDS: Final = 5.0
 """How often everything is looked at, hint or no hint."""
@@ -70,7 +66,7 @@ class Worker:
         config: WorkerConfig,
         retention: Retention,
     ) -> None:
-        self.live: dict[int, ProcessRun] = {}
+        self.live: dict[int, LiveRun] = {}
         self.is_open = False
         self._host = host
         self._effects = effects
@@ -360,7 +356,7 @@ class Worker:
 
     # --- slots ---
 
-    async def take_slot(self, run: ProcessRun) -> None:
+    async def take_slot(self, run: LiveRun) -> None:
         """Return once the run may execute."""
         await self._slots.take()
         if run.closed:
@@ -377,7 +373,7 @@ class Worker:
         if self._backlog or (self._suspicious and not self.live):
             self._kick.set()
 
-    def idle(self, run: ProcessRun) -> None:
+    def idle(self, run: LiveRun) -> None:
         """Hear that every branch of the run waits: its slot is free, and it may be parked."""
         if run.has_slot:
             run.has_slot = False
@@ -387,7 +383,7 @@ class Worker:
             # Its concurrency key counts it until it is parked.
             self._tasks.serve(self._parking.park(run))
 
-    def busy(self, run: ProcessRun) -> None:
+    def busy(self, run: LiveRun) -> None:
         """Hear that a branch of the run goes on."""
         self._parking.remove(run)
 
@@ -402,14 +398,14 @@ class Worker:
             scoped = self._effects.scoped_static(attached.fence.scope)
             assert scoped is not None  # checked when we were opened
             controller = scoped.controller
-        run = ProcessRun(record, attached.fence, controller, self, self._runs)
+        run = LiveRun(record, attached.fence, controller, self, self._runs)
         run.wake_seq = wake_seq
         run.turn = standing.turn
         self.live[record.run] = run
         self._ids.add(run.id)
         self._runs.serve(self._drive(run))
 
-    async def _drive(self, run: ProcessRun) -> None:
+    async def _drive(self, run: LiveRun) -> None:
         """Execute the run here until it ends, or is detached."""
         try:
             execution = self._execution if run.turn is None else self._turns
@@ -420,7 +416,7 @@ class Worker:
         finally:
             self._forget(run)
 
-    def _forget(self, run: ProcessRun) -> None:
+    def _forget(self, run: LiveRun) -> None:
         if self.live.get(run.record.run) is run:
             del self.live[run.record.run]
         if run.id in self._ids and not any(other.id == run.id for other in self.live.values()):
@@ -441,7 +437,7 @@ class Worker:
 
     # --- looking ---
 
-    async def _look(self, run: ProcessRun) -> None:
+    async def _look(self, run: LiveRun) -> None:
         """Look whether the process, or the turn, was asked to end."""
         store = self._host.store
         if run.turn is None:
@@ -452,7 +448,7 @@ class Worker:
             with suppress(Detached):
                 await run.cancel()
 
-    async def _look_soon(self, run: ProcessRun) -> None:
+    async def _look_soon(self, run: LiveRun) -> None:
         with suppress(StoreError):  # the net will look again
             await self._look(run)
 
@@ -488,7 +484,7 @@ class Worker:
             elif wake_seq != run.wake_seq:
                 await self._relook(run, wake_seq)
 
-    async def _relook(self, run: ProcessRun, wake_seq: int) -> None:
+    async def _relook(self, run: LiveRun, wake_seq: int) -> None:
         """Look at everything the run waits for; the count was read before.
 
         It counts as seen when everything was looked at: until then the run cannot be parked.

@@ -30,6 +30,7 @@ from pylash.durable import (
     scope_text,
     scope_type,
 )
+from pylash.stores.carried import LOADED_BYTES, carried_of
 from pylash.stores.sql import (
     Again,
     Bulk,
@@ -43,9 +44,6 @@ from pylash.stores.sql import (
     operation,
 )
 from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge, write
-
-LOADED_BYTES: Final = 4 * 1024
-"""Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
 
 HEAVY_BYTES: Final = 64 * 1024
 """Outcomes over this size are written by themselves, and never on the event loop."""
@@ -61,7 +59,6 @@ select r.id, r.fence, r.owner, w.expires, r.settled,
 from pylash_runs r
 left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
 
-# A worker that others gave up owns nothing: its row is locked against them while it takes a run.
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
 _ADD_RUN = """
@@ -124,6 +121,13 @@ insert into pylash_effects(run, key, kind, hash, command, due, started, label)
 select id, ?, ?, ?, ?, {now} + ?, ?, ? from pylash_runs where id = ? and fence = ? {share}
 on conflict do nothing"""
 
+_OPEN = """
+insert into pylash_effects(run, key, kind, hash, command, wait, due, started, label)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
+
+_END = """
+update pylash_effects set outcome = ?, ended = {now} where run = ? and key = ? and outcome is null"""
+
 _CLOSE = """
 update pylash_effects set outcome = ?, ended = ? where run = ? and key = ? and outcome is null"""
 
@@ -178,7 +182,7 @@ class SqlJournal(Port):
     @operation()
     def _resume(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
         """Own the run of scope, if it is there, and load its journal."""
-        if not (yield Statement(_MEMBER, (worker,))).rows:
+        if not (yield from is_member(worker)):
             raise LeaseLost(scope_name(scope))
         found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
         if not found:
@@ -292,13 +296,20 @@ class SqlJournal(Port):
     @operation(read_only=True)
     def timeline(self, run: int) -> Steps[list[JournalEntry]]:
         """Return every effect of a run in the order of their beginnings, with small outcomes."""
-        return [JournalEntry(*row) for row in (yield Statement(_TIMELINE, (run,))).rows]
+        entries = [JournalEntry(*row) for row in (yield Statement(_TIMELINE, (run,))).rows]
+        known = {entry.key for entry in entries}
+        carried = yield from carried_of(run)
+        entries += [entry for entry in carried if entry.key not in known]
+        return sorted(entries, key=lambda entry: (entry.started, entry.key))
 
     @operation(read_only=True)
     def entry(self, run: int, key: str) -> Steps[JournalEntry | None]:
         """Return a whole entry."""
         rows = (yield Statement(_READ, (run, key))).rows
-        return JournalEntry(*rows[0]) if rows else None
+        if rows:
+            return JournalEntry(*rows[0])
+        carried = yield from carried_of(run)
+        return next((entry for entry in carried if entry.key == key), None)
 
 
 def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
@@ -322,6 +333,24 @@ def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
         fence.run,
         fence.token,
     )
+
+
+def open_effect(
+    fence: Fence, entry: JournalEntry, wait: str, due: int | None = None
+) -> Steps[None]:
+    """Record that an effect of a run that is locked began to wait."""
+    row = (fence.run, entry.key, entry.kind, entry.hash, entry.command, wait, due)
+    yield Statement(_OPEN, (*row, entry.started, entry.label))
+
+
+def close_effect(fence: Fence, key: str, outcome: bytes) -> Steps[None]:
+    """Give an effect that waits its outcome, now."""
+    yield Statement(_END, (outcome, fence.run, key))
+
+
+def is_member(worker: WorkerId) -> Steps[bool]:
+    """Return whether a worker may take runs; its row is locked against those who would give it up."""
+    return bool((yield Statement(_MEMBER, (worker,))).rows)
 
 
 def keep_body(digest: str, body: bytes) -> Steps[None]:

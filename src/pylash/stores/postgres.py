@@ -65,6 +65,7 @@ _NOW = (
 )
 _WORDS = {
     "{now}": _NOW,
+    "{share_s}": "for share of s",
     "{share}": "for share",
     "{update}": "for update",
     "{update_r}": "for update of r",
@@ -76,6 +77,7 @@ _WORDS = {
     "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
+    "{sqlite_only}": "select 1 --",
 }
 
 

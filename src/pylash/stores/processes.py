@@ -58,7 +58,15 @@ from pylash.stores.handles import (
     listed,
     transfer,
 )
-from pylash.stores.journal import EFFECT_COLUMNS, fenced, recorded, standing
+from pylash.stores.journal import (
+    EFFECT_COLUMNS,
+    close_effect,
+    fenced,
+    is_member,
+    open_effect,
+    recorded,
+    standing,
+)
 from pylash.stores.logs import (
     ADD_EVENT,
     LOCK_PROCESS,
@@ -91,8 +99,6 @@ from pylash.values import (
     write,
 )
 
-_MEMBER = "select 1 from pylash_workers where id = ? {share}"
-
 _REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _NOW = "select {now}"
@@ -120,16 +126,9 @@ update pylash_processes set watched = watched | 1 where number in (select number
 
 _OBSERVED = "select id, output, watched & 1 from pylash_processes where id in ({texts})"
 
-_OPEN_EFFECT = """
-insert into pylash_effects(run, key, kind, hash, command, wait, due, started, label)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
-
 _ADD_EFFECT = f"""
 insert into pylash_effects({EFFECT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict do nothing"""
-
-_CLOSE_EFFECT = """
-update pylash_effects set outcome = ?, ended = {now} where run = ? and key = ? and outcome is null"""
 
 _OLDEST_SIGNAL = """
 select sequence, payload, at from pylash_process_events
@@ -208,7 +207,7 @@ class SqlProcesses(SqlLookups):
     ) -> Steps[LeasedStart | None]:
         registration = command.registration
         number = new_run_id(self._clock.now(), self._entropy)
-        if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
+        if worker is not None and not (yield from is_member(worker)):
             worker = None  # others gave us up: it is anyone's
         if (yield from register_process(command, number, worker, token)):
             if worker is None:
@@ -322,18 +321,9 @@ class SqlProcesses(SqlLookups):
             raise ProcessUnknown(process)
         status, output, _ = rows[0]
         if known is None:
-            row = (
-                fence.run,
-                entry.key,
-                entry.kind,
-                entry.hash,
-                entry.command,
-                f"process:{process}",
-            )
-            yield Statement(_OPEN_EFFECT, (*row, None, entry.started, entry.label))
+            yield from open_effect(fence, entry, f"process:{process}")
         if status != "open":
-            outcome = wrap({"output": decode(output)})
-            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+            yield from close_effect(fence, entry.key, wrap({"output": decode(output)}))
         return (yield from standing(fence, entry.key))
 
     @operation()
@@ -349,9 +339,7 @@ class SqlProcesses(SqlLookups):
         process = (yield Statement(WHERE, (fence.scope.id,))).rows[0][0]
         due = known.due if known is not None else None if timeout is None else now + timeout
         if known is None:
-            row = (fence.run, entry.key, entry.kind, entry.hash, entry.command)
-            wait = f"signal:{process}:{name}"
-            yield Statement(_OPEN_EFFECT, (*row, wait, due, entry.started, entry.label))
+            yield from open_effect(fence, entry, f"signal:{process}:{name}", due)
         oldest = (yield Statement(_OLDEST_SIGNAL, (process, signal_type(name)))).rows
         if oldest and (due is None or oldest[0][2] <= due):
             sequence, payload, _ = oldest[0]
@@ -359,9 +347,9 @@ class SqlProcesses(SqlLookups):
                 raise Again  # another branch of this run took it
             taken = None if payload is None else decode(payload)
             outcome = wrap({"sequence": sequence, "payload": taken})
-            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+            yield from close_effect(fence, entry.key, outcome)
         elif due is not None and due <= now:
-            yield Statement(_CLOSE_EFFECT, (wrap({"timeout": True}), fence.run, entry.key))
+            yield from close_effect(fence, entry.key, wrap({"timeout": True}))
         return (yield from standing(fence, entry.key)), now
 
     @operation()

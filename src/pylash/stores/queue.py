@@ -14,6 +14,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from pylash.durable import (
+    SUPERSEDED,
     TURN_TARGET,
     Cancelled,
     Instant,
@@ -23,15 +24,14 @@ from pylash.durable import (
     scope_text,
     session_lane,
 )
-from pylash.stores.runs import JOIN_LANE, wake_run
+from pylash.stores.lanes import JOIN_LANE, LOCK_LANE, LOCK_USED_LANE, NEXT_IN_LANE, hand_over
+from pylash.stores.runs import wake_run
 from pylash.stores.session_rows import SESSION, opened_session
 from pylash.stores.sql import Again, Notify, Statement, Steps
 from pylash.values import decode, write
 
 MAX_STREAK: Final = 20
 """How many turns may begin in a row without a person."""
-
-SUPERSEDED: Final = "superseded by a new message"
 
 # Words are in the order in which they came, whatever the clock says: the lane is locked meanwhile.
 _ADD_WORDS = """
@@ -48,21 +48,6 @@ TAKE_WORDS = "delete from pylash_queue where session = ? and process = ? and seq
 _HAS_WORDS = "select 1 from pylash_queue where session = ? limit 1"
 
 _HOLDER = "select holder from pylash_lanes where lane = ?"
-
-# A lane that nobody used yet must be locked too: the update only locks the row that is there.
-_LOCK_LANE = """
-insert into pylash_lanes(lane, last_seq) values (?, 0)
-on conflict (lane) do update set lane = excluded.lane returning holder"""
-
-_LOCK_USED_LANE = "select holder from pylash_lanes where lane = ? {update}"
-
-_HAND_OVER = "update pylash_lanes set holder = ? where lane = ?"
-
-_NEXT = """
-select id from pylash_runs where lane = ? and state = 'queued' and at is null
-order by lane_seq limit 1"""
-
-_READY = "update pylash_runs set at = {now} where id = ?"
 
 _SET_STREAK = "update pylash_sessions set streak = ? where id = ? and streak <> ?"
 
@@ -96,7 +81,7 @@ def lane_holder(session_id: str) -> Steps[int | None]:
 
 def locked_lane(session_id: str, locked: Container[int] | None = None) -> Steps[int | None]:
     """Lock a session's lane; return the run that has it, which must be among those locked before."""
-    holder: int | None = (yield Statement(_LOCK_LANE, (session_lane(session_id),))).rows[0][0]
+    holder: int | None = (yield Statement(LOCK_LANE, (session_lane(session_id),))).rows[0][0]
     if holder is not None and locked is not None and holder not in locked:
         raise Again  # it began after we looked
     return holder
@@ -148,14 +133,14 @@ def _stir(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
 
 def locked_next(session_id: str, following: int | None) -> Steps[None]:
     """Lock a lane that a run has; the turn that is next must be the one that was locked before."""
-    yield Statement(_LOCK_USED_LANE, (session_lane(session_id),))
+    yield Statement(LOCK_USED_LANE, (session_lane(session_id),))
     if (yield from next_in_lane(session_id)) != following:
         raise Again
 
 
 def next_in_lane(session_id: str) -> Steps[int | None]:
     """Return the turn that is next in a session's lane, if there is one, as it is this moment."""
-    rows = (yield Statement(_NEXT, (session_lane(session_id),))).rows
+    rows = (yield Statement(NEXT_IN_LANE, (session_lane(session_id),))).rows
     return rows[0][0] if rows else None
 
 
@@ -164,11 +149,8 @@ def hand_lane_on(session_id: str, following: int | None, new_run: int) -> Steps[
 
     Nobody asks for that one now, so it counts: turns that never take their words do not go on for ever.
     """
-    yield Statement(_HAND_OVER, (following, session_lane(session_id)))
-    if following is not None:
-        yield Statement(_READY, (following,))
-        yield Notify("runs")
-    elif (yield from has_words(session_id)):
+    yield from hand_over(session_lane(session_id), following)
+    if following is None and (yield from has_words(session_id)):
         yield from _stir(session_id, new_run)
 
 

@@ -28,6 +28,9 @@ from pylash.durable import (
     scope_from_text,
     scope_text,
 )
+from pylash.stores.carried import RECORDED
+from pylash.stores.journal import is_member
+from pylash.stores.lanes import JOIN_LANE, LOCK_USED_LANE, NEXT_IN_LANE, hand_over
 from pylash.stores.sql import Again, Driver, Notify, Port, Statement, Steps, operation
 from pylash.values import LeaseLost
 
@@ -42,18 +45,10 @@ insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, inpu
 values (?, ?, ?, ?, ?, ?, 'queued', ?, ?, {now}) on conflict do nothing"""
 
 # The update happens whether or not the lane is free: it locks the row and counts the run.
-JOIN_LANE = """
-insert into pylash_lanes(lane, holder, last_seq) values (?, ?, 1)
-on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1,
-  holder = coalesce(pylash_lanes.holder, excluded.holder)
-returning holder, last_seq"""
-
 _CLAIMED = f"""
 select {_VIEW} from pylash_runs where token = ? and owner = ? and state = 'running'"""
 
 # A worker that others gave up claims nothing until it has joined again.
-_MEMBER = "select 1 from pylash_workers where id = ? {share}"
-
 _READY_RUNS = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
                and state in ('queued', 'waiting') and attempts < ? order by at limit ? {skip})"""
@@ -63,7 +58,7 @@ _SUSPECT_RUNS = _READY_RUNS.replace("attempts <", "attempts >=")
 _TAKE = f"""
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1,
   attempts = attempts + 1, at = null,
-  seen = (select count(*) from pylash_effects e where e.run = pylash_runs.id)
+  seen = {RECORDED}
 where id in (select id from ready)
 returning {_VIEW}, slot, slot_limit"""
 
@@ -110,23 +105,11 @@ _LOCK = "select lane, state, wake_seq from pylash_runs where id = ? and fence = 
 
 _SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
 
-_NEXT = """
-select id from pylash_runs where lane = ? and state = 'queued' and at is null
-order by lane_seq limit 1 {update}"""
-
-_NEXT_UNLOCKED = """
-select id from pylash_runs where lane = ? and state = 'queued' and at is null
-order by lane_seq limit 1"""
-
-_LOCK_LANE = "select holder from pylash_lanes where lane = ? {update}"
-
-_HAND_OVER_LANE = "update pylash_lanes set holder = ? where lane = ?"
+_LOCK_NEXT = NEXT_IN_LANE + " {update}"
 
 _SETTLE = """
 update pylash_runs set state = ?, result = ?, settled = {now}, at = null, owner = null,
   fence = fence + 1, token = ? where id = ?"""
-
-_READY = "update pylash_runs set at = {now} where id = ?"
 
 _BLOCK = """
 update pylash_runs set state = 'blocked', reason = ?, owner = null, at = null
@@ -191,7 +174,7 @@ class SqlRuns(Port):
         suspect: bool = False,
     ) -> Steps[list[Claim]]:
         """Claim ready runs, or one that may be to blame for crashes."""
-        if not (yield Statement(_MEMBER, (worker,))).rows:
+        if not (yield from is_member(worker)):
             return []
         rows = (yield Statement(_CLAIMED, (token, worker))).rows
         if not rows:
@@ -333,16 +316,12 @@ def _pass_on(
     lane: str, fence: Fence, state: RunState, result: bytes | None, token: str
 ) -> Steps[None]:
     """Settle a run of a lane: the next run's row is locked before the lane's, as everywhere."""
-    candidate = (yield Statement(_NEXT, (lane,))).rows
-    yield Statement(_LOCK_LANE, (lane,))
-    if (yield Statement(_NEXT_UNLOCKED, (lane,))).rows != candidate:
+    candidate = (yield Statement(_LOCK_NEXT, (lane,))).rows
+    yield Statement(LOCK_USED_LANE, (lane,))
+    if (yield Statement(NEXT_IN_LANE, (lane,))).rows != candidate:
         raise Again
-    following = candidate[0][0] if candidate else None
     yield Statement(_SETTLE, (state, result, token, fence.run))
-    yield Statement(_HAND_OVER_LANE, (following, lane))
-    if following is not None:
-        yield Statement(_READY, (following,))
-        yield Notify("runs")
+    yield from hand_over(lane, candidate[0][0] if candidate else None)
 
 
 def _view(row: tuple[Any, ...]) -> RunView:

@@ -24,15 +24,14 @@ from pylash.durable import (
     scope_text,
     session_lane,
 )
+from pylash.stores.carried import NODE_BITS
 from pylash.stores.handles import delete_session
 from pylash.stores.logs import lock_runs
 from pylash.stores.queue import locked_lane, supersede_waits, waiters_of
 from pylash.stores.session_rows import (
-    ADD_SESSION,
-    NEXT_NUMBER,
-    NODE_BITS,
     SESSION,
     TURN,
+    add_session,
     session_from,
     turn_from,
 )
@@ -50,10 +49,9 @@ _RUNS_OF_NODES = "select distinct run from pylash_nodes where id > ? and id <= ?
 
 _TURNS_OF = TURN.replace("scope = ?", "id in ({bigints}) and kind <> 'process' order by id")
 
-# In two parts, so that each finds its index: who has the lane, and who waits for it.
+# Who has the lane, and who waits for it.
 _RUNS_OF = """
-select id from pylash_runs where lane = ?
-  and (state in ('running', 'waiting', 'blocked') or (state = 'queued' and at is not null))
+select holder as id from pylash_lanes where lane = ? and holder is not null
 union all select id from pylash_runs where lane = ? and state = 'queued' and at is null
 order by id"""
 
@@ -61,15 +59,16 @@ _END_RUN = f"""
 update pylash_runs set state = 'cancelled', result = ?, settled = {{now}}, at = null, owner = null, cancel = 1,
   fence = fence + 1, token = '{DELETED}', lane = null where id = ?"""
 
-_FREE_LANE = "update pylash_lanes set holder = null where lane = ?"
+_FREE_LANE = """
+update pylash_lanes set holder = null, head = 0, revision = 0, calls = 0, usage = null where lane = ?"""
 
 _GENERATION = "select generation from pylash_sessions where id = ?"
 
 # A session that never was has waits too, that were answered before anyone waited.
 _CLEAR = """
 insert into pylash_sessions(id, generation) values (?, 1)
-on conflict (id) do update set generation = pylash_sessions.generation + 1, number = null, head = 0,
-  revision = 0, calls = 0, streak = 0, usage = null, options = null, origin = null"""
+on conflict (id) do update set generation = pylash_sessions.generation + 1, number = null,
+  streak = 0, options = null, origin = null"""
 
 _FORGET_QUEUE = "delete from pylash_queue where session = ?"
 
@@ -81,7 +80,9 @@ _FORGET_FORKS = "delete from pylash_forks where number in ({bigints}) and sessio
 
 _IS_SHARED = "select 1 from pylash_forks where number = ? limit 1"
 
-_SHARE_SOURCE = "select head from pylash_sessions where id = ? and number = ? {share}"
+_SHARE_SOURCE = """
+select l.head from pylash_sessions s join pylash_lanes l on l.lane = 'session:' || s.id
+where s.id = ? and s.number = ? {share_s}"""
 
 _ADD_DEAD = "insert into pylash_dead_lines(number, session, body) values (?, ?, ?)"
 
@@ -151,14 +152,11 @@ class SqlSessionEnds(Port):
                 return  # done by us already; the answer was lost
             raise SessionExists(new_id)
         options = None if source.options is None else write(source.options)
-        number = (yield Statement(NEXT_NUMBER)).rows[0][0]
         known_head = (yield Statement(_SHARE_SOURCE, (source.id, source.number))).rows
         if not known_head or known_head[0][0] < head:
             raise SessionUnknown(source.id)  # deleted meanwhile: its nodes are on their way out
         tried.append(True)
-        row = (new_id, number, options, msgspec.json.encode(origin), *counts)
-        if not (yield Statement(ADD_SESSION, row)).changed:
-            raise Again  # made by another meanwhile
+        yield from add_session(new_id, options, msgspec.json.encode(origin), counts)
         for line in sorted({segment.number for segment in origin}):
             yield Statement(_ADD_FORK, (line, new_id))
 

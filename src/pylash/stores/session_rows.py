@@ -10,6 +10,7 @@ from pylash.durable import (
     TURN_TARGET,
     Fence,
     Instant,
+    JournalEntry,
     NewTurn,
     QueueDrainScope,
     RunState,
@@ -23,28 +24,32 @@ from pylash.durable import (
     scope_text,
     session_lane,
 )
+from pylash.stores.carried import NODE_BITS, packed, parted, unpacked
 from pylash.stores.journal import RECORD_EFFECT, effect_row, keep_body
+from pylash.stores.lanes import LOCK_LANE
 from pylash.stores.sql import Again, Statement, Steps
 from pylash.values import decode, write
-
-NODE_BITS: Final = 24
 
 DIGEST_BYTES: Final = 32
 
 SESSION = """
-select id, number, head, revision, calls, generation, streak, usage, options, origin
-from pylash_sessions where id = ?"""
+select s.id, s.number, coalesce(l.head, 0), coalesce(l.revision, 0), coalesce(l.calls, 0), s.generation,
+  s.streak, l.usage, s.options, s.origin
+from pylash_sessions s left join pylash_lanes l on l.lane = 'session:' || s.id where s.id = ?"""
 
 # The update locks the row, so that two sessions never get one number.
-NEXT_NUMBER = """
+_NEXT_NUMBER = """
 insert into pylash_lanes(lane, last_seq) values ('sessions', 1)
 on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1 returning last_seq"""
 
-ADD_SESSION = """
-insert into pylash_sessions(id, number, options, origin, revision, calls) values (?, ?, ?, ?, ?, ?)
+_ADD_SESSION = """
+insert into pylash_sessions(id, number, options, origin) values (?, ?, ?, ?)
 on conflict (id) do update set number = excluded.number, options = excluded.options,
-  origin = excluded.origin, head = 0, revision = excluded.revision, calls = excluded.calls, streak = 0, usage = null
+  origin = excluded.origin, streak = 0
 where pylash_sessions.number is null"""
+
+_BEGIN_LANE = """
+update pylash_lanes set head = 0, revision = ?, calls = ?, usage = null where lane = ?"""
 
 _SET_OPTIONS = "update pylash_sessions set options = ? where id = ?"
 
@@ -54,25 +59,28 @@ from pylash_runs where scope = ?"""
 
 # A place is written once. Behind the head, what a run left that has ended will never be committed.
 _ADD_NODE = """
-insert into pylash_nodes(id, run, body) values (?, ?, ?)
-on conflict (id) do update set run = excluded.run, body = excluded.body
+insert into pylash_nodes(id, run, body, effects) values (?, ?, ?, ?)
+on conflict (id) do update set run = excluded.run, body = excluded.body, effects = excluded.effects
 where pylash_nodes.run <> excluded.run
   and not exists (select 1 from pylash_runs r where r.id = pylash_nodes.run and r.settled is null)
-  and excluded.id > (select s.head from pylash_sessions s where s.id = ? and s.number = ?) + ?"""
+  and excluded.id > (select l.head from pylash_sessions s join pylash_lanes l on l.lane = 'session:' || s.id
+                     where s.id = ? and s.number = ?) + ?"""
+
+_CARGO = "select effects from pylash_nodes where id = ?"
 
 _ADD_ENV = "insert into pylash_envs(ref, body) values (?, ?) on conflict do nothing"
 
 NODES = "select id, body from pylash_nodes where id > ? and id <= ? order by id"
 
 _NODES_OF_RUN = """
-select id, body from pylash_nodes where id > ? and id <= ? and run = ? order by id"""
+select id, body, effects from pylash_nodes where id > ? and id <= ? and run = ? order by id"""
 
 
 def opened_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
     """Return a session, made if it is missing, with the options it is opened with now."""
     rows = (yield Statement(SESSION, (session_id,))).rows
     if not rows or rows[0][1] is None:
-        yield from _add_session(session_id, None if options is None else write(options))
+        yield from add_session(session_id, None if options is None else write(options))
         rows = (yield Statement(SESSION, (session_id,))).rows
     session = session_from(rows[0])
     if options is not None and options != session.options:
@@ -81,10 +89,19 @@ def opened_session(session_id: str, options: Any = None) -> Steps[SessionRecord]
     return session
 
 
-def _add_session(session_id: str, options: bytes | None) -> Steps[None]:
-    number = (yield Statement(NEXT_NUMBER)).rows[0][0]
-    if not (yield Statement(ADD_SESSION, (session_id, number, options, None, 0, 0))).changed:
+def add_session(
+    session_id: str,
+    options: bytes | None,
+    origin: bytes | None = None,
+    counts: tuple[int, int] = (0, 0),
+) -> Steps[None]:
+    """Make a session that is missing; ``counts`` are the turns and the model calls that it inherits."""
+    lane = session_lane(session_id)
+    yield Statement(LOCK_LANE, (lane,))
+    number = (yield Statement(_NEXT_NUMBER)).rows[0][0]
+    if not (yield Statement(_ADD_SESSION, (session_id, number, options, origin))).changed:
         raise Again  # made by another meanwhile
+    yield Statement(_BEGIN_LANE, (*counts, lane))
 
 
 def turn_row(
@@ -112,14 +129,25 @@ def written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[Non
     for ref, body in writing.attachments:
         yield from keep_body(ref, body)
     base = session.number << NODE_BITS
+    riding, entries = parted(fence, writing.entries, nodes=bool(writing.nodes))
+    cargo = packed(riding)
     for place, body in writing.nodes:
-        row = (base + place, fence.run, body, session.id, session.number, base)
-        yield Statement(_ADD_NODE, row)
-    for entry in writing.entries:
+        row = (base + place, fence.run, body, cargo, session.id, session.number, base)
+        added = (yield Statement(_ADD_NODE, row)).changed
+        if cargo and not added and not (yield from _carries(base + place, cargo)):
+            entries += riding
+        cargo = None
+    for entry in entries:
         effect = effect_row(fence, entry)
         if effect[5] is not None:
             yield from keep_body(effect[5], entry.outcome or b"")
         yield Statement(RECORD_EFFECT, effect)
+
+
+def _carries(node: int, cargo: bytes) -> Steps[bool]:
+    """Return whether a node carries just this: it was written by us already, and the answer lost."""
+    rows = (yield Statement(_CARGO, (node,))).rows
+    return bool(rows) and rows[0][0] is not None and bytes(rows[0][0]) == cargo
 
 
 def session_from(row: tuple[Any, ...]) -> SessionRecord:
@@ -161,15 +189,24 @@ def turn_from(row: tuple[Any, ...]) -> TurnRecord:
 CANCEL_DELIVERED: Final = 2
 
 
-def uncommitted(session: SessionRecord, run: int | None = None) -> Steps[dict[int, bytes]]:
-    """Return the nodes behind the head, by place; only those of a run if one is given."""
+def uncommitted(session: SessionRecord) -> Steps[dict[int, bytes]]:
+    """Return the nodes behind the head, by place."""
     base = session.number << NODE_BITS
     last = base + (1 << NODE_BITS) - 1
-    if run is None:
-        rows = (yield Statement(NODES, (base + session.head, last))).rows
-    else:
-        rows = (yield Statement(_NODES_OF_RUN, (base + session.head, last, run))).rows
+    rows = (yield Statement(NODES, (base + session.head, last))).rows
     return {node - base: bytes(body) for node, body in rows}
+
+
+def left_by(
+    session: SessionRecord, run: int
+) -> Steps[tuple[dict[int, bytes], dict[str, JournalEntry]]]:
+    """Return the nodes of a run behind the head, by place, and the effects they carry."""
+    base = session.number << NODE_BITS
+    last = base + (1 << NODE_BITS) - 1
+    rows = (yield Statement(_NODES_OF_RUN, (base + session.head, last, run))).rows
+    carried = [entry for *_, body in rows if body is not None for entry in unpacked(bytes(body))]
+    nodes = {node - base: bytes(body) for node, body, _ in rows}
+    return nodes, {entry.key: entry for entry in carried}
 
 
 def plain(body: bytes | None) -> Any:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from pylash.durable import (
     AwaitTurn,
     Clock,
@@ -41,7 +43,17 @@ from pylash.durable import (
     session_lane,
     session_of,
 )
-from pylash.stores.journal import fenced, journals_of, recorded, standing
+from pylash.stores.carried import NODE_BITS, carried_in
+from pylash.stores.journal import (
+    close_effect,
+    fenced,
+    is_member,
+    journals_of,
+    open_effect,
+    recorded,
+    standing,
+)
+from pylash.stores.lanes import JOIN_LANE
 from pylash.stores.logs import WAITING_RUNS, lock_runs
 from pylash.stores.queue import (
     TAKE_WORDS,
@@ -59,14 +71,14 @@ from pylash.stores.queue import (
     told,
     waiters_of,
 )
-from pylash.stores.runs import JOIN_LANE, wake_run
+from pylash.stores.runs import wake_run
 from pylash.stores.session_ends import DELETED, SqlSessionEnds, forget_run
 from pylash.stores.session_rows import (
     DIGEST_BYTES,
-    NODE_BITS,
     NODES,
     SESSION,
     TURN,
+    left_by,
     opened_session,
     plain,
     session_from,
@@ -79,13 +91,11 @@ from pylash.stores.sql import Again, Driver, Notify, Statement, Steps, operation
 from pylash.stores.turn_events import FORGET_EVENTS
 from pylash.values import LeaseLost, SessionMoved, TurnInputConflict, TurnUnknown, write
 
-_SESSIONS = SESSION.replace("id = ?", "id in ({texts})")
+_SESSIONS = SESSION.replace("s.id = ?", "s.id in ({texts})")
 
 TURN_OF_RUN = TURN.replace("scope = ?", "id = ?")
 
 _TURNS = TURN.replace("scope = ?", "id in ({bigints}) and kind in ('turn', 'queue_drain')")
-
-_MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
 _NOW = "select {now}"
 
@@ -94,19 +104,12 @@ insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, inpu
   attempts, created)
 values (?, ?, ?, ?, ?, ?, ?, case when ? then {now} end, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
 
-_OPEN_EFFECT = """
-insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
-values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
-
-_CLOSE_EFFECT = """
-update pylash_effects set outcome = ?, ended = {now} where run = ? and key = ? and outcome is null"""
-
 _DONE = "select 1 from pylash_runs where id = ? and token = ?"
 
 # Every node up to the new head must be the turn's: another's in its place means another wrote meanwhile.
 _MOVE_HEAD = """
-update pylash_sessions set head = ?, revision = revision + 1, calls = ?, usage = ?
-where id = ? and number = ? and head = ?
+update pylash_lanes set head = ?, revision = revision + 1, calls = ?, usage = ?
+where lane = ? and exists (select 1 from pylash_sessions s where s.id = ? and s.number = ?) and head = ?
   and (select count(*) from pylash_nodes n where n.id > ? and n.id <= ? and n.run = ?) = ?"""
 
 _SETTLE = """
@@ -166,8 +169,9 @@ class SqlSessions(SqlSessionEnds):
             session = sessions.get(turn.scope.session_id)
             if session is None:
                 continue  # deleted meanwhile, and the turn with it
-            nodes = yield from uncommitted(session, turn.run)
-            resumed[turn.run] = ResumedTurn(turn, session, journals[turn.run], nodes, now)
+            nodes, carried = yield from left_by(session, turn.run)
+            entries = {**carried, **journals[turn.run]}
+            resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
         return resumed
 
     @operation()
@@ -223,9 +227,13 @@ class SqlSessions(SqlSessionEnds):
                 raise Again
             yield from locked_next(session.id, following)
         base = session.number << NODE_BITS
+        writing = commit.writing
         if commit.fresh:
-            yield Statement(_DROP_NODES, (base + session.head, base + (1 << NODE_BITS) - 1))
-        yield from written(fence, session, commit.writing)
+            behind = Segment(session.number, (1 << NODE_BITS) - 1)
+            carried = yield from carried_in(behind, session.head, fence.run)
+            writing = replace(writing, entries=(*carried, *writing.entries))
+            yield Statement(_DROP_NODES, (base + session.head, base + behind.upto))
+        yield from written(fence, session, writing)
         if commit.settle:
             result = (commit.state, write(commit.result), token, fence.run)
             yield Statement(_SETTLE, result)
@@ -234,9 +242,10 @@ class SqlSessions(SqlSessionEnds):
             for (run,) in waiting:
                 yield from wake_run(run)
             yield Notify(name)
-        moved = (commit.head, commit.calls, write(commit.usage), session.id, session.number)
+        moved = (commit.head, commit.calls, write(commit.usage), session_lane(session.id))
+        line = (session.id, session.number, session.head)
         nodes = (base + session.head, base + commit.head, fence.run, commit.head - session.head)
-        if not (yield Statement(_MOVE_HEAD, (*moved, session.head, *nodes))).changed:
+        if not (yield Statement(_MOVE_HEAD, (*moved, *line, *nodes))).changed:
             yield from _check_moved(fence, commit)
         yield Notify(f"session:{session.id}")
 
@@ -256,13 +265,12 @@ class SqlSessions(SqlSessionEnds):
         if known is not None and known.size:
             return known
         if known is None:
-            row = (fence.run, entry.key, entry.kind, entry.hash, entry.command, f"turn:{text}")
-            yield Statement(_OPEN_EFFECT, (*row, entry.started, entry.label))
+            yield from open_effect(fence, entry, f"turn:{text}")
         ended = (yield Statement(_RESULTS, ([text],))).rows
         if ended:
             result = yield from _told(command.session_id, plain(ended[0][2]))
             outcome = wrap({"state": ended[0][1], "result": result})
-            yield Statement(_CLOSE_EFFECT, (outcome, fence.run, entry.key))
+            yield from close_effect(fence, entry.key, outcome)
         return (yield from standing(fence, entry.key))
 
     # --- words ---
@@ -402,7 +410,7 @@ def accepted(
         if known[0][-1] != DELETED:
             return (yield from _known(new, known[0], now, token))
         yield from forget_run(known[0][1])  # its session was deleted: the id is free
-    if worker is not None and not (yield Statement(_MEMBER, (worker,))).rows:
+    if worker is not None and not (yield from is_member(worker)):
         worker = None
     holder, seq = (yield Statement(JOIN_LANE, (session_lane(session_id), run))).rows[0]
     free = holder == run
@@ -454,10 +462,10 @@ def _known(new: NewTurn, row: tuple[Any, ...], now: Instant, token: str) -> Step
 
 def _is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[bool]:
     """Return whether a writing stands: it is written as a whole, so its first part tells."""
-    for entry in writing.entries:
-        return (yield from recorded(fence, entry.key)) is not None
     for place, _ in writing.nodes:
         return (yield from _is_ours(fence, session, place))
+    for entry in writing.entries:
+        return (yield from recorded(fence, entry.key)) is not None
     return False
 
 

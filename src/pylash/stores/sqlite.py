@@ -56,6 +56,7 @@ MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
     "{now}": "pylash_now()",
+    "{share_s}": "",
     "{share}": "",
     "{update}": "",
     "{update_r}": "",
@@ -67,6 +68,7 @@ _WORDS = {
     "{lock_migrations}": "select 1",
     "{id}": "integer primary key",
     "{blob}": "blob",
+    "{sqlite_only}": "",
 }
 
 

@@ -28,15 +28,11 @@ from pylash.durable import (
     WaitView,
     session_of,
 )
-from pylash.stores.journal import fenced, standing
+from pylash.stores.journal import fenced, open_effect, standing
 from pylash.stores.queue import supersede
 from pylash.stores.runs import wake_run, woken
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
 from pylash.values import decode, encode, write
-
-_EFFECT = """
-insert into pylash_effects(run, key, kind, hash, command, wait, started, label)
-values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
 
 # An early answer has left a row that was never opened; the earliest deadline counts. Who only waits
 # for it has nothing to show, and must not blank what the run has shown.
@@ -122,8 +118,7 @@ class SqlWaits(Port):
     ) -> Steps[tuple[JournalEntry, WaitStatus]]:
         """Open a wait as an effect of a run."""
         yield from fenced(fence)
-        effect = (fence.run, entry.key, entry.kind, entry.hash, entry.command, opening.name.id)
-        yield Statement(_EFFECT, (*effect, entry.started, entry.label))
+        yield from open_effect(fence, entry, opening.name.id)
         yield from _open(opening)
         session = session_of(opening.name.scope)
         if session is not None and (yield Statement(_INTERRUPTED, (session,))).rows:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from pylash.durable import WorkerId, scope_from_text
+from pylash.stores.carried import RECORDED
 from pylash.stores.runs import release_slot
 from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
 from pylash.values import encode
@@ -45,9 +46,7 @@ update pylash_runs set owner = null, token = null, fence = fence + 1,
   reason = case when attempts >= {BLOCKED_AFTER} and {{stuck}} then 'crash_loop' end,
   attempts = case when {{stuck}} then attempts else 0 end,
   at = case when target = '' or (attempts >= {BLOCKED_AFTER} and {{stuck}}) then null else {{now}} end
-where owner = ? and state = 'running'""".replace(
-    "{stuck}", "(select count(*) from pylash_effects e where e.run = pylash_runs.id) <= seen"
-)
+where owner = ? and state = 'running'""".replace("{stuck}", f"({RECORDED} <= seen)")
 
 # A run that is blocked does not execute: its slot goes to the next.
 _BLOCKED = """

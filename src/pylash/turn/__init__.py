@@ -75,7 +75,10 @@ from pylash.turn.messages import (
     open_calls,
     parts_of,
 )
-from pylash.turn.outputs import FINAL_RESULT, final_tool
+from pylash.turn.outputs import (
+    FINAL_RESULT,
+    final_tool,
+)
 from pylash.turn.requests import (
     CallRequest,
     Delta,
@@ -84,6 +87,10 @@ from pylash.turn.requests import (
     ModelRequest,
     Provider,
     ToolManifest,
+)
+from pylash.turn.transcripts import (
+    Joined,
+    Transcript,
 )
 
 __all__ = (
@@ -110,6 +117,7 @@ __all__ = (
     "Extent",
     "History",
     "Input",
+    "Joined",
     "Listen",
     "Message",
     "ModelFailed",
@@ -133,6 +141,7 @@ __all__ = (
     "ToolManifest",
     "ToolMessage",
     "ToolsReturned",
+    "Transcript",
     "TurnAsk",
     "TurnBudget",
     "TurnEnd",

@@ -24,6 +24,7 @@ from pylash.turn.messages import (
     ToolMessage,
     UserMessage,
 )
+from pylash.turn.transcripts import Joined
 from pylash.values import ArgumentsInvalid, write
 
 TOKEN_BYTES: Final = 4
@@ -143,10 +144,10 @@ class Extent(NamedTuple):
     start: int | None = None
     summary: UserMessage | None = None
 
-    def of(self, history: Sequence[Message], said: Sequence[Message]) -> list[Message]:
+    def of(self, history: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are sent, with those of the turn that runs."""
         if self.start is None:
-            return [*history, *said]
+            return Joined(history, said)
         sent = [m for m in (*history[self.start :], *said) if not is_summary(m)]
         return sent if self.summary is None else [self.summary, *sent]
 

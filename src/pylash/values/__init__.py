@@ -68,6 +68,7 @@ from pylash.values.process_errors import (
     EffectOutsideBranch,
     ForkInvalid,
     MissingProcessExecutionId,
+    NameTaken,
     NotAProcess,
     NotBlocked,
     ProcessBlocked,
@@ -101,6 +102,7 @@ from pylash.values.schemas import (
 )
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
+    CallRefused,
     CursorInvalid,
     InputInvalid,
     ModelInvalid,
@@ -137,6 +139,7 @@ __all__ = (
     "AttachmentResolutionFailed",
     "AwaitEventUnknownOrRevoked",
     "AwaitEventUnsupported",
+    "CallRefused",
     "CursorInvalid",
     "DurabilityError",
     "DurableStoreRequired",
@@ -163,6 +166,7 @@ __all__ = (
     "ModelInvalid",
     "ModelMissing",
     "ModelUnknown",
+    "NameTaken",
     "NotAProcess",
     "NotBlocked",
     "PayloadTooLarge",

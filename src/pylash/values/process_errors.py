@@ -158,6 +158,16 @@ class NotAProcess(Misuse):
         )
 
 
+class NameTaken(Misuse):
+    """Two processes, or two tools, are declared under one name."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"There is another {kind} {name!r} already: what is recorded finds it by its name, so "
+            "give one of them another with name=."
+        )
+
+
 class ArgumentsInvalid(Misuse):
     """Arguments do not fit the signature they are for."""
 

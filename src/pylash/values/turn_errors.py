@@ -207,6 +207,10 @@ class ToolFailed(LashError):
         super().__init__(f"{type(error).__name__}: {error}")
 
 
+class CallRefused(LashError):
+    """A tool call is not run, or gets no result: a person or an outsider said so, or nobody did."""
+
+
 class ToolError(LashError):
     """Raised by a tool: its message is what the model is told.
 

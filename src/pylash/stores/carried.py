@@ -1,0 +1,87 @@
+"""Effects that ride on nodes: what a turn records with a message needs no row of its own.
+
+Rule 1. Small outcomes of a turn's own run ride; waits, sleeps and everything large has a row in the journal.
+Rule 2. What an effect was asked is not kept, only its hash: a turn asks for what its messages say.
+Rule 3. A node that was there already carries nothing new: then the effects get rows after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from pylash.durable import Fence, JournalEntry, QueueDrainScope, Segment, TurnScope
+from pylash.stores.sql import Statement, Steps
+from pylash.values import decode
+
+NODE_BITS: Final = 24
+
+LOADED_BYTES: Final = 4 * 1024
+"""Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
+
+_ENTRIES = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
+
+_TURN = """
+select s.number, l.head, r.result, r.settled from pylash_runs r
+join pylash_lanes l on l.lane = r.lane join pylash_sessions s on s.id = substr(r.lane, 9)
+where r.id = ? and r.lane like 'session:%' and s.number is not null"""
+
+_CARRIED = """
+select effects from pylash_nodes
+where id > ? and id <= ? and run = ? and effects is not null order by id"""
+
+RECORDED: Final = """
+((select count(*) from pylash_effects e where e.run = pylash_runs.id)
+ + case when pylash_runs.lane is null then 0 else
+   (select count(*) from pylash_lanes l join pylash_sessions s on s.id = substr(l.lane, 9)
+    join pylash_nodes n on n.id > s.number * 16777216 + l.head and n.id < (s.number + 1) * 16777216
+    where l.lane = pylash_runs.lane and n.run = pylash_runs.id) end)"""
+"""How much a run has recorded: more of it means progress."""
+
+
+def parted(
+    fence: Fence, entries: Sequence[JournalEntry], *, nodes: bool
+) -> tuple[list[JournalEntry], list[JournalEntry]]:
+    """Return those effects that ride on a node, and those that need rows."""
+    if not nodes or not isinstance(fence.scope, TurnScope | QueueDrainScope):
+        return [], list(entries)
+    return [one for one in entries if _rides(one)], [one for one in entries if not _rides(one)]
+
+
+def _rides(entry: JournalEntry) -> bool:
+    small = entry.outcome is not None and len(entry.outcome) <= LOADED_BYTES
+    return small and entry.due is None and entry.wait is None
+
+
+def packed(entries: Iterable[JournalEntry]) -> bytes | None:
+    """Return effects as a node carries them."""
+    rows = [msgspec.structs.astuple(replace(entry, command=None)) for entry in entries]
+    return msgspec.msgpack.encode(rows) if rows else None
+
+
+def unpacked(body: bytes) -> list[JournalEntry]:
+    """Return the effects that a node carries."""
+    return [JournalEntry(*row) for row in _ENTRIES.decode(body)]
+
+
+def carried_in(segment: Segment, after: int, run: int) -> Steps[list[JournalEntry]]:
+    """Return the effects of a run that the nodes of a segment after a place carry."""
+    base = segment.number << NODE_BITS
+    rows = (yield Statement(_CARRIED, (base + after, base + segment.upto, run))).rows
+    return [entry for (body,) in rows for entry in unpacked(bytes(body))]
+
+
+def carried_of(run: int) -> Steps[list[JournalEntry]]:
+    """Return the effects of a run that nodes carry: those of its turn, or none."""
+    rows = (yield Statement(_TURN, (run,))).rows
+    if not rows:
+        return []
+    number, head, result, settled = rows[0]
+    after, upto = head, (1 << NODE_BITS) - 1
+    if settled is not None:
+        first, upto = decode(bytes(result or b"{}")).get("nodes") or (1, 0)
+        after = first - 1
+    return (yield from carried_in(Segment(number, upto), after, run))

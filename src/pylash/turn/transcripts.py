@@ -1,0 +1,82 @@
+"""Long sequences of messages that nobody has to read to hand them on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar, overload
+
+from pylash.turn.messages import MESSAGES, Message
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _Comparable(Sequence[T_co]):
+    """A sequence that equals every other with the same items, and shows them."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # it may grow
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class Transcript(_Comparable[Message]):
+    """The messages of a session. What was stored is decoded when somebody reads it, once."""
+
+    def __init__(self, stored: Iterable[bytes] = ()) -> None:
+        self._items: list[Message | bytes] = list(stored)
+
+    def add_stored(self, bodies: Iterable[bytes]) -> None:
+        """Take messages as they are stored."""
+        self._items.extend(bodies)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Take messages."""
+        self._items.extend(messages)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self._items)))]
+        item = self._items[index]
+        if isinstance(item, bytes):
+            item = self._items[index] = MESSAGES.decode(item)
+        return item
+
+
+class Joined(_Comparable[T_co]):
+    """Sequences behind each other, as long as they were when they were joined."""
+
+    def __init__(self, *parts: Sequence[T_co]) -> None:
+        self._parts = [(part, len(part)) for part in parts]
+
+    def __len__(self) -> int:
+        return sum(length for _, length in self._parts)
+
+    def __iter__(self) -> Iterator[T_co]:
+        return chain.from_iterable(islice(part, length) for part, length in self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T_co]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(len(self)))]
+        place = index if index >= 0 else index + len(self)
+        for part, length in self._parts:
+            if 0 <= place < length:
+                return part[place]
+            place -= length
+        raise IndexError(index)

@@ -1,0 +1,44 @@
+"""Sequences of messages that are read only where somebody looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylash.turn import Joined, Text, Transcript, UserMessage
+from pylash.values import write
+
+
+def said(text: str) -> UserMessage:
+    return UserMessage((Text(text),))
+
+
+def test_a_transcript_decodes_what_is_read_and_nothing_else() -> None:
+    transcript = Transcript([b"no message at all", write(said("a")), write(said("b"))])
+    transcript.add([said("c")])
+    assert transcript[-1] == said("c")
+    assert transcript[1:3] == [said("a"), said("b")]
+    assert transcript[1] is transcript[1]
+    with pytest.raises(ValueError, match="malformed"):
+        transcript[0]
+
+
+def test_joined_sequences_read_as_one() -> None:
+    joined = Joined([1, 2], (), (3,), [4, 5])
+    assert list(joined) == [1, 2, 3, 4, 5]
+    assert [joined[n] for n in range(-5, 5)] == [1, 2, 3, 4, 5] * 2
+    assert joined[1:4] == [2, 3, 4]
+    assert joined[::-2] == [5, 3, 1]
+    assert joined == [1, 2, 3, 4, 5]
+    assert joined != [1, 2, 3, 4]
+    assert repr(joined) == "[1, 2, 3, 4, 5]"
+    for beyond in (5, -6):
+        with pytest.raises(IndexError):
+            joined[beyond]
+
+
+def test_joined_sequences_do_not_grow() -> None:
+    transcript = Transcript([write(said("a"))])
+    joined = Joined(transcript, [said("z")])
+    transcript.add([said("b")])
+    assert joined == [said("a"), said("z")]
+    assert list(transcript) == [said("a"), said("b")]
