@@ -28,8 +28,13 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.core  ## kill an agent with SIGKILL in the middle of a sentence, and watch it go on
-	@$(RUN) examples/shop_agent.py
+$(VENV)/.models: $(VENV)/.core
+	@echo "Installing the libraries of model providers (once)..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[models]'
+	@touch $@
+
+demo: $(VENV)/$(if $(MODEL),.models,.core)  ## kill an agent in the middle of a sentence, and watch it go on (MODEL=name asks a real one)
+	@MODEL="$(MODEL)" $(RUN) examples/shop_agent.py
 
 test: check  ## run every check and test
 	@$(RUN) -m pytest -n 3 --dist worksteal -m "not torture"

@@ -202,6 +202,7 @@ FRAMEWORKS: Final = (PYDANTIC, PYDANTIC_DBOS, LANGGRAPH, OPENAI)
 
 _AGENTS: Final = (
     ("pylash-agent", "pylash", "pylash"),
+    ("pylash-pydantic-agent", "pylash, model of pydantic-ai", "pylash-pydantic-ai"),
     ("pydantic-agent", "pydantic-ai, a row a session", PYDANTIC),
     ("pydantic-dbos-agent", "pydantic-ai with DBOS", PYDANTIC_DBOS),
     ("langgraph-agent", "LangGraph, SQLite saver", LANGGRAPH),

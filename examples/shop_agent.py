@@ -1,6 +1,7 @@
 """An agent uses tools, asks for approval, starts a background process, is killed with SIGKILL, and goes on.
 
-Run it with ``make demo``; it needs no key, for the model is scripted. The parent only talks to the store:
+Run it with ``make demo``; it needs no key, for the model is scripted; ``MODEL=openai:gpt-5 make demo`` asks a
+real one, with the key of your environment. The parent only talks to the store:
 it asks, listens and approves. The agent runs in a worker process, which is killed while the model speaks.
 Another worker finishes the turn: what was recorded is not repeated, and nobody is asked twice.
 """
@@ -33,6 +34,11 @@ from pylash.testing import ScriptedModel, call, calls, say
 
 SESSION, TURN = "chat-42", "refund-7"
 QUESTION = "Please refund order 7, and tell me when the parcel was picked up."
+INSTRUCTIONS = (
+    "You help customers of a small shop. Look an order up before you refund it, and watch for the pickup of its "
+    "parcel in the background if you are asked about it."
+)
+MODEL = os.environ.get("MODEL")
 
 # --- the agent: a model, tools, and a process that outlives the turn ---
 
@@ -59,9 +65,7 @@ class HalfwayModel(ScriptedModel):
 
 def make_app(store: str) -> Lash:
     """Return the agent on a store."""
-    app = Lash(
-        store, model=HalfwayModel(SCRIPT), instructions="You help customers of a small shop."
-    )
+    app = Lash(store, model=MODEL or HalfwayModel(SCRIPT), instructions=INSTRUCTIONS)
 
     @app.process
     async def pickup(ctx: ProcessContext[None], order_id: str) -> None:
@@ -183,6 +187,8 @@ async def first_half(client: Lash, pid: int) -> None:
                 await approve(client)
             if event.type == "text_delta":
                 return
+    if stream.result.status == "failed":
+        sys.exit(stream.result.error)
 
 
 async def approve(client: Lash) -> None:
@@ -201,13 +207,21 @@ async def second_half(client: Lash, pid: int) -> None:
         async for event in stream:
             if event.type not in ("tool_started", "tool_completed"):
                 narrator.hear(event)
+            if event.type == "wait_opened":
+                await approve(client)
     narrator.finish()
+    if stream.result.status == "failed":
+        sys.exit(stream.result.error)
+    if not await client.processes():
+        return  # a real model may have left it out
     tell("  …", "grey", "the turn is over; the background process waits for the parcel")
+    woken = False
     async for item in session.observe():
         message = item.message
         if isinstance(message, UserMessage) and message.source == "wake":
             tell("  ◆", "blue", f"the process wakes the session: {message.text}")
-        if message is not None and message.text == SCRIPT[3].text:
+            woken = True
+        elif woken and message is not None and message.text:
             tell("  “", "green", f"{message.text}”")
             return
 

@@ -39,9 +39,24 @@ class PylashAgentContender(AgentContender):
         super().__init__(url)
         self.store = store
         self._stack = AsyncExitStack()
-        self._app = _app(self.script, url, migrate=True)
-        self._bare = _app(self.script, "memory://", host=InlineHost())
+        model = self.model()
+        self._app = _app(self.script, url, model=model, migrate=True)
+        self._bare = _app(self.script, "memory://", model=model, host=InlineHost())
         self._ids = (f"session-{number}" for number in itertools.count())
+
+    def model(self) -> Any:
+        """Return the script as a model of pylash."""
+        from pylash.testing import ScriptedModel, call, calls, say
+
+        def reply(request: Any) -> Any:
+            last = request.messages[-1]
+            said = self.script.reply(last.text if last.role == "user" else None)
+            if isinstance(said, str):
+                return say(said)
+            asked = [call(one.tool, **one.arguments) for one in said]
+            return asked[0] if len(asked) == 1 else calls(*asked)
+
+        return ScriptedModel(reply)
 
     async def open(self) -> Facts:
         await self._stack.enter_async_context(self._app)
@@ -79,17 +94,8 @@ class PylashAgentContender(AgentContender):
 
 def _app(script: Script, url: str, **options: Any) -> Any:
     from pylash import Lash
-    from pylash.testing import ScriptedModel, call, calls, say
 
-    def reply(request: Any) -> Any:
-        last = request.messages[-1]
-        said = script.reply(last.text if last.role == "user" else None)
-        if isinstance(said, str):
-            return say(said)
-        asked = [call(one.tool, **one.arguments) for one in said]
-        return asked[0] if len(asked) == 1 else calls(*asked)
-
-    app: Any = Lash(url, model=ScriptedModel(reply), instructions=INSTRUCTIONS, **options)
+    app: Any = Lash(url, instructions=INSTRUCTIONS, **options)
     app.tool(script.lookup)
     app.tool(script.shelf)
     app.tool(approval=True)(script.refund)

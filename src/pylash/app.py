@@ -23,6 +23,7 @@ from pylash.durable import (
     Signer,
     Store,
 )
+from pylash.models import Models
 from pylash.runtime import (
     Catalog,
     Environment,
@@ -98,7 +99,8 @@ class Lash(Declarations):
         migrate: bool | None = None,
     ) -> None:
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
-        super().__init__(Catalog(chosen, instructions, plugins))
+        self._models = Models()
+        super().__init__(Catalog(chosen, instructions, plugins, self._models.adapt))
         self._url = store
         self._deps = deps
         self._given_host = host
@@ -151,6 +153,7 @@ class Lash(Declarations):
     async def _wire(self, stack: AsyncExitStack, config: WorkerConfig) -> None:
         """Put together what runs on the open store."""
         host, clock = self._journal, self._journal.clock
+        stack.push_async_callback(self._models.close)
         self._services = Services(host.store, host, self.effect_host, clock, system_entropy)
         self._services.definitions = self._definitions
         self._services.catalog = self._catalog

@@ -18,7 +18,6 @@ from pylash.runtime import (
     is_again,
     tool,
 )
-from pylash.turn import Provider
 from pylash.values import Duration, NameTaken
 
 P = ParamSpec("P")
@@ -96,8 +95,13 @@ class Declarations:
         for given in provider.tools():
             self.add_tool(given)
 
-    def model(self, name: str, model: Provider) -> None:
-        """Register a model under a name, for ``app.session(..., model=name)``."""
+    def model(self, name: str, model: Any) -> None:
+        """Register a model under a name, for ``app.session(..., model=name)``.
+
+        It is a ``Provider``, a model object of pydantic-ai, or another name.
+
+        >>> app.model("fast", "openai:gpt-5-mini")
+        """
         self._catalog.add_model(name, model)
 
     def agent(

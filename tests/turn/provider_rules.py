@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pylash.turn import AssistantMessage, Message, ToolMessage, UserMessage
 
 
-def refusal(messages: list[Message]) -> str | None:
+def refusal(messages: Sequence[Message]) -> str | None:
     """Return why a provider would refuse messages, or None."""
     if not messages or not isinstance(messages[0], UserMessage):
         return "it does not start with a user"

@@ -37,11 +37,12 @@ FULL: tuple[Message, ...] = (
         "A cat.",
         (ToolCall("i1.c0", "look", {"at": [1, None]}, "p1"),),
         "Hm.",
-        Usage(1, 2, 3, 0.5),
+        Usage(1, 2, 3, 0.5, 4, 5, 6),
         "stop",
         "test:model",
         1.5,
         "runtime",
+        {"signature": "abc"},
     ),
     ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1"),
 )

@@ -51,7 +51,14 @@ def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
 class Catalog:
     """What the app's turns can use."""
 
-    def __init__(self, model: Any, instructions: str, plugins: Sequence[PluginFactory]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        instructions: str,
+        plugins: Sequence[PluginFactory],
+        adapt: Callable[[Any], Provider | None] = lambda _: None,
+    ) -> None:
+        self._adapt = adapt  # what makes a provider of a name or an object that is none
         self.tools: dict[str, Tool[..., Any]] = {}
         self.models: dict[str, Provider] = {}
         self.agents: dict[str, Agent] = {}
@@ -64,15 +71,21 @@ class Catalog:
         """Return the name of a model; an object gets the one it has, or that of its class."""
         if model is None or isinstance(model, str):
             return model
-        name = str(getattr(model, "name", None) or type(model).__name__)
+        name = str(
+            getattr(model, "name", None) or getattr(model, "model_id", None) or type(model).__name__
+        )
         self.add_model(name, model)
         return name
 
     def add_model(self, name: str, model: Any) -> None:
         """Register a model under a name, or refuse what is none."""
-        if isinstance(model, type) or not iscoroutinefunction(getattr(model, "respond", None)):
+        if isinstance(model, type):
             raise ModelInvalid(model)
-        self.models[name] = model
+        speaks = iscoroutinefunction(getattr(model, "respond", None))
+        made = model if speaks else self._adapt(model)
+        if made is None:
+            raise ModelInvalid(model)
+        self.models[name] = made
 
     def named_tools(self, tools: Sequence[Any] | None) -> tuple[str, ...] | None:
         """Return the names of tools; those that are not known yet are known from now on."""
@@ -116,7 +129,10 @@ class Catalog:
         if name is None:
             raise ModelMissing
         if name not in self.models:
-            raise ModelUnknown(name, ", ".join(sorted(self.models)) or "none")
+            made = self._adapt(name)
+            if made is None:
+                raise ModelUnknown(name, ", ".join(sorted(self.models)) or "none")
+            self.models[name] = made
         return self.models[name]
 
     def built(self, session_id: str, options: SessionOptions) -> list[SessionPlugin]:

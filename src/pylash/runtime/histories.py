@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from pylash.durable import SessionRecord, Sessions
-from pylash.turn import Attachment, Message, Transcript, UserMessage
+from pylash.turn import Attachment, Message, ToolMessage, Transcript, UserMessage
 
 MAX_SESSIONS: Final = 512
 MANY: Final = 500
@@ -97,6 +97,11 @@ class Histories:
 
 def has_attachments(message: Message) -> bool:
     """Return whether a message has bytes to be put in before it is sent."""
-    return isinstance(message, UserMessage) and any(
-        isinstance(part, Attachment) for part in message.parts
-    )
+    if isinstance(message, UserMessage):
+        return any(isinstance(part, Attachment) for part in message.parts)
+    return isinstance(message, ToolMessage) and any(map(is_picture, message.attachments))
+
+
+def is_picture(part: Attachment) -> bool:
+    """Return whether a model is shown an attachment of a tool's result, rather than told its name."""
+    return part.media_type.startswith("image/")

@@ -14,9 +14,9 @@ from pylash.runtime.branches import outside
 from pylash.runtime.executors import Executor
 from pylash.runtime.histories import has_attachments
 from pylash.runtime.turn_messages import (
-    answered,
     llm_key,
     model_failed,
+    named_answered,
     reply_message,
     with_bytes,
 )
@@ -91,8 +91,8 @@ class ModelCalls:
         except StoreError as error:
             turn.run.give_up(error)
         started = turn.services.monotonic()
-        provider = turn.services.catalog.provider(turn.environment.model)
-        reply = await answered(provider, request, listen)
+        catalog, begun = turn.services.catalog, iteration > 1
+        reply = await named_answered(catalog, request, listen, begun=begun)
         took = turn.services.monotonic() - started
         return reply_message(reply, iteration, took, turn.environment.model)
 

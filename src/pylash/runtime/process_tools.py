@@ -102,10 +102,11 @@ class ProcessToolCall(msgspec.Struct, frozen=True):
         # The run is a part of it: a process that goes on with a fresh journal has the same keys again.
         unique = digest(self.run.id, str(self.run.fence.run), ready.call.id).hex()[:32]
         info = CallInfo("", self.run.id, ready.call.id, attempt, unique)
-        default = partial(captured_model, services, self.run)
-        complete = Completions(services, default, self.run.id).answer
+        completions = Completions(
+            services, partial(captured_model, services, self.run), self.run.id
+        )
         ctx: ToolContext[Any] = ToolContext(
-            info, services.deps, check=services.check_trigger, complete=complete
+            info, services.deps, check=services.check_trigger, complete=completions.answer
         )
         try:
             value = await tool.call(ctx, ready.arguments)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from typing import Any
+from math import ceil
+from typing import Any, Final
 
 import msgspec
 
 from pylash.durable import Attachments, Queued
-from pylash.runtime.histories import has_attachments
+from pylash.runtime.catalog import Catalog
+from pylash.runtime.histories import has_attachments, is_picture
 from pylash.turn import (
     AssistantMessage,
     Attachment,
@@ -26,7 +28,18 @@ from pylash.turn import (
     ToolMessage,
     UserMessage,
 )
-from pylash.values import AttachmentResolutionFailed, LashError, ProviderError, write
+from pylash.values import (
+    AttachmentResolutionFailed,
+    ExtraMissing,
+    LashError,
+    ModelKeyMissing,
+    ModelMissing,
+    ModelUnknown,
+    ModelUnusable,
+    ProviderError,
+    TurnModelMissing,
+    write,
+)
 
 _log = logging.getLogger("pylash")
 
@@ -71,17 +84,26 @@ def referenced(parts: Sequence[Part]) -> tuple[tuple[Part, ...], dict[str, bytes
 
 async def with_bytes(message: Message, attachments: Attachments) -> Message:
     """Put the bytes of attachments in, right before they are sent."""
-    if not has_attachments(message) or not isinstance(message, UserMessage):
+    if not has_attachments(message):
         return message
-    parts = []
-    for part in message.parts:
-        if isinstance(part, Attachment) and part.ref is not None:
-            body = await attachments.get(part.ref)
-            if body is None:
-                raise AttachmentResolutionFailed(part.ref)
-            part = msgspec.structs.replace(part, data=body)  # noqa: PLW2901 - the same part, with bytes
-        parts.append(part)
-    return msgspec.structs.replace(message, parts=tuple(parts))
+    match message:
+        case UserMessage(parts=parts):
+            filled = tuple([await _filled(part, attachments) for part in parts])
+            return msgspec.structs.replace(message, parts=filled)
+        case ToolMessage(attachments=parts):
+            shown = [await _filled(one, attachments) if is_picture(one) else one for one in parts]
+            return msgspec.structs.replace(message, attachments=tuple(shown))
+        case _:
+            return message
+
+
+async def _filled(part: Part, attachments: Attachments) -> Any:
+    if not isinstance(part, Attachment) or part.ref is None:
+        return part
+    body = await attachments.get(part.ref)
+    if body is None:
+        raise AttachmentResolutionFailed(part.ref)
+    return msgspec.structs.replace(part, data=body)
 
 
 def reply_message(
@@ -100,13 +122,31 @@ def reply_message(
         reply.finish_reason,
         None if reply.model == asked else reply.model,
         round(took, 3) or 0.0,
+        provider_state=reply.provider_state,
     )
 
 
 def model_failed(error: LashError) -> ModelFailed:
-    """Return a failed model call as the machine hears of it."""
-    retryable = isinstance(error.data, dict) and bool(error.data.get("retryable"))
-    return ModelFailed(error.message, error.code, retryable)
+    """Return what a turn is told of a model that gave no answer."""
+    said = error.data if isinstance(error.data, dict) else {}
+    pause = ceil(1_000 * float(said.get("retry_after") or 0))
+    return ModelFailed(error.message, error.code, bool(said.get("retryable")), pause)
+
+
+NOT_HERE: Final = (ExtraMissing, ModelKeyMissing, ModelMissing, ModelUnknown, ModelUnusable)
+"""What a worker may lack, though another may have it, or this one after the next deployment."""
+
+
+async def named_answered(
+    catalog: Catalog, request: ModelRequest, listen: Listen, *, begun: bool
+) -> ModelReply:
+    """Return what the model of a request answers; a turn that has begun is not lost for want of it."""
+    try:
+        return await answered(catalog.provider(request.model), request, listen)
+    except NOT_HERE as error:
+        if not begun:
+            raise
+        raise TurnModelMissing(request.turn_id, error.message) from error
 
 
 async def answered(provider: Provider, request: ModelRequest, listen: Listen) -> ModelReply:

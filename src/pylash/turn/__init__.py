@@ -39,6 +39,7 @@ from pylash.turn.histories import (
 from pylash.turn.machine import (
     ANSWERS,
     FIRST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
     MODEL_TRIES,
     OUTPUT_TRIES,
     Answer,
@@ -99,6 +100,7 @@ __all__ = (
     "ENVIRONMENTS",
     "FINAL_RESULT",
     "FIRST_PAUSE_MS",
+    "LONGEST_PAUSE_MS",
     "MESSAGES",
     "MODEL_TRIES",
     "OPTIONS",

@@ -147,7 +147,7 @@ class Extent(NamedTuple):
     def of(self, history: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are sent, with those of the turn that runs."""
         if self.start is None:
-            return Joined(history, said)
+            return Joined(history, tuple(said))
         sent = [m for m in (*history[self.start :], *said) if not is_summary(m)]
         return sent if self.summary is None else [self.summary, *sent]
 

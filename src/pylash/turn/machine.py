@@ -31,6 +31,8 @@ from pylash.values import TurnAnswerUnexpected
 MODEL_TRIES: Final = 4
 """How often a model is asked before its failure is the turn's."""
 FIRST_PAUSE_MS: Final = 1_000
+LONGEST_PAUSE_MS: Final = 3_600_000
+"""A provider that wants to be left alone for longer fails the turn."""
 OUTPUT_TRIES: Final = 3
 """How many answers that do not fit are the turn's failure."""
 
@@ -97,6 +99,7 @@ class ModelFailed(msgspec.Struct, frozen=True, tag_field="tell", tag="model_fail
     message: str
     code: str
     retryable: bool = False
+    retry_after_ms: int = 0
 
 
 class ToolsReturned(msgspec.Struct, frozen=True, tag_field="tell", tag="tools_returned"):
@@ -254,8 +257,8 @@ class TurnMachine(msgspec.Struct):
     def _failed(self, failure: ModelFailed) -> None:
         asked = self.outstanding
         assert isinstance(asked, CallModel)
-        if failure.retryable and asked.attempt < MODEL_TRIES:
-            pause = FIRST_PAUSE_MS * 2 ** (asked.attempt - 1)
+        pause = max(FIRST_PAUSE_MS * 2 ** (asked.attempt - 1), failure.retry_after_ms)
+        if failure.retryable and asked.attempt < MODEL_TRIES and pause <= LONGEST_PAUSE_MS:
             self.outstanding = Pause(asked.iteration, asked.attempt, pause)
         else:
             self.fail(failure.message, failure.code)

@@ -43,12 +43,15 @@ Part = Text | Attachment
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What model calls have used."""
+    """What model calls have used; tokens of a cache are among the input, of reasoning among the output."""
 
     requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -56,6 +59,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cost + other.cost,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
     @property
@@ -106,7 +112,10 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omi
 class AssistantMessage(
     msgspec.Struct, frozen=True, tag_field="role", tag="assistant", omit_defaults=True
 ):
-    """What the model answered, or what the runtime says in its place (``source``)."""
+    """What the model answered, or what the runtime says in its place (``source``).
+
+    ``provider_state`` is what the provider wants back with the next request; nobody else reads it.
+    """
 
     role: ClassVar[Literal["assistant"]] = "assistant"
     text: str = ""
@@ -117,6 +126,7 @@ class AssistantMessage(
     model: str | None = None
     seconds: float = 0.0
     source: Literal["model", "runtime"] = "model"
+    provider_state: Any = None
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):

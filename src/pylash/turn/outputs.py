@@ -42,6 +42,10 @@ def spoken_answer(text: str, schema: Any) -> tuple[Any, str | None]:
         value = text.strip()  # a word is one that fits if words are asked for
         trouble = schema_trouble(value, schema)
         return value, None if trouble is None else "the answer is no JSON"
+    if _as_object(schema) is not schema and isinstance(value, dict) and set(value) == {_INNER}:
+        return called_answer(
+            value, schema
+        )  # as it is asked for by providers that take objects only
     return value, schema_trouble(value, schema)
 
 

@@ -44,7 +44,7 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered."""
+    """What a model answered. ``provider_state`` comes back with the stored message."""
 
     text: str = ""
     calls: tuple[CallRequest, ...] = ()
@@ -52,6 +52,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage(requests=1)
     finish_reason: str | None = None
     model: str | None = None
+    provider_state: Any = None
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -167,23 +167,52 @@ class ModelUnknown(Misuse):
         )
 
 
+class ModelKeyMissing(Misuse):
+    """A model cannot be asked here without a key."""
+
+    def __init__(self, name: str, variable: str) -> None:
+        super().__init__(f"Model {name!r} needs a key: set the environment variable {variable}.")
+
+
+class ModelUnusable(Misuse):
+    """A model is known, and cannot be used here as it is set up."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Model {name!r} cannot be used here: {reason}")
+
+
+class TurnModelMissing(DurabilityError):
+    """The worker has not got the model that a turn began with."""
+
+    def __init__(self, turn_id: str, reason: str) -> None:
+        super().__init__(
+            f"Turn {turn_id!r} cannot go on here: {reason.rstrip('.')}, and continue it with session.retry()."
+        )
+
+
 class ModelInvalid(Misuse):
     """An object cannot be a model."""
 
     def __init__(self, model: object) -> None:
         super().__init__(
-            f"{model!r} is no model: pass an object with an async method respond(request, listen), or a name."
+            f"{model!r} is no model: pass an object with an async method respond(request, listen), a model of "
+            "pydantic-ai, or a name."
         )
 
 
 class ProviderError(LashError):
     """The model did not answer.
 
-    ``retryable`` says whether asking again may help.
+    ``retryable`` says whether asking again may help, ``retry_after`` not before how many seconds.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message, data={"retryable": retryable})
+    def __init__(
+        self, message: str, *, retryable: bool = False, retry_after: float | None = None
+    ) -> None:
+        data = {"retryable": retryable}
+        super().__init__(
+            message, data=data if retry_after is None else {**data, "retry_after": retry_after}
+        )
 
     @property
     def retryable(self) -> bool:

@@ -1,0 +1,97 @@
+"""Asking a model of pydantic-ai: one request, one reply, told piece by piece.
+
+Rule 1. Each call is one attempt: the vendors' clients retry nothing, for each attempt is recorded.
+Rule 2. Silence ends: connecting, every pause on the wire and the pauses between pieces have a limit.
+Rule 3. A stream that stops before its end is a failure, however cleanly it was closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.settings import ModelSettings
+
+from pylash.models.failures import failure
+from pylash.models.prompts import Prompt, prompt_of
+from pylash.models.replies import Pieces, reply_of
+from pylash.turn import Listen, ModelReply, ModelRequest
+from pylash.values import LashError, ProviderError
+
+WIRE_SECONDS: Final = 300.0
+"""How long a connection may be silent, unless the model has a ``timeout`` of its own."""
+QUIET_SECONDS: Final = 600.0
+"""How long a model may say nothing at all, though its connection gives signs of life."""
+
+WITHOUT_REASON: Final = (None, "test", "xai")
+"""Providers that do not say why an answer ended."""
+
+
+async def ask(model: Model[Any], name: str, request: ModelRequest, listen: Listen) -> ModelReply:
+    """Return what a model answers.
+
+    Raises ProviderError, whatever went wrong.
+    """
+    try:
+        prompt = await prompt_of(request, model)
+        answer = await _answer(model, prompt, Pieces(listen))
+        _check_whole(answer, name)
+        return reply_of(answer, prompt.origin)
+    except LashError:
+        raise
+    except Exception as error:
+        raise failure(error, name, model) from error
+
+
+async def _answer(model: Model[Any], prompt: Prompt, pieces: Pieces) -> ModelResponse:
+    settings = _settings(model)
+    if _cannot_stream(model):
+        async with asyncio.timeout(QUIET_SECONDS):
+            answer = await model.request(prompt.messages, settings, prompt.parameters)
+        pieces.say_all(answer)
+        return answer
+    clock = asyncio.get_running_loop()
+    async with (
+        asyncio.timeout(QUIET_SECONDS) as quiet,
+        model_request_stream(
+            model,
+            prompt.messages,
+            model_settings=settings,
+            model_request_parameters=prompt.parameters,
+        ) as stream,
+    ):
+        async for event in stream:
+            quiet.reschedule(clock.time() + QUIET_SECONDS)
+            pieces.hear(event)
+    return stream.get()
+
+
+def _settings(model: Model[Any]) -> ModelSettings:
+    settings: dict[str, Any] = {"max_retries": 0}
+    if "timeout" not in (model.settings or {}):
+        settings["timeout"] = WIRE_SECONDS
+    known = {k: v for k, v in settings.items() if k not in model.unsupported_settings}
+    return cast("ModelSettings", known)
+
+
+def _cannot_stream(model: Model[Any]) -> bool:
+    if isinstance(model, FunctionModel):
+        return model.stream_function is None
+    return type(model).request_stream is Model.request_stream
+
+
+def _check_whole(answer: ModelResponse, name: str) -> None:
+    """Refuse what is not a whole answer: a body that ends in the middle looks like the end of one."""
+    if answer.state == "suspended":
+        raise ProviderError(f"{name} paused its answer: background answers cannot be waited for.")
+    told = "finish_reason" in (answer.provider_details or {})
+    if answer.state != "complete" or not (told or answer.provider_name in WITHOUT_REASON):
+        raise ProviderError(f"The answer of {name} stopped before its end.", retryable=True)
+    if answer.finish_reason == "error":
+        raise ProviderError(f"{name} broke its answer off with an error.", retryable=True)
+    if answer.finish_reason == "content_filter" and not (answer.text or answer.tool_calls):
+        raise ProviderError(f"{name} gave no answer: its provider's content filter stopped it.")

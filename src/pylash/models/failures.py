@@ -1,0 +1,117 @@
+"""What went wrong with a model, as one sentence; and whether asking again may help.
+
+Rule 1. Errors are told apart by their types and codes, never by their texts.
+Rule 2. Of what a provider answered, its own short message is kept, with everything hidden that is
+        a key; its headers and bodies are not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from math import inf
+from typing import Any, Final
+
+from pydantic_ai import exceptions
+from pydantic_ai.models import Model
+
+from pylash.models.replies import whole
+from pylash.values import ProviderError
+
+SAID_CHARACTERS: Final = 300
+AGAIN: Final = (408, 409, 425)
+"""Statuses after which asking again may help, besides those that have a class of their own."""
+
+_PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
+    (exceptions.ModelAuthenticationError, "refused the key", False),
+    (exceptions.ModelNotFoundError, "is not known to its provider", False),
+    (
+        exceptions.ModelContextWindowExceededError,
+        "cannot take a conversation of this length",
+        False,
+    ),
+    (exceptions.ModelRequestRejectedError, "refused the request", False),
+    (exceptions.ModelQuotaExceededError, "has no quota left", False),
+    (exceptions.ModelRateLimitError, "is asked too often", True),
+    (exceptions.ModelUnavailableError, "is overloaded", True),
+    (exceptions.ModelServerError, "has trouble", True),
+    (exceptions.ModelTimeoutError, "did not answer in time", True),
+    (exceptions.ModelRequestTimeout, "did not answer in time", True),
+    (exceptions.ModelConnectionError, "could not be reached, or the connection broke", True),
+    (exceptions.ModelAPIError, "failed", False),
+    (exceptions.ContentFilterError, "was stopped by its content filter", False),
+    (exceptions.UnexpectedModelBehavior, "answered what is no reply", False),
+    (exceptions.UserError, "cannot be asked this", False),
+)
+"""What errors of pydantic-ai mean, the special ones first, and whether asking again may help."""
+
+_KEY: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
+_SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
+
+
+def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
+    """Return the failure that an error of a model is."""
+    if isinstance(error, ExceptionGroup):  # of several models, all of which failed
+        each = [failure(one, name, model) for one in error.exceptions if isinstance(one, Exception)]
+        return next((one for one in each if one.retryable), each[-1])
+    if isinstance(error, TimeoutError):
+        return ProviderError(f"{name} did not answer in time.", retryable=True)
+    phrase, retryable = _meaning(error)
+    status = getattr(error, "status_code", None)
+    hint = getattr(error, "provider_retry_hint", None)
+    if isinstance(error, OSError) or status in AGAIN:
+        retryable = True
+    if hint is not None:
+        retryable = hint
+    where = "" if status is None else f" ({status})"
+    said = _hidden(_said(error), model)
+    return ProviderError(
+        f"{name} {phrase}{where}{': ' if said else '.'}{said}",
+        retryable=retryable,
+        retry_after=_retry_after(error),
+    )
+
+
+def _meaning(error: Exception) -> tuple[str, bool]:
+    for kind, phrase, retryable in _PHRASES:
+        if isinstance(error, kind):
+            return phrase, retryable
+    return "answered what is no reply", False
+
+
+def _said(error: Exception) -> str:
+    """Return what the provider, or the library, says about it."""
+    body = getattr(error, "body", None)
+    if isinstance(body, dict):
+        inner = body.get("error")
+        body = inner.get("message") if isinstance(inner, dict) else inner or body.get("message")
+    elif body is None and getattr(error, "status_code", None) is None:
+        body = str(error) or type(error).__name__
+    text = " ".join(whole(body).split()) if isinstance(body, str) else ""
+    return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}…"
+
+
+def _hidden(text: str, model: Model[Any]) -> str:
+    for secret in _secrets(model):
+        text = text.replace(secret, "[hidden]")
+    return _KEY.sub("[hidden]", text)
+
+
+def _secrets(model: Model[Any]) -> Iterator[str]:
+    client = getattr(model, "client", None)
+    given = [getattr(client, name, None) for name in ("api_key", "auth_token")]
+    given += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    return (value for value in given if isinstance(value, str) and len(value) >= 8)
+
+
+def _retry_after(error: Exception) -> float | None:
+    """Return after how many seconds the provider wants to be asked again, if it said."""
+    known = getattr(error, "retry_after", None)
+    if known is not None:
+        return float(known)
+    try:
+        seconds = float((getattr(error, "headers", None) or {})["retry-after"])
+    except (KeyError, ValueError):
+        return None
+    return seconds if 0 <= seconds < inf else None

@@ -1,0 +1,89 @@
+"""Models by name: what a name in pydantic-ai's form, or a model object of its, is as a provider.
+
+Rule 1. Nothing is imported or built before a model is asked: loading a vendor's library takes seconds.
+Rule 2. What is missing here (a key, a package) is one sentence with a code, said when a model is asked.
+        It is looked for again the next time.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+from pylash.models.provider import Model, PydanticProvider
+from pylash.values import ExtraMissing, ModelKeyMissing, ModelUnknown, ModelUnusable
+
+OURS: Final = ("anthropic", "google", "openai")
+"""The vendors whose libraries are in the extra ``models``."""
+
+_VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
+
+
+class Models:
+    """The models of one app that are pydantic-ai's. Their connections close with the app."""
+
+    def __init__(self) -> None:
+        self._made: dict[str | int, PydanticProvider] = {}
+
+    def adapt(self, given: Any) -> PydanticProvider | None:
+        """Return the provider of a name or of a model object; None for what is neither."""
+        if isinstance(given, str):
+            if ":" not in given and given != "test":
+                return None
+            known: str | int = given
+            made = PydanticProvider(given, partial(named_model, given))
+        elif _is_model(given):
+            known = id(given)  # which its provider keeps
+            made = PydanticProvider(given.model_id, lambda: given)
+        else:
+            return None
+        return self._made.setdefault(known, made)
+
+    async def close(self) -> None:
+        """Close all connections; a model that is asked later opens its own again."""
+        for made in self._made.values():
+            await made.close()
+
+
+def _is_model(given: Any) -> bool:
+    # Whoever holds such an object has imported its package; we need not.
+    known = sys.modules.get("pydantic_ai.models")
+    return known is not None and isinstance(given, known.Model)
+
+
+def named_model(name: str) -> Model:
+    """Build the model of a name; it blocks, and the first of a vendor takes seconds.
+
+    Raises ModelUnknown, ModelKeyMissing, ExtraMissing or ModelUnusable.
+    """
+    try:
+        models = import_module("pydantic_ai.models")
+        providers = import_module("pydantic_ai.providers")
+    except ImportError as error:
+        raise ExtraMissing(f"Model {name!r}", "models") from error
+    try:
+        if name != "test":
+            providers.infer_provider_class(name.partition(":")[0])
+    except ValueError as error:
+        known = "those of app.model, and such as 'openai:gpt-5' or 'anthropic:claude-haiku-5-5'"
+        raise ModelUnknown(name, known) from error
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    try:
+        return models.infer_model(name)
+    except ImportError as error:
+        raise _package_missing(name, error) from error
+    except Exception as error:  # the vendor is known, so it is about how to reach it
+        found = _VARIABLE.search(str(error))
+        if found is None:
+            raise ModelUnusable(name, str(error)) from error
+        raise ModelKeyMissing(name, found[1]) from error
+
+
+def _package_missing(name: str, error: ImportError) -> ExtraMissing | ModelUnusable:
+    if name.startswith(OURS):
+        return ExtraMissing(f"Model {name!r}", "models")
+    return ModelUnusable(name, str(error))

@@ -1,0 +1,270 @@
+"""What a model is asked, in pydantic-ai's words.
+
+Rule 1. Every call has one result, under an id that every provider takes and no other call has, wherever
+        the call came from: a session may change its model, and its provider, between turns.
+Rule 2. Reasoning goes back only to the model that it came from, with what its provider wants back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Final, assert_never
+
+import msgspec
+from pydantic_ai import messages as wire
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.tools import ToolDefinition
+
+from pylash.models.replies import ProviderState, StatePart
+from pylash.turn import (
+    FINAL_RESULT,
+    AssistantMessage,
+    Attachment,
+    Message,
+    ModelRequest,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolManifest,
+    ToolMessage,
+    UserMessage,
+    final_tool,
+)
+
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MANY: Final = 200
+"""So many messages are turned in a thread, so that nobody is held up."""
+_NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as pydantic-ai takes it. ``origin`` names the model, for what it gets back."""
+
+    messages: list[wire.ModelMessage]
+    parameters: ModelRequestParameters
+    origin: str
+
+
+async def prompt_of(request: ModelRequest, model: Model[Any]) -> Prompt:
+    """Return what a model is asked."""
+    origin = origin_of(model)
+    said = _Transcript(origin, getattr(model, "base_url", None))
+    if len(request.messages) < MANY:
+        said.add(request.messages)
+    else:
+        await asyncio.to_thread(said.add, request.messages)
+    messages = said.messages
+    if said.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
+        # It is not told of the instructions: it would add words of its own to them.
+        messages = model.prepare_messages(messages)
+    return Prompt(messages, _parameters(request, model), origin)
+
+
+def origin_of(model: Model[Any]) -> str:
+    """Return the name of a model at its address; the address itself may hold a secret."""
+    address = hashlib.sha256(str(getattr(model, "base_url", "")).encode()).hexdigest()[:12]
+    return f"{model.model_id}@{address}"
+
+
+def _profile(model: Model[Any]) -> Mapping[str, Any]:
+    try:
+        profile: Mapping[str, Any] = model.profile
+    except NotImplementedError:  # several models behind one have each their own
+        return {}
+    return profile
+
+
+# --- the transcript ---
+
+
+class _Transcript:
+    """Turns stored messages into those of pydantic-ai, the oldest first."""
+
+    def __init__(self, origin: str, url: str | None) -> None:
+        self.messages: list[wire.ModelMessage] = []
+        self.shows_pictures = False
+        self._origin = origin
+        self._url = url
+        self._used: set[str] = set()
+        self._open: dict[str, tuple[ToolCall, str]] = {}
+        self._parts: list[wire.ModelRequestPart] = []
+
+    def add(self, stored: Sequence[SystemMessage | Message]) -> None:
+        """Take the messages of a request."""
+        for message in stored:
+            match message:
+                case SystemMessage():
+                    pass  # it is an instruction, beside the transcript
+                case UserMessage():
+                    self._close_calls()
+                    self._parts.append(_user_part(message))
+                case ToolMessage():
+                    self._result(message)
+                case AssistantMessage():
+                    self._close_calls()
+                    self._answer(message)
+                case _:
+                    assert_never(message)
+        self._close_calls()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._parts:
+            self.messages.append(wire.ModelRequest(self._parts))
+            self._parts = []
+
+    def _close_calls(self) -> None:
+        """Give calls whose results are not in this transcript one: every provider wants them."""
+        for call, wire_id in self._open.values():
+            self._parts.append(wire.ToolReturnPart(call.tool, "No result.", wire_id))
+        self._open = {}
+
+    def _result(self, message: ToolMessage) -> None:
+        _, wire_id = self._open.pop(message.call_id, (None, None))
+        if wire_id is None:
+            return  # its call is not in this transcript
+        pictures = [_binary(one) for one in message.attachments if one.data]
+        self.shows_pictures = self.shows_pictures or bool(pictures)
+        part = wire.ToolReturnPart(
+            message.tool,
+            [message.text, *pictures] if pictures else message.text,
+            wire_id,
+            outcome="failed" if message.error else "success",
+        )
+        self._parts.append(part)
+
+    def _answer(self, message: AssistantMessage) -> None:
+        self._flush()
+        self._open = {call.id: (call, self._wire_id(call)) for call in message.calls}
+        state = _own_state(message, self._origin)
+        if state is None:
+            calls = [_call_part(call, wire_id) for call, wire_id in self._open.values()]
+            self._say([wire.TextPart(message.text), *calls] if message.text else calls)
+        else:
+            ids = [wire_id for _, wire_id in self._open.values()]
+            self._say(
+                [_stated_part(part, message, ids) for part in state.parts],
+                provider_name=state.provider,
+                provider_url=self._url,
+                canonical_system=state.canonical,
+            )
+
+    def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
+        last = self.messages[-1] if self.messages else None
+        if isinstance(last, wire.ModelResponse):  # no provider takes two answers in a row
+            last.parts = [*last.parts, *parts]
+        elif parts:  # nor one that is nothing
+            self.messages.append(wire.ModelResponse(parts, **provider))
+
+    def _wire_id(self, call: ToolCall) -> str:
+        wire_id = call.provider_id or ""
+        if not _ID.fullmatch(wire_id) or wire_id in self._used:
+            wire_id = f"call_{len(self._used)}"
+            while wire_id in self._used:
+                wire_id += "_"
+        self._used.add(wire_id)
+        return wire_id
+
+
+def _user_part(message: UserMessage) -> wire.UserPromptPart:
+    match message.parts:
+        case (Text(text=text),):
+            return wire.UserPromptPart(text)
+        case parts:
+            return wire.UserPromptPart(
+                [part.text if isinstance(part, Text) else _binary(part) for part in parts]
+            )
+
+
+def _binary(attachment: Attachment) -> wire.BinaryContent:
+    return wire.BinaryContent(attachment.data, media_type=attachment.media_type)
+
+
+def _call_part(call: ToolCall, wire_id: str, **extras: Any) -> wire.ToolCallPart:
+    arguments = call.arguments
+    if not isinstance(arguments, dict):  # providers take objects only
+        arguments = {"INVALID_JSON": arguments}
+    return wire.ToolCallPart(call.tool, arguments, wire_id, **extras)
+
+
+# --- what a provider wants back ---
+
+
+def _own_state(message: AssistantMessage, origin: str) -> ProviderState | None:
+    """Return the state of an answer if it is for this model, and if it fits what is stored."""
+    if not isinstance(message.provider_state, dict):
+        return None
+    if message.provider_state.get("origin") != origin:
+        return None
+    try:
+        state = msgspec.convert(message.provider_state, ProviderState)
+    except msgspec.ValidationError:
+        return None  # of another version, or of another provider altogether
+    fits = (
+        _end(state.parts, "text") == len(message.text)
+        and _end(state.parts, "thinking") == len(message.reasoning)
+        and sum(part.kind == "call" for part in state.parts) == len(message.calls)
+    )
+    return state if fits else None
+
+
+def _end(parts: Iterable[StatePart], kind: str) -> int:
+    return max((part.end for part in parts if part.kind == kind), default=0)
+
+
+def _stated_part(
+    part: StatePart, message: AssistantMessage, ids: Sequence[str]
+) -> wire.ModelResponsePart:
+    if part.kind == "call":
+        return _call_part(message.calls[part.start], ids[part.start], **part.extras)
+    if part.kind == "thinking":
+        return wire.ThinkingPart(message.reasoning[part.start : part.end], **part.extras)
+    return wire.TextPart(message.text[part.start : part.end], **part.extras)
+
+
+# --- tools, instructions, and the shape of the answer ---
+
+
+def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
+    first = takewhile(lambda one: isinstance(one, SystemMessage), request.messages)
+    system = [one.text for one in first]  # the rest may not be decoded yet
+    shaped = request.output_schema is not None
+    tools = [one for one in request.tools if not (shaped and one.name == FINAL_RESULT)]
+    return ModelRequestParameters(
+        function_tools=[_tool(one) for one in tools],
+        instruction_parts=[wire.InstructionPart(content=text) for text in system],
+        **(_shape(request, model, alone=not tools) if shaped else {}),
+    )
+
+
+def _shape(request: ModelRequest, model: Model[Any], *, alone: bool) -> dict[str, Any]:
+    """Return how an answer of a schema is asked for: by the provider's own means where it has them.
+
+    Beside other tools it is a call: not every provider combines its own means with tools.
+    """
+    final = final_tool(request.output_schema)
+    found: dict[str, Any] = {
+        "output_object": OutputObjectDefinition(json_schema=final.schema, name=FINAL_RESULT)
+    }
+    if alone and _profile(model).get("supports_json_schema_output", False):
+        return {**found, "output_mode": "native"}
+    if any(one.name == FINAL_RESULT for one in request.tools):
+        tool = _tool(final, kind="output")
+        return {**found, "output_mode": "auto", "output_tools": [tool], "allow_text_output": False}
+    return {**found, "output_mode": "prompted"}
+
+
+def _tool(manifest: ToolManifest, kind: Any = "function") -> ToolDefinition:
+    return ToolDefinition(
+        name=manifest.name,
+        description=manifest.description or None,
+        parameters_json_schema=manifest.schema or _NO_ARGUMENTS,
+        kind=kind,
+    )
