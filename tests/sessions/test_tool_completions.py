@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pylash import Lash, ModelReply, Retry, ToolContext, TurnBudget, Usage
 from pylash.testing import ScriptedModel, call, crash_everywhere, fail, say
 from tests.backends import Backend
-from tests.sessions.scenes import effects_of, transcript
+from tests.sessions.scenes import begin, effects_of, open_wait, transcript
 
 
 class Short(BaseModel):
@@ -194,3 +194,19 @@ async def test_a_context_of_ones_own_has_no_model() -> None:
     ctx: ToolContext[None] = ToolContext(CallInfo("s", "t", "c", 1, "k"), None)
     with pytest.raises(ModelMissing):
         await ctx.complete("Who?")
+
+
+async def test_what_a_tool_that_defers_used_counts_too() -> None:
+    app = app_with("memory://", ScriptedModel(lambda _: spending("x", 10)))
+
+    @app.tool
+    async def shorten(ctx: ToolContext[None]) -> Any:
+        await ctx.complete("Shorten.", model="fast")
+        return ctx.defer()
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "Go.", "t1")
+        await app.resolve((await open_wait(app)).key, "short")
+        result = await session.turn("Go.", turn_id="t1", timeout="10s")
+        assert result.usage.requests == 3

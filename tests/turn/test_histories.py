@@ -65,7 +65,7 @@ TOKENS = st.integers(1, 2_000)
 def test_any_provider_takes_what_a_window_sends(
     history: list[Message], turn: list[Message], tokens: int, prompt: int
 ) -> None:
-    sent = extent(Window(tokens=tokens), history, turn, prompt=prompt).of(history, turn)
+    sent = list(extent(Window(tokens=tokens), history, turn, prompt=prompt).of(history, turn))
     assert refusal(sent) is None
     assert sent[-len(turn) :] == turn  # the turn that runs, whole
     older = sent[: -len(turn)]
@@ -155,7 +155,7 @@ def test_a_chat_with_summaries_is_always_valid_and_within_its_tokens(
                 continue  # a batch is open: the model is not asked
             now = running[:upto]
             sent = extent(option, history, now, known, prompt=prompt)
-            messages = sent.of(history, now)
+            messages = list(sent.of(history, now))
             assert refusal(messages) is None
             assert sum(map(is_summary, messages)) == (sent.summary is not None)
             ours = [m for m in now if not is_summary(m)]

@@ -21,7 +21,7 @@ import msgspec
 from pylash.durable import Direct, DirectOutcome, Envelope, Outcome, Sleep, expect
 from pylash.runtime.branches import Branch, outside
 from pylash.runtime.executors import direct_executor, sleep_executor
-from pylash.runtime.runs import Detached, LiveRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, reason_of
 from pylash.runtime.turn_messages import (
     answered,
@@ -223,8 +223,7 @@ class ProcessCompletion(msgspec.Struct):
             number, turn_id = self.number, self.run.id
             return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
         except StoreError as error:  # not the process's: it goes on when the store is back
-            self.run.close(error)
-            raise Detached from error
+            self.run.give_up(error)
 
     async def _pause(self, wanted: Pause) -> None:
         key = pause_key(self.branch.key(self.part), wanted.iteration, wanted.attempt)

@@ -64,7 +64,7 @@ _ATTEMPT: Final = frozenset({EffectKind.TOOL_ATTEMPT})
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 _USED: Final = "model_usage"
-"""Where a failed attempt keeps what models used for it, and for those before."""
+"""Where an attempt without a message keeps what models used for it, and for those before."""
 
 _log = logging.getLogger("pylash")
 
@@ -87,7 +87,7 @@ class ToolCalls:
         except (DurabilityError, StoreError) as error:
             self._turn.run.give_up(error)
         except LashError as error:
-            message = replace(self._error(call, error.message), usage=_used(error))
+            message = replace(self._error(call, error.message), usage=_used(error.data))
         feed.say(completed(message))
         return message
 
@@ -168,16 +168,7 @@ class ToolCalls:
     # --- attempts ---
 
     async def _attempted(self, ready: Ready, position: int) -> ToolMessage:
-        turn, call, used = self._turn, ready.call, Usage()
-
-        async def one(number: int) -> tuple[int, ToolAttemptOutcome]:
-            nonlocal used
-            try:
-                return await self._attempt(ready, position, number, used)
-            except LashError as error:
-                used = _used(error)
-                raise
-
+        turn, call = self._turn, ready.call
         tries = Tries(
             turn.run,
             own_branch(turn.run, "tool"),
@@ -185,7 +176,17 @@ class ToolCalls:
             ready.tool.retry,
             lambda number: f"{call.id}.delay.{number}",
         )
-        attempt, outcome = await tries.first_success(one)
+        before = Usage()
+
+        async def tried(number: int) -> tuple[int, ToolAttemptOutcome]:
+            nonlocal before
+            try:
+                return await self._attempt(ready, position, number, before)
+            except LashError as error:
+                before = _used(error.data)
+                raise
+
+        attempt, outcome = await tries.first_success(tried)
         key = f"{call.id}.attempt.{attempt}"
         turn.writer.landed(key)
         await turn.emit_triggers(key, outcome.triggers)
@@ -199,7 +200,7 @@ class ToolCalls:
         attached: dict[str, bytes] = {}
         message = self._message(call, value, 0.0, attached)
         turn.writer.keep(attached)
-        return message
+        return replace(message, usage=_used(launch))
 
     async def _attempt(
         self, ready: Ready, position: int, attempt: int, before: Usage
@@ -246,14 +247,15 @@ class ToolCalls:
             _log.warning("tool %s failed", tool.name, exc_info=error)
             told_error = error if isinstance(error, LashError) else ToolFailed(error)
             mark_final(told_error, error, tool.retry)
-            if (used := before + completions.used) != Usage():
+            if used := _noted(before + completions.used):
                 data = told_error.data if isinstance(told_error.data, dict) else {}
-                told_error.data = {**data, _USED: msgspec.to_builtins(used)}
+                told_error.data = {**data, **used}
             raise told_error from error
         finally:
             LANES.reset(lanes)
         if isinstance(value, Deferred):
-            return ToolAttemptOutcome({"deadline": value.deadline})
+            used = _noted(before + completions.used)
+            return ToolAttemptOutcome({"deadline": value.deadline, **used})
         took = turn.services.monotonic() - started
         message = self._message(call, value, took, ctx.attached)
         message = replace(message, usage=before + completions.used)
@@ -286,7 +288,12 @@ class ToolCalls:
         )
 
 
-def _used(error: LashError) -> Usage:
-    """Return what models used for a call that failed."""
-    used = error.data.get(_USED) if isinstance(error.data, dict) else None
+def _noted(used: Usage) -> dict[str, Any]:
+    """Return what models used for a call, as it is recorded beside what came of it."""
+    return {} if used == Usage() else {_USED: msgspec.to_builtins(used)}
+
+
+def _used(record: Any) -> Usage:
+    """Return what models used for a call, of what is recorded."""
+    used = record.get(_USED) if isinstance(record, dict) else None
     return Usage() if used is None else msgspec.convert(used, Usage)
