@@ -742,8 +742,9 @@ async def test_a_call_that_takes_too_long_is_a_timeout() -> None:
 
 async def test_a_plain_function_that_takes_too_long_runs_on_and_is_dropped() -> None:
     go_on, done = threading.Event(), threading.Event()
+    await asyncio.to_thread(int)  # there is a thread: one that has not begun would be dropped
 
-    @tool(timeout="10ms")
+    @tool(timeout="250ms")
     def slow() -> str:
         go_on.wait(30)
         done.set()

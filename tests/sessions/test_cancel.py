@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
 from pylash.testing import ScriptedModel, call, calls, kill, say
@@ -239,12 +240,22 @@ def approving(url: str) -> Lash:
 async def tamper(app: Lash, key: str) -> None:
     """Change what an effect was recorded with."""
     from pylash.stores import SqlStore  # noqa: PLC0415 - only here
+    from pylash.stores.carried import packed, unpacked  # noqa: PLC0415
     from pylash.stores.sql import Port, Statement, Steps, operation  # noqa: PLC0415
 
     class Vandal(Port):
         @operation()
         def change(self, key: str) -> Steps[None]:
-            yield Statement("update pylash_effects set hash = ? where key = ?", (b"x" * 32, key))
+            nodes = yield Statement(
+                "select id, effects from pylash_nodes where effects is not null"
+            )
+            for node, body in nodes.rows:
+                effects = [
+                    replace(one, hash=b"x" * 32) if one.key == key else one
+                    for one in unpacked(bytes(body))
+                ]
+                change = "update pylash_nodes set effects = ? where id = ?"
+                yield Statement(change, (packed(effects), node))
 
     assert isinstance(app.store, SqlStore)
     await Vandal(app.store.driver).change(key)

@@ -13,6 +13,7 @@ class Heard:
     def __init__(self) -> None:
         self._once: set[tuple[str, str]] = set()
         self._texts: dict[str, str] = {}
+        self._reasoned: set[str] = set()
         self._again: dict[str, str] = {}
         """Of replies that are told from their start again: how far."""
 
@@ -34,7 +35,10 @@ class Heard:
                 self._again.pop(reply, None)
                 self._texts[reply] = ""
                 return [event]
-            case "reasoning_delta" | "tool_progress":
+            case "reasoning_delta":
+                self._reasoned.add(reply)
+                return [event]
+            case "tool_progress":
                 return [event]
             case _:
                 known = (event.type, reply)
@@ -46,6 +50,8 @@ class Heard:
 
     def left_of(self, event: TurnEvent) -> list[TurnEvent]:
         """Return what is left to say of a recorded event."""
+        if event.type == "reasoning_delta" and event.correlation_id in self._reasoned:
+            return []
         if event.type != "text_delta":
             return self.new_of(event)
         heard = self._texts.get(event.correlation_id, "")
@@ -83,6 +89,8 @@ def recorded_events(messages: Sequence[Message]) -> list[TurnEvent]:
             case AssistantMessage(source="model"):
                 iteration += 1
                 key = f"i{iteration}.llm"
+                if message.reasoning:
+                    events.append(TurnEvent("reasoning_delta", key, text=message.reasoning))
                 if message.text:
                     events.append(TurnEvent("text_delta", key, text=message.text))
                 events.append(TurnEvent("usage", key, usage=message.usage))
