@@ -62,3 +62,11 @@ def test_what_is_recorded_is_told_where_it_was_not_heard() -> None:
     told(heard, delta("It ships"))
     assert [one.text for one in heard.left_of(delta(WHOLE))] == [" today."]
     assert heard.left_of(delta(WHOLE)) == []
+
+
+def test_recorded_thoughts_are_told_only_to_who_heard_none() -> None:
+    thought = TurnEvent("reasoning_delta", "i1.llm", text="Let me see.")
+    assert Heard().left_of(thought) == [thought]
+    heard = Heard()
+    heard.new_of(TurnEvent("reasoning_delta", "i1.llm", text="Let "))
+    assert heard.left_of(thought) == []
