@@ -93,7 +93,7 @@ class Terminal:
         self.resize(columns)
         self.before = termios.tcgetattr(theirs)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pylash.cli", *arguments],
+            [sys.executable, "-m", "pylash", *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

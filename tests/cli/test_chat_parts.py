@@ -37,6 +37,11 @@ def test_wrapped_rows_fit_and_lose_nothing(text: str, width: int) -> None:
     assert "".join("".join(rows).split()) == "".join(text.split())
 
 
+def test_a_wide_character_fits_beside_the_margin_of_the_narrowest_screen() -> None:
+    assert wrapped("- 界界", 2) == ["-", "界", "界"]
+    assert wrapped(" 界界", 3) == [" 界", " 界"]
+
+
 def test_an_item_of_a_list_goes_on_where_its_text_begins() -> None:
     assert wrapped("- one two three", 9) == ["- one two", "  three"]
     assert wrapped("10. one two", 8) == ["10. one", "    two"]

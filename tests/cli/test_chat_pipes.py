@@ -23,7 +23,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pylash.cli", "chat", "shop:app", *arguments]
+    return [sys.executable, "-m", "pylash", "chat", "shop:app", *arguments]
 
 
 def piped(shop: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +91,7 @@ def test_a_turn_that_fails_is_told_and_is_the_exit_status(shop: Path) -> None:
 
 def test_what_cannot_be_chatted_with_is_refused_in_a_sentence(shop: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pylash.cli", "chat", "shop:reply"],
+        [sys.executable, "-m", "pylash", "chat", "shop:reply"],
         stdin=subprocess.DEVNULL,
         cwd=shop,
         env=clean_environment(),

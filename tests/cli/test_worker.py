@@ -27,7 +27,7 @@ APP = "tests.cli.shop:app"
 def started(*args: str, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
     """Run the command line; it is killed in the end, if it still runs."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pylash.cli", *args],
+        [sys.executable, "-m", "pylash", *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -126,7 +126,7 @@ def test_a_module_of_the_current_folder_is_found_and_its_errors_are_told(
 
 def test_a_pipe_that_breaks_is_no_error(file: str) -> None:
     filled(file)
-    command = f"{sys.executable} -m pylash.cli show order-7 --json | head -c 1"
+    command = f"{sys.executable} -m pylash show order-7 --json | head -c 1"
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         capture_output=True,

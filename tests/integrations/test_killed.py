@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from tests.integrations.agents import ran
 
 RESEARCH = {"topic": "cats", "facts": ["fact 1", "fact 2", "fact 4"], "used": [3, 3]}
 CHAT = ["['Refund order 7'] ['refunded 7']", 4]
+
+
+def every(points: Iterable[int]) -> Any:
+    """Return points for ``make torture``: each costs the start of an agent, or of a server."""
+    return pytest.param(list(points), marks=pytest.mark.torture)
 
 
 def recorded(report: CrashReport) -> set[str]:
@@ -79,8 +85,9 @@ def killed(app: str, story: str, *points: int) -> tuple[dict[str, Any], list[dic
 
 
 @pytest.mark.timeout(120)
-def test_a_really_killed_agent_repeats_only_what_was_not_recorded() -> None:
-    calm, reports = killed("make_research_app", "research_story", *range(3, 17))
+@pytest.mark.parametrize("points", [[4, 9, 15], every(range(3, 17))])
+def test_a_really_killed_agent_repeats_only_what_was_not_recorded(points: list[int]) -> None:
+    calm, reports = killed("make_research_app", "research_story", *points)
     assert calm["outcome"] == RESEARCH
     assert set(calm["ran"].values()) == {1}
     for report in reports:
@@ -93,8 +100,11 @@ def test_a_really_killed_agent_repeats_only_what_was_not_recorded() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_really_killed_agent_asks_its_mcp_server_again_only_for_what_was_not_recorded() -> None:
-    calm, reports = killed("make_shop_app", "shop_story", 3, 8)
+@pytest.mark.parametrize("points", [[8], every([3, 8])])
+def test_a_really_killed_agent_asks_its_mcp_server_again_only_for_what_was_not_recorded(
+    points: list[int],
+) -> None:
+    calm, reports = killed("make_shop_app", "shop_story", *points)
     assert calm["outcome"] == "Prices: [3, 4]"
     assert set(calm["ran"].values()) == {1}
     for report in reports:

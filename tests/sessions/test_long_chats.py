@@ -106,8 +106,9 @@ async def test_other_options_hold_from_the_next_turn(sqlite: Backend) -> None:
         await app.session("chat", history=Window(tokens=10)).turn("a", timeout="10s")
         assert sent(model) == ["a"]
     async with Lash(sqlite.url, model=model, instructions="Help.") as app:
-        await app.session("chat").enqueue("b", key="b")  # an idle session begins a turn
-        await app.session("chat", history=None).turn("c", timeout="10s")
+        await app.session("chat").turn("b", timeout="10s")
+        assert sent(model) == ["b"]
+        await app.session("chat", history=Window(tokens=1_000)).turn("c", timeout="10s")
         assert sent(model)[0] == LONG
 
 
@@ -327,9 +328,19 @@ async def test_a_model_that_cannot_summarise_fails_no_turn() -> None:
 async def test_a_model_that_is_not_there_is_said_so() -> None:
     async with Lash("memory://", model=ScriptedModel(reply), instructions="Help.") as app:
         session = app.session("chat", history=Summarise(tokens=20, model="nobody"))
-        await session.turn(LONG, timeout="10s")
         result = await session.turn("and", timeout="10s")
         assert (result.status, result.code) == ("failed", "model_unknown")
+
+
+async def test_a_model_that_cannot_be_asked_fails_no_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with Lash("memory://", model=ScriptedModel(reply), instructions="Help.") as app:
+        session = app.session("chat", history=Summarise(tokens=20, model="openai:gpt-5"))
+        await session.turn(LONG, timeout="10s")
+        assert (await session.turn("and", timeout="30s")).text == "Heard 1."
+    assert "goes on without a new summary: Model 'openai:gpt-5' needs a key" in caplog.text
 
 
 async def test_the_model_of_the_session_summarises_unless_another_is_named() -> None:
@@ -371,12 +382,10 @@ async def test_a_summary_may_be_needed_in_the_middle_of_a_turn() -> None:
         assert [text[:4] for text in sent(model)] == ["Summ", "look", "", "1 wo", "2 wo"]
 
 
-async def test_without_the_option_a_summary_is_one_message_of_many() -> None:
+async def test_a_window_sends_no_summaries() -> None:
     async with make_app("memory://") as app:
         await chatted(app, 4)
         model: Any = app.services.catalog.provider("ScriptedModel")
-        await app.session("chat").turn("on", timeout="10s")
-        assert len(sent(model)) == 10
         await app.session("chat", history=Window(tokens=400)).turn("on", timeout="10s")
         assert not any("Summary" in text for text in sent(model))
 

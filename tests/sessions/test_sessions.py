@@ -15,6 +15,7 @@ from pylash import (
     SessionIdInvalid,
     SessionUnknown,
     Text,
+    TurnBudget,
     TurnFailed,
     TurnUnknown,
     Usage,
@@ -178,17 +179,17 @@ async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
 
 
 async def test_other_options_hold_from_the_next_turn(backend: Backend) -> None:
-    model = ScriptedModel(echo)
+    model, fast = ScriptedModel(echo), ScriptedModel(lambda _: say("Fast."))
     app = Lash(backend.url, model=model, instructions="App.")
-    app.model("fast", ScriptedModel([say("x"), say("Fast.")]))
+    app.model("fast", fast)
     async with app:
         await app.session("chat", instructions="Be kind.").turn("one", timeout="10s")
         await app.session("chat", model="fast").turn("two", timeout="10s")
         await app.session("chat").turn("three", timeout="10s")
         shown = await transcript(app.session("chat"))
-    system = [r.messages[0].text for r in model.requests]
-    assert system == ["Be kind.", "App."]
-    assert "assistant  Fast." in shown
+    assert [r.messages[0].text for r in model.requests] == ["Be kind."]
+    assert [r.messages[0].text for r in fast.requests] == ["Be kind.", "Be kind."]
+    assert shown.count("assistant  Fast.") == 2
 
 
 async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> None:
@@ -226,3 +227,31 @@ async def test_an_attachment_that_is_gone_fails_the_turn_clearly() -> None:
         assert (result.status, result.code) == ("failed", "attachment_resolution_failed")
         with pytest.raises(TurnFailed, match="ab12"):
             _ = result.text
+
+
+async def test_options_stay_until_others_are_given(durable: Backend) -> None:
+    def app() -> Lash:
+        made = Lash(durable.url, model=ScriptedModel(lambda _: say("from the app's")))
+        made.model("beta", ScriptedModel(lambda request: say(f"beta, {request.messages[0].text}")))
+        return made
+
+    async with app() as first:
+        session = first.session("chat", model="beta", instructions="Be brief.")
+        assert (await session.turn("a")).text == "beta, Be brief."
+    async with app() as second:
+        assert (await second.session("chat").turn("b")).text == "beta, Be brief."
+        await second.session("chat", instructions="Be long.").enqueue("c")
+        assert (await second.session("chat").turn("d")).text == "beta, Be long."
+
+
+async def test_a_turn_keeps_the_options_it_was_asked_with(durable: Backend) -> None:
+    async with Lash(durable.url, worker=None, model=ScriptedModel([])) as client:
+        asked = client.session("chat", instructions="One.", budget=TurnBudget(iterations=3))
+        await begin(asked, "a", "t1")
+        await begin(client.session("chat", instructions="Two."), "b", "t2")
+    heard = ScriptedModel(lambda request: say(request.messages[0].text))
+    async with Lash(durable.url, model=heard) as app:
+        session = app.session("chat")
+        first = await session.turn("a", turn_id="t1")
+        second = await session.turn("b", turn_id="t2")
+        assert (first.text, second.text) == ("One.", "Two.")

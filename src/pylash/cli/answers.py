@@ -20,6 +20,7 @@ from pylash.cli.output import (
 )
 from pylash.durable import ResolveOutcome
 from pylash.runtime import JournalHost, OpenWait, open_waits, resolve_wait
+from pylash.stores import SqlStore
 from pylash.values import AlreadyResolved, AwaitEventUnknownOrRevoked, RunAmbiguous
 
 SHORT = 12
@@ -121,8 +122,8 @@ def resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | No
 
 async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | None) -> None:
 
-    async with asked.opened() as (host, _):
-        whole = key if key.startswith("v1.") else await _key(host, key)
+    async with asked.opened() as (host, store):
+        whole = key if key.startswith("v1.") else await _key(host, store, key)
         outcome = await resolve_wait(host, host, whole, answer, error, by)
     _refuse(outcome)
     if asked.as_json:
@@ -131,12 +132,14 @@ async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: s
         say(paint("accepted", "green"))
 
 
-async def _key(host: JournalHost, short: str) -> str:
+async def _key(host: JournalHost, store: SqlStore, short: str) -> str:
     """Return the key of the open wait whose id begins like that."""
     waits = await open_waits(host, host) if short else []
     found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:
         raise RunAmbiguous(short, [wait.name.id[: 2 * SHORT] for wait in found])
+    if not found and short and await store.inspection.has_ended(short):
+        raise AlreadyResolved("answered")
     if not found:
         raise AwaitEventUnknownOrRevoked
     return found[0].key

@@ -47,6 +47,9 @@ def chat(target: str, session_id: str | None, model: str | None) -> int:
     Without a terminal every line of stdin is a turn, and the answers go to stdout. /help in the chat says
     what else can be typed.
     """
+    before = click.get_current_context().find_root().params
+    if before.get("store") or before.get("as_json"):
+        raise click.UsageError("--store and --json are not for chat: the app has its own store.")
     return run(_chat(loaded(target), target, session_id, model))
 
 

@@ -58,7 +58,8 @@ def wrapped(line: str, width: int) -> list[str]:
     What is indented, or an item of a list, goes on where its text begins.
     """
     margin = _MARGIN.match(line)
-    hang = " " * min(cells(margin[0]) if margin else 0, width // 2)
+    # Beside it there is always room for a wide character.
+    hang = " " * min(cells(margin[0]) if margin else 0, width // 2, max(0, width - 2))
     rows, row = [], ""
     for piece in _PIECES.findall(line):
         if cells(row) + cells(piece) > width and not piece.isspace() and row.strip():

@@ -81,6 +81,8 @@ async def _cancel(asked: Asked, text: str, reason: str | None, force: bool) -> N
 
     async with asked.opened() as (_, store):
         named = await _named(store, text)
+        if named is not None and named.settled is not None:
+            raise NothingToCancel(text)
         if named is not None and named.kind == "process":
             await store.processes.perform(CancelProcess(text, reason, force))
         else:
@@ -92,7 +94,7 @@ async def _cancel(asked: Asked, text: str, reason: str | None, force: bool) -> N
 
 async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: str | None) -> None:
     """Cancel the turn that a session is busy with; a given turn only if it is that one."""
-    waits_its_turn = turn is not None and (turn.settled is not None or turn.status == "queued")
+    waits_its_turn = turn is not None and turn.status == "queued"
     session = text if turn is None else turn.session or ""
     if waits_its_turn or await store.sessions.cancel(session, reason or "cancelled") is None:
         raise NothingToCancel(text)

@@ -83,6 +83,7 @@ class TurnRecord(msgspec.Struct, frozen=True):
     created: Instant
     cancel: bool = False
     cancel_delivered: bool = False
+    options: Any = None
     timeout: ClassVar[int | None] = None
     slot: ClassVar[Slot | None] = None
 

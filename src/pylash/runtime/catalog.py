@@ -14,7 +14,7 @@ import msgspec
 
 from pylash.runtime.plugins import PluginFactory, SessionPlugin
 from pylash.runtime.tools import Tool, as_tool
-from pylash.turn import Provider, SessionOptions, TurnEnvironment
+from pylash.turn import Provider, SessionOptions, Summarise, TurnEnvironment
 from pylash.values import (
     ModelInvalid,
     ModelMissing,
@@ -131,7 +131,8 @@ class Catalog:
         if name not in self.models:
             made = self._adapt(name)
             if made is None:
-                raise ModelUnknown(name, ", ".join(sorted(self.models)) or "none")
+                known = (known for known in self.models if ":" not in known)
+                raise ModelUnknown(name, ", ".join(sorted(known)) or "none")
             self.models[name] = made
         return self.models[name]
 
@@ -178,6 +179,8 @@ class Catalog:
         self, options: SessionOptions, plugins: Sequence[SessionPlugin]
     ) -> TurnEnvironment:
         """Capture what a turn goes on with to its end."""
+        if isinstance(options.history, Summarise) and options.history.model is not None:
+            self.provider(options.history.model)  # now, rather than when the chat has become long
         agent = None if options.agent is None else self.agent(options.agent)
         instructions = options.instructions
         if instructions is None:

@@ -44,7 +44,7 @@ class ProcessSession:
             raise ArgumentsInvalid("ctx.session.turn", reason)
         shape = None if output is None else Shape(output)
         schema = None if shape is None else shape.answer_schema()
-        ask = TurnAsk(parts=parts, output_schema=schema, options=self._options)
+        ask = TurnAsk(parts=parts, output_schema=schema)
         name = turn_id or digest(self._ctx.id, self._ctx.uuid())[:8].hex()
         command = SubmitTurn(
             self.id, name, ask.digest().hex(), decode(write(ask)), decode(write(self._options))

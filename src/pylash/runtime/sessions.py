@@ -267,7 +267,7 @@ class Session:
             await shape.prepare("output")
             schema = shape.answer_schema()
         parts = await self._stored(parts_of(given))
-        ask = TurnAsk(parts=parts, output_schema=schema, options=self.options)
+        ask = TurnAsk(parts=parts, output_schema=schema)
         if turn_id is not None and (not isinstance(turn_id, str) or not turn_id.strip()):
             raise ArgumentsInvalid("session.turn", f"turn_id={turn_id!r} is no text, or blank")
         scope = TurnScope(self.id, self._services.new_id() if turn_id is None else turn_id)

@@ -41,7 +41,7 @@ from pylash.turn import (
     to_summarise,
     tokens_of,
 )
-from pylash.values import LashError, ProviderError, decode, write
+from pylash.values import ProviderError, decode, write
 
 if TYPE_CHECKING:
     from pylash.runtime.turns import TurnDriver
@@ -161,8 +161,5 @@ def _key(iteration: int, number: int) -> str:
 
 
 def _tolerate(session_id: str, end: TurnEnd) -> None:
-    """Go on without a summary if the model gave none; what is wrong with the options is raised."""
-    if end.status == "failed" and end.code != ProviderError.default_code:
-        assert end.code is not None
-        raise LashError.restore(end.code, end.error or "")
+    """Go on without a summary if the model gave none, whatever the reason is."""
     _log.warning("session %s goes on without a new summary: %s", session_id, end.error)

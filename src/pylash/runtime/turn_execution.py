@@ -32,7 +32,6 @@ from pylash.turn import (
     ASKS,
     OPTIONS,
     AssistantMessage,
-    SessionOptions,
     TurnAsk,
     TurnEnd,
     TurnEvent,
@@ -178,13 +177,10 @@ class TurnExecution:
 
 
 def asked(turn: TurnRecord, session: SessionRecord) -> TurnAsk:
-    """Return what a turn was asked; one that empties a queue takes the session's options."""
-    if turn.body:
-        return ASKS.decode(turn.body)
-    options = (
-        SessionOptions() if session.options is None else OPTIONS.decode(write(session.options))
-    )
-    return TurnAsk(options=options)
+    """Return what a turn was asked, with the options of then; one that empties a queue has those of now."""
+    ask = ASKS.decode(turn.body) if turn.body else TurnAsk()
+    options = turn.options if turn.options is not None else session.options
+    return msgspec.structs.replace(ask, options=OPTIONS.decode(write(options or {})))
 
 
 def commit_of(driver: TurnDriver, machine: TurnMachine, *, settle: bool = True) -> TurnCommit:

@@ -78,6 +78,9 @@ _OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now
 # Ids grow with time.
 _NEWEST = "select created from pylash_runs order by id desc limit 1"
 
+_ENDED_WAIT = """
+select 1 from pylash_waits where substr(id, 1, ?) = ? and terminal is not null limit 1"""
+
 _NOW = "select {now}"
 
 
@@ -190,6 +193,11 @@ class SqlInspection(Port):
         """Return when the newest run was started; 0 if there is none."""
         rows = (yield Statement(_NEWEST)).rows
         return Instant(rows[0][0] if rows else 0)
+
+    @operation(read_only=True)
+    def has_ended(self, wait: str) -> Steps[bool]:
+        """Return whether a wait whose id begins like that was answered, or ended otherwise."""
+        return bool((yield Statement(_ENDED_WAIT, (len(wait), wait))).rows)
 
     @operation(read_only=True)
     def now(self) -> Steps[Instant]:

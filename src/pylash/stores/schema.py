@@ -117,6 +117,8 @@ MIGRATIONS: Final = (
             "{sqlite_only} drop index pylash_runs_lane",
             # A turn is a run: its input and result are in its row, and so is that it was asked to end.
             "alter table pylash_runs add column cancel bigint not null default 0",
+            # What its session was opened with when the turn was asked.
+            "alter table pylash_runs add column options {blob}",
             # number is the high part of the session's node ids; head the last committed of the low parts.
             "alter table pylash_sessions add column number bigint",
             "alter table pylash_sessions add column streak bigint not null default 0",

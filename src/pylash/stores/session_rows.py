@@ -54,7 +54,7 @@ update pylash_lanes set head = 0, revision = ?, calls = ?, usage = null where la
 _SET_OPTIONS = "update pylash_sessions set options = ? where id = ?"
 
 TURN = """
-select scope, id, input, state, reason, result, created, cancel, fence, owner, token
+select scope, id, input, state, reason, result, created, cancel, options, fence, owner, token
 from pylash_runs where scope = ?"""
 
 # A place is written once. Behind the head, what a run left that has ended will never be committed.
@@ -83,9 +83,10 @@ def opened_session(session_id: str, options: Any = None) -> Steps[SessionRecord]
         yield from add_session(session_id, None if options is None else write(options))
         rows = (yield Statement(SESSION, (session_id,))).rows
     session = session_from(rows[0])
-    if options is not None and options != session.options:
-        yield Statement(_SET_OPTIONS, (write(options), session_id))
-        session = msgspec.structs.replace(session, options=options)
+    merged = {**(session.options or {}), **(options or {})}  # what is not given stays as it was
+    if merged != (session.options or {}):
+        yield Statement(_SET_OPTIONS, (write(merged), session_id))
+        session = msgspec.structs.replace(session, options=merged)
     return session
 
 
@@ -107,6 +108,7 @@ def add_session(
 def turn_row(
     run: int,
     new: NewTurn,
+    options: Any,
     seq: int,
     *,
     leased: bool,
@@ -119,7 +121,8 @@ def turn_row(
     state = RunState.RUNNING if leased else RunState.QUEUED
     body = new.digest + new.body
     owned = (*owner, 1, 1) if leased else (None, None, 0, 0)
-    return (run, scope_text(new.scope), kind, TURN_TARGET, lane, seq, state, ready, body, *owned)
+    what = (body, write(options or {}))
+    return (run, scope_text(new.scope), kind, TURN_TARGET, lane, seq, state, ready, *what, *owned)
 
 
 def written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
@@ -170,7 +173,7 @@ def session_from(row: tuple[Any, ...]) -> SessionRecord:
 
 def turn_from(row: tuple[Any, ...]) -> TurnRecord:
     """Return the turn in a row."""
-    scope, run, body, state, reason, result, created, cancel, *_ = row
+    scope, run, body, state, reason, result, created, cancel, options, *_ = row
     known = scope_from_text(scope)
     assert isinstance(known, TurnScope | QueueDrainScope)
     return TurnRecord(
@@ -183,6 +186,7 @@ def turn_from(row: tuple[Any, ...]) -> TurnRecord:
         Instant(created),
         bool(cancel),
         cancel == CANCEL_DELIVERED,
+        plain(options),
     )
 
 

@@ -100,9 +100,9 @@ _TURNS = TURN.replace("scope = ?", "id in ({bigints}) and kind in ('turn', 'queu
 _NOW = "select {now}"
 
 _ADD_TURN = """
-insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, input, owner, token, fence,
-  attempts, created)
-values (?, ?, ?, ?, ?, ?, ?, case when ? then {now} end, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, input, options, owner, token,
+  fence, attempts, created)
+values (?, ?, ?, ?, ?, ?, ?, case when ? then {now} end, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
 
 _DONE = "select 1 from pylash_runs where id = ? and token = ?"
 
@@ -418,13 +418,14 @@ def accepted(
     if new.person and session.streak:
         yield from person_spoke(session_id)
     leased = free and worker is not None
-    row = turn_row(run, new, seq, leased=leased, ready=free and not leased, owner=(worker, token))
+    ready, owner, options = free and not leased, (worker, token), session.options
+    row = turn_row(run, new, options, seq, leased=leased, ready=ready, owner=owner)
     if not (yield Statement(_ADD_TURN, row)).changed:
         raise Again  # submitted by another meanwhile: what we did to the lane is undone with us
     if free and not leased:
         yield Notify("runs")
     state = RunState.RUNNING if leased else RunState.QUEUED
-    turn = TurnRecord(new.scope, run, new.body, state, None, None, now)
+    turn = TurnRecord(new.scope, run, new.body, state, None, None, now, options=options or {})
     fence = Fence(run, 1, new.scope) if leased else None
     return Submitted(turn, session, now, fence, (yield from has_words(session_id)))
 

@@ -30,8 +30,9 @@ class TurnFailed(LashError):
 
     def __init__(self, turn_id: str, status: str, reason: str | None, code: str | None) -> None:
         why = f": {reason.rstrip('.')}" if reason and reason != status else ""
+        kind = f" [{code}]" if why and code else ""
         super().__init__(
-            f"Turn {turn_id!r} {_ENDED.get(status, status)}{why}.",
+            f"Turn {turn_id!r} {_ENDED.get(status, status)}{why}.{kind}",
             data={"status": status, "code": code, "error": reason},
         )
 
@@ -163,7 +164,8 @@ class ModelUnknown(Misuse):
 
     def __init__(self, name: object, known: str) -> None:
         super().__init__(
-            f"There is no model {name!r} here (known: {known}): register it with app.model({name!r}, …)."
+            f"There is no model {name!r} here (known: {known}): register it with app.model({name!r}, …), or "
+            "name its provider too, as in 'openai:gpt-5'."
         )
 
 

@@ -1,4 +1,4 @@
-"""``python -m pylash.cli`` is the command line, too."""
+"""``python -m pylash``: the command line."""
 
 from pylash.cli import command_line
 
