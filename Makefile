@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check format bench torture constraints clean
+.PHONY: help demo test tests coverage check format bench torture constraints clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,7 +36,10 @@ $(VENV)/.models: $(VENV)/.core
 demo: $(VENV)/$(if $(MODEL),.models,.core)  ## kill an agent in the middle of a sentence, and watch it go on (MODEL=name asks a real one)
 	@MODEL="$(MODEL)" $(RUN) examples/shop_agent.py
 
-test: check  ## run every check and test
+test: $(VENV)/.dev  ## run every check and test
+	@$(MAKE) --no-print-directory --jobs=2 check tests
+
+tests: $(VENV)/.dev
 	@$(RUN) -m pytest -n 3 --dist worksteal -m "not torture"
 
 coverage: check  ## the same, and which lines they reach

@@ -179,7 +179,8 @@ async def test_an_option_that_no_worker_knows_fails_the_turn_and_not_the_session
         result = await odd.turn("go", timeout="10s")
         assert (result.status, result.code) == ("failed", "session_option_unknown")
         assert "greeter" in (result.error or "")
-        assert (await client.session("chat").turn("go", timeout="10s")).text == "Hm."
+        mended = client.session("chat", plugin_options={})
+        assert (await mended.turn("go", timeout="10s")).text == "Hm."
 
 
 class Once(SessionPlugin):
