@@ -40,7 +40,7 @@ test: $(VENV)/.dev  ## run every check and test
 	@$(MAKE) --no-print-directory --jobs=2 check tests
 
 tests: $(VENV)/.dev
-	@$(RUN) -m pytest -n 3 --dist worksteal -m "not torture"
+	@$(RUN) -m pytest -n 4 --dist worksteal -m "not torture"
 
 coverage: check  ## the same, and which lines they reach
 	@$(RUN) -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered -m "not torture"
