@@ -135,29 +135,36 @@ _TIME: Final = re.compile(
 _LONGEST: Final = 2**53
 
 
+class Surroundings(NamedTuple):
+    """What an execution is given besides its program: who performs its effects, and how."""
+
+    host: Host
+    modules: Mapping[str, str]
+    """The resource type of each module path that the host has."""
+    traced: bool = False
+    breathe: Callable[[], Awaitable[None]] | None = None
+    """Lets others run; called now and then by a program that computes for long."""
+
+
 class Frame:
     """The effects of one execution of main or of a process."""
 
     def __init__(
         self,
-        host: Host,
+        around: Surroundings,
         meter: Meter,
         scope: str,
-        *,
         sites: Mapping[int, Site],
         children: Mapping[str, dict[str, str]],
-        modules: Mapping[str, str],
-        traced: bool,
-        breathe: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        self._host = host
+        self._host = around.host
+        self._modules = around.modules
+        self._traced = around.traced
+        self._breathe = around.breathe
         self._meter = meter
         self._scope = scope
         self._sites = sites
         self._children = children
-        self._modules = modules
-        self._traced = traced
-        self._breathe = breathe
         self._occurrences: dict[int, int] = {}
         self._waits: dict[str, int] = {}
         self._events = self._sleeps = self._signals = self._looks = 0

@@ -120,6 +120,11 @@ class Meter:
         self.used = used
         return size
 
+    def release(self, size: int) -> int:
+        """Count what a variable no longer holds; return what is left of it."""
+        self.used -= size
+        return 0
+
     def too_many_frames(self) -> RunError:
         """Return the refusal of a deeper call."""
         return RunError(

@@ -147,3 +147,17 @@ def iterated(value: Value) -> Iterable[Value]:
     if type(value) is List or type(value) is tuple:
         return value
     raise RunError("not_iterable", f"cannot iterate over a {kind_of(value)}; only a list or tuple")
+
+
+def greater(left: Value, right: Value) -> bool:
+    """`>`."""
+    if type(left) is str and type(right) is str:
+        return left > right
+    return number_of(left) > number_of(right)
+
+
+def at_least(left: Value, right: Value) -> bool:
+    """`>=`."""
+    if type(left) is str and type(right) is str:
+        return left >= right
+    return number_of(left) >= number_of(right)

@@ -53,7 +53,9 @@ def _own(value: Any, token: object) -> Any:
     return copy
 
 
-def assigned(root: Value, token: object, steps: tuple[Step, ...], value: Value) -> Value:
+def assigned(
+    meter: Meter, root: Value, token: object, steps: tuple[Step, ...], value: Value
+) -> Value:
     """Return the root with the value stored at the end of the steps, in place as far as the token owns it."""
     size, depth = measure(value)
     owned: list[Any] = [_own(_changeable(root, steps[0]), token)]
@@ -75,6 +77,7 @@ def assigned(root: Value, token: object, steps: tuple[Step, ...], value: Value) 
         grown = len(key.encode("utf-8", "surrogatepass")) + 8 + size
     else:
         grown = size - size_of(last[key])
+    meter.room(grown)
     last[key] = value
     for level, container in enumerate(reversed(owned), 1):
         container.size += grown
