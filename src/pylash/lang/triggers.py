@@ -74,7 +74,9 @@ class Subscription(msgspec.Struct, frozen=True):
         return Registration(**{name: self.target[name] for name in _PROCESS}, args=args)
 
 
-def subscription(payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str) -> Subscription:
+def subscription(
+    payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str
+) -> Subscription:
     """Return the subscription that `triggers.register` asks for with this payload.
 
     `sources` are the trigger sources of the surface by type.

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from pylash.testing.lashlang.cases import BadCases, Case, Expectation, WantedOutcome, case, wanted_call
+from pylash.testing.lashlang.cases import (
+    BadCases,
+    Case,
+    Expectation,
+    WantedOutcome,
+    case,
+    wanted_call,
+)
 from pylash.testing.lashlang.comparing import (
     call_differences,
     differs,

@@ -87,7 +87,9 @@ class Session:
             run_cell(self.artifact, names, self.body, scope=scope, bounds=self._bounds)
         )
         self.world.scheduler.run(until=job)
-        self.variables = {name: value for name, value in names.items() if name not in self.read_only}
+        self.variables = {
+            name: value for name, value in names.items() if name not in self.read_only
+        }
         if not job.ended.kept:
             return {"waiting": "process"}
         ended = job.ended.value
@@ -144,7 +146,10 @@ def _seen(session: Session) -> Observed:
 def _deliver(world: World, occurrence: Occurrence) -> Iterator[Process]:
     for each in list(world.operations.subscriptions.values()):
         process_id = f"{each.id}:{occurrence.id}"
-        if each.hears(occurrence.source_type, occurrence.source) and process_id not in world.processes:
+        if (
+            each.hears(occurrence.source_type, occurrence.source)
+            and process_id not in world.processes
+        ):
             problem = world.start(process_id, each.registration(occurrence.event))
             if problem is None:
                 yield world.processes[process_id]
@@ -197,7 +202,14 @@ def _run_process(case: Case, world: World, wanted: Registration, seen: Observed)
 
 def failure(problem: StartProblem) -> Outcome:
     """Return the outcome of a process that cannot start."""
-    return {"fail": {"class": "execution", "code": problem.code, "message": problem.message, "raw": None}}
+    return {
+        "fail": {
+            "class": "execution",
+            "code": problem.code,
+            "message": problem.message,
+            "raw": None,
+        }
+    }
 
 
 def run_entry_or_cell(case: Case) -> Observed:
@@ -246,7 +258,9 @@ def _run_scenario(case: Case) -> Observed:
         case "artifact_damaged":
             world.artifacts[made.module_ref] = encode(_damaged(made))
         case "surface_ref_mismatch":
-            wanted = msgspec.structs.replace(wanted, required_surface_ref=_other(wanted.required_surface_ref))
+            wanted = msgspec.structs.replace(
+                wanted, required_surface_ref=_other(wanted.required_surface_ref)
+            )
         case "process_ref_mismatch":
             wanted = msgspec.structs.replace(wanted, process_ref=_other(wanted.process_ref))
     if case.scenario != "registration_json":
@@ -256,7 +270,9 @@ def _run_scenario(case: Case) -> Observed:
 
 def _damaged(made: Artifact) -> Artifact:
     main = (*made.canonical.main, tree.Print(tree.Text("altered")))
-    return msgspec.structs.replace(made, canonical=msgspec.structs.replace(made.canonical, main=main))
+    return msgspec.structs.replace(
+        made, canonical=msgspec.structs.replace(made.canonical, main=main)
+    )
 
 
 def _other(reference: str) -> str:

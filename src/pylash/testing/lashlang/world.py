@@ -158,7 +158,11 @@ class World:
         )
         if problem is not None:
             raise Refused(problem)
-        if process.waits is not None and process.waits.name == name and not process.waits.taken.kept:
+        if (
+            process.waits is not None
+            and process.waits.name == name
+            and not process.waits.taken.kept
+        ):
             self.scheduler.keep(process.waits.taken, [True, payload])
         else:
             process.signals.append((name, payload))
@@ -220,9 +224,7 @@ class Body:
         requests = {call.key: [call.path, call.operation, call.id, call.payload] for call in calls}
         return await self.journal.batch(requests, perform)
 
-    async def start(
-        self, key: str, process_id: str, process: str, args: dict[str, Any]
-    ) -> None:
+    async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
         """Start a process of the same module."""
 
         async def perform() -> None:
