@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pylash.lang import operators, owned
 from pylash.lang.artifacts import Artifact, definitions
-from pylash.lang.builtins import BUILTINS
+from pylash.lang.builtins import BUILTINS, counted_range
 from pylash.lang.compiled_expressions import Unit
 from pylash.lang.compiled_statements import function_code, main_code, process_code
 from pylash.lang.data import (
@@ -68,7 +68,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     module = artifact.canonical
     nodes = list(walk(module))
     numbers = {id(node): number for number, node in enumerate(nodes)}
-    ids = dict(sites(artifact.module_ref, "main", None, module.main))
+    ids = dict(sites(artifact.module_ref, "main", "main", module.main))
     for process in module.processes:
         ids |= sites(artifact.module_ref, "process", process.name, process)
     named = labels(artifact)
@@ -155,6 +155,7 @@ _NAMES: Final[dict[str, Any]] = {
     "equal": equal,
     "size_of": size_of,
     "deep": deep,
+    "counted_range": counted_range,
     "gather": _gather,
     "type_value": _type_value,
     "pushed": owned.pushed,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pylash.lang.data import (
+    MAX_DEPTH,
     SCALARS,
     Image,
     List,
@@ -19,8 +20,10 @@ from pylash.lang.data import (
     Value,
     kind_of,
     measure,
+    real_depth,
     size_of,
     text_of,
+    too_deep,
 )
 from pylash.lang.meter import Meter, work
 
@@ -33,20 +36,32 @@ def pushed(meter: Meter, value: Value, token: object, item: Value) -> List:
     if type(value) is not List:
         raise RunError("invalid_argument", f"`push` needs a list, found a {kind_of(value)}")
     length = len(value)
-    meter.steps((length >> 4) + ((length + 1) >> 4) + work(item))
-    size, depth = measure(item)
-    meter.room(measure(value)[0] + 8 + size)
+    meter.left -= (length >> 4) + ((length + 1) >> 4)
+    if type(item) is float:
+        size, depth = 8, 0
+    else:
+        meter.left -= work(item)
+        size, depth = measure(item)
+    if meter.left < 0:
+        meter.tick()
     grown: List = _own(value, token)
+    more = grown.size + 8 + size
+    if meter.used + more > meter.limit:
+        raise meter.full()
     grown.append(item)
-    grown.size += 8 + size
+    grown.size = more
     if depth >= grown.depth:
         grown.depth = depth + 1
+    meter.used += 8 + size
     return grown
 
 
 def _own(value: Any, token: object) -> Any:
-    if getattr(value, "owner", None) is token:
-        return value
+    try:
+        if value.owner is token:
+            return value
+    except AttributeError:
+        pass
     size, depth = measure(value)
     copy = type(value)(value)
     copy.size, copy.depth, copy.owner = size, depth, token
@@ -56,8 +71,11 @@ def _own(value: Any, token: object) -> Any:
 def assigned(
     meter: Meter, root: Value, token: object, steps: tuple[Step, ...], value: Value
 ) -> Value:
-    """Return the root with the value stored at the end of the steps, in place as far as the token owns it."""
-    size, depth = measure(value)
+    """Return the root with the value stored at the end of the steps, in place as far as the token owns it.
+
+    What the variable holds counts as before, and what it has grown by.
+    """
+    size, depth = (8, 0) if type(value) is float else measure(value)
     owned: list[Any] = [_own(_changeable(root, steps[0]), token)]
     keys = [_key(root, steps[0])]
     for step in steps[1:]:
@@ -77,11 +95,17 @@ def assigned(
         grown = len(key.encode("utf-8", "surrogatepass")) + 8 + size
     else:
         grown = size - size_of(last[key])
-    meter.room(grown)
+    if meter.used + grown > meter.limit:
+        raise meter.full()
+    if depth + len(owned) > MAX_DEPTH and real_depth(value) + len(owned) > MAX_DEPTH:
+        raise too_deep()
     last[key] = value
-    for level, container in enumerate(reversed(owned), 1):
+    meter.used += grown
+    for container in reversed(owned):
         container.size += grown
-        container.depth = max(container.depth, depth + level)
+        depth += 1
+        if depth > container.depth:
+            container.depth = depth
     return owned[0]
 
 
