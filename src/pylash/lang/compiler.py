@@ -26,6 +26,7 @@ from pylash.lang.data import (
     truth,
 )
 from pylash.lang.frame import Site
+from pylash.lang.inference import numeric_functions
 from pylash.lang.maps import arms, labels
 from pylash.lang.meter import Meter
 from pylash.lang.sites import sites
@@ -105,7 +106,10 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     unit.nested_calls = any(
         isinstance(node, CallFunction) for function in module.functions for node in walk(function)
     )
-    body: list[ast.stmt] = [function_code(unit, function) for function in module.functions]
+    unit.numeric_functions = numeric_functions(module.functions)
+    body: list[ast.stmt] = []
+    for function in module.functions:
+        body += function_code(unit, function)
     body += [process_code(unit, process, f"p{n}") for n, process in enumerate(module.processes)]
     main, variables = main_code(unit, module.main, "main")
     code = ast.fix_missing_locations(ast.Module([*body, main], []))

@@ -25,7 +25,7 @@ from pylash.lang.data import (
 )
 
 
-_BETWEEN_LOOKS: Final = 256
+_BETWEEN_LOOKS: Final = 2048
 _SIZED: Final = frozenset({str, List, tuple, Record})
 
 

@@ -122,8 +122,10 @@ def index(value: Value, at: Value) -> Value:
     """`value[at]`."""
     kind = type(value)
     if kind is List or kind is tuple or kind is str:
-        position = list_position(at)
-        return value[position] if -len(value) <= position < len(value) else None
+        try:
+            return value[list_position(at)]
+        except IndexError:
+            return None
     if kind is Record:
         return value.get(record_key(at))
     if value is None:
