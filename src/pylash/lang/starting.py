@@ -137,7 +137,9 @@ def _unfit(
 def signals(process: tree.ProcessDeclaration) -> dict[str, tree.Type]:
     """Return the signals a process accepts: those it declares, and the default one if it waits for it."""
     accepted = {each.name: each.type for each in process.signals}
-    if any(isinstance(node, tree.WaitSignal) and node.name == "signal" for node in tree.walk(process)):
+    if any(
+        isinstance(node, tree.WaitSignal) and node.name == "signal" for node in tree.walk(process)
+    ):
         accepted.setdefault("signal", tree.TypeName("any"))
     return accepted
 

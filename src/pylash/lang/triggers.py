@@ -74,13 +74,14 @@ class Subscription(msgspec.Struct, frozen=True):
         return Registration(**{name: self.target[name] for name in _PROCESS}, args=args)
 
 
-def subscription(payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str) -> Subscription:
+def subscription(
+    payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str
+) -> Subscription:
     """Return the subscription that `triggers.register` asks for with this payload.
 
     `sources` are the trigger sources of the surface by type.
 
-    Raises:
-        InvalidTrigger: the source, the target or the key cannot be used.
+    Raises InvalidTrigger: the source, the target or the key cannot be used.
     """
     source, target, inputs = (payload.get(name) for name in ("source", "target", "inputs"))
     if not isinstance(source, dict) or source.get("$lash_host_type") not in sources:

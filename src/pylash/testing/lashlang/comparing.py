@@ -96,7 +96,11 @@ class Sites:
 def outcome_differences(wanted: WantedOutcome, got: Outcome) -> Iterator[str]:
     """Yield how an outcome differs from the expected one."""
     expected = msgspec.to_builtins(wanted)
-    name = next(key for key in ("finish", "continue", "linked", "waiting", "error", "fail") if key in expected)
+    name = next(
+        key
+        for key in ("finish", "continue", "linked", "waiting", "error", "fail")
+        if key in expected
+    )
     if name not in got:
         yield f"expected {name} {shown(expected[name])}, got {described(got)}"
     elif isinstance(wanted.error, WantedError):
@@ -168,7 +172,9 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def call_differences(expected: Sequence[WantedCall], got: Sequence[dict[str, Any]]) -> Iterator[str]:
+def call_differences(
+    expected: Sequence[WantedCall], got: Sequence[dict[str, Any]]
+) -> Iterator[str]:
     """Yield how the calls differ; what was called is `{op, payload, node, occurrence}`."""
     sites = Sites()
     for position, (wanted, had) in enumerate(zip(expected, got, strict=False)):
@@ -233,7 +239,9 @@ def trace_differences(
     yield from _length_differences("trace", expected, got)
 
 
-def started_differences(expected: Sequence[WantedStart], got: Sequence[dict[str, Any]]) -> Iterator[str]:
+def started_differences(
+    expected: Sequence[WantedStart], got: Sequence[dict[str, Any]]
+) -> Iterator[str]:
     """Yield how the processes differ that the occurrences started."""
     for position, (wanted, had) in enumerate(zip(expected, got, strict=False)):
         fits = wanted.process == had["process"] and all(
@@ -252,9 +260,7 @@ def map_differences(wanted: WantedMap, got: dict[str, Any]) -> Iterator[str]:
     """Yield how a static map differs."""
     names = {node["id"]: f"{node['kind']} {node['label']}" for node in got["nodes"]}
     nodes = [names[node["id"]] for node in got["nodes"]]
-    edges = [
-        (names.get(e["from"], "?"), e["label"], names.get(e["to"], "?")) for e in got["edges"]
-    ]
+    edges = [(names.get(e["from"], "?"), e["label"], names.get(e["to"], "?")) for e in got["edges"]]
     if wanted.nodes is not None:
         yield from _bag_differences("map nodes", wanted.nodes, nodes)
     if wanted.edges is not None:

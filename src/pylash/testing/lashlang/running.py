@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from pylash.lang import tree
@@ -21,7 +22,7 @@ from pylash.lang.problems import LashlangError
 from pylash.lang.starting import Registration, StartProblem, registration
 from pylash.lang.surface import Surface, surface
 from pylash.testing.lashlang.cases import Case, Limits, Occurrence
-from pylash.testing.lashlang.journal import Journal, Replay, Suspended
+from pylash.testing.lashlang.journal import Replay, Suspended
 from pylash.testing.lashlang.scheduling import START, finished
 from pylash.testing.lashlang.surface import H1, patched
 from pylash.testing.lashlang.world import Body, Outcome, Process, World, performed
@@ -45,8 +46,7 @@ class Observed:
 def linked(source: str, offered: Surface, session: Session | None = None) -> Artifact:
     """Return the artifact of a source.
 
-    Raises:
-        LashlangError: it does not parse or link.
+    Raises LashlangError: it does not parse or link.
     """
     names = () if session is None else session.variables.keys()
     fixed = () if session is None else session.read_only.keys()
@@ -81,13 +81,19 @@ class Session:
         if self.artifact.processes:
             self.world.store(self.artifact)
         scope = f"cell:{self._cells}"
-        self.body = Body(self.world, scope, self.artifact, Journal())
-        names = {**self.variables, **self.read_only}
+        self.body = Body(self.world, scope, self.artifact)
         job = self.world.scheduler.spawn(
-            run_cell(self.artifact, names, self.body, scope=scope, bounds=self._bounds)
+            run_cell(
+                self.artifact,
+                self.variables,
+                self.body.around(),
+                perf_counter,
+                scope=scope,
+                read_only=self.read_only,
+                bounds=self._bounds,
+            )
         )
         self.world.scheduler.run(until=job)
-        self.variables = {name: value for name, value in names.items() if name not in self.read_only}
         if not job.ended.kept:
             return {"waiting": "process"}
         ended = job.ended.value
@@ -144,7 +150,10 @@ def _seen(session: Session) -> Observed:
 def _deliver(world: World, occurrence: Occurrence) -> Iterator[Process]:
     for each in list(world.operations.subscriptions.values()):
         process_id = f"{each.id}:{occurrence.id}"
-        if each.hears(occurrence.source_type, occurrence.source) and process_id not in world.processes:
+        if (
+            each.hears(occurrence.source_type, occurrence.source)
+            and process_id not in world.processes
+        ):
             problem = world.start(process_id, each.registration(occurrence.event))
             if problem is None:
                 yield world.processes[process_id]
@@ -197,7 +206,14 @@ def _run_process(case: Case, world: World, wanted: Registration, seen: Observed)
 
 def failure(problem: StartProblem) -> Outcome:
     """Return the outcome of a process that cannot start."""
-    return {"fail": {"class": "execution", "code": problem.code, "message": problem.message, "raw": None}}
+    return {
+        "fail": {
+            "class": "execution",
+            "code": problem.code,
+            "message": problem.message,
+            "raw": None,
+        }
+    }
 
 
 def run_entry_or_cell(case: Case) -> Observed:
@@ -246,7 +262,9 @@ def _run_scenario(case: Case) -> Observed:
         case "artifact_damaged":
             world.artifacts[made.module_ref] = encode(_damaged(made))
         case "surface_ref_mismatch":
-            wanted = msgspec.structs.replace(wanted, required_surface_ref=_other(wanted.required_surface_ref))
+            wanted = msgspec.structs.replace(
+                wanted, required_surface_ref=_other(wanted.required_surface_ref)
+            )
         case "process_ref_mismatch":
             wanted = msgspec.structs.replace(wanted, process_ref=_other(wanted.process_ref))
     if case.scenario != "registration_json":
@@ -256,7 +274,9 @@ def _run_scenario(case: Case) -> Observed:
 
 def _damaged(made: Artifact) -> Artifact:
     main = (*made.canonical.main, tree.Print(tree.Text("altered")))
-    return msgspec.structs.replace(made, canonical=msgspec.structs.replace(made.canonical, main=main))
+    return msgspec.structs.replace(
+        made, canonical=msgspec.structs.replace(made.canonical, main=main)
+    )
 
 
 def _other(reference: str) -> str:
@@ -285,7 +305,8 @@ def replay_defects(world: World) -> Iterator[str]:
         if process.body.journal.open is None and "cancelled" in (process.outcome or {}):
             continue  # it was cancelled before it began
         replay = Replay(process.body.journal)
-        body = Body(world, process.body.scope, process.artifact, replay)
+        name = process.registration.process_name
+        body = Body(world, process.body.scope, process.artifact, name, replay)
         outcome: Outcome | None
         try:
             outcome = finished(performed(process, body, world.process_bounds))
