@@ -81,8 +81,7 @@ def subscription(
 
     `sources` are the trigger sources of the surface by type.
 
-    Raises:
-        InvalidTrigger: the source, the target or the key cannot be used.
+    Raises InvalidTrigger: the source, the target or the key cannot be used.
     """
     source, target, inputs = (payload.get(name) for name in ("source", "target", "inputs"))
     if not isinstance(source, dict) or source.get("$lash_host_type") not in sources:

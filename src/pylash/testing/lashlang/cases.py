@@ -56,9 +56,9 @@ class Occurrence(Strict, frozen=True):
 class Limits(Strict, frozen=True):
     """The bounds of section 16; null is unbounded."""
 
-    steps: int | None | UnsetType = UNSET
-    active_ms: int | None | UnsetType = UNSET
-    memory_bytes: int | None | UnsetType = UNSET
+    steps: int | UnsetType | None = UNSET
+    active_ms: int | UnsetType | None = UNSET
+    memory_bytes: int | UnsetType | None = UNSET
     frames: int | UnsetType = UNSET
 
 
@@ -259,8 +259,7 @@ EXPECTS: dict[str, set[str]] = {
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the cases of a file as they stand there; each is judged by itself, by `case`.
 
-    Raises:
-        BadCases: the file is not one of cases.
+    Raises BadCases: the file is not one of cases.
     """
     try:
         document = msgspec.json.decode(path.read_bytes())
@@ -281,8 +280,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def case(document: dict[str, Any]) -> Case:
     """Return a case that asks for nothing that would not be checked.
 
-    Raises:
-        BadCases: it does not.
+    Raises BadCases: it does not.
     """
     try:
         found = msgspec.convert(document, Case)
@@ -299,12 +297,12 @@ def case(document: dict[str, Any]) -> Case:
 
 def _known(what: str, names: set[str], kind: str) -> None:
     if names:
-        raise BadCases(f"a {kind} case knows no {what} {sorted(names)[0]!r}")
+        raise BadCases(f"a {kind} case knows no {what} {min(names)!r}")
 
 
 def _present(what: str, names: set[str], kind: str) -> None:
     if names:
-        raise BadCases(f"a {kind} case needs the {what} {sorted(names)[0]!r}")
+        raise BadCases(f"a {kind} case needs the {what} {min(names)!r}")
 
 
 def _check_outcomes(found: Case, expected: set[str]) -> None:

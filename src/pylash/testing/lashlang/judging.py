@@ -71,8 +71,6 @@ def _differences(asked: Case) -> Iterator[str]:
         return
     seen = KINDS[asked.kind](asked)
     yield from _ending_differences(asked.expect, seen)
-    if seen.outcome is not None and "error" in seen.outcome and seen.world is None:
-        seen.world = None  # nothing ran
     yield from _seen_differences(asked, seen)
     yield from seen.defects
 
@@ -97,11 +95,6 @@ def _seen_differences(asked: Case, seen: Observed) -> Iterator[str]:
         compare = _COMPARED.get(name)
         if compare is not None:
             yield from compare(asked, seen)
-
-
-def _nothing_ran(name: str, expected: Any) -> Iterator[str]:
-    if expected:
-        yield differs(name, expected, [])
 
 
 def _of_world(
@@ -160,7 +153,7 @@ def _map(asked: Case, seen: Observed) -> Iterator[str]:
 def _requires(asked: Case, seen: Observed) -> Iterator[str]:
     assert isinstance(asked.expect.requires, dict)  # it is expected
     if seen.artifacts:
-        got = seen.artifacts[0].required_surface.to_dict()
+        got = msgspec.json.decode(msgspec.json.encode(seen.artifacts[0].required_surface))
         yield from requirement_differences(asked.expect.requires, got)
     else:
         yield "requires: nothing was linked"

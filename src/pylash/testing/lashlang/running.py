@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from pylash.lang import tree
@@ -21,7 +22,7 @@ from pylash.lang.problems import LashlangError
 from pylash.lang.starting import Registration, StartProblem, registration
 from pylash.lang.surface import Surface, surface
 from pylash.testing.lashlang.cases import Case, Limits, Occurrence
-from pylash.testing.lashlang.journal import Journal, Replay, Suspended
+from pylash.testing.lashlang.journal import Replay, Suspended
 from pylash.testing.lashlang.scheduling import START, finished
 from pylash.testing.lashlang.surface import H1, patched
 from pylash.testing.lashlang.world import Body, Outcome, Process, World, performed
@@ -45,8 +46,7 @@ class Observed:
 def linked(source: str, offered: Surface, session: Session | None = None) -> Artifact:
     """Return the artifact of a source.
 
-    Raises:
-        LashlangError: it does not parse or link.
+    Raises LashlangError: it does not parse or link.
     """
     names = () if session is None else session.variables.keys()
     fixed = () if session is None else session.read_only.keys()
@@ -81,15 +81,19 @@ class Session:
         if self.artifact.processes:
             self.world.store(self.artifact)
         scope = f"cell:{self._cells}"
-        self.body = Body(self.world, scope, self.artifact, Journal())
-        names = {**self.variables, **self.read_only}
+        self.body = Body(self.world, scope, self.artifact)
         job = self.world.scheduler.spawn(
-            run_cell(self.artifact, names, self.body, scope=scope, bounds=self._bounds)
+            run_cell(
+                self.artifact,
+                self.variables,
+                self.body.around(),
+                perf_counter,
+                scope=scope,
+                read_only=self.read_only,
+                bounds=self._bounds,
+            )
         )
         self.world.scheduler.run(until=job)
-        self.variables = {
-            name: value for name, value in names.items() if name not in self.read_only
-        }
         if not job.ended.kept:
             return {"waiting": "process"}
         ended = job.ended.value
@@ -301,7 +305,8 @@ def replay_defects(world: World) -> Iterator[str]:
         if process.body.journal.open is None and "cancelled" in (process.outcome or {}):
             continue  # it was cancelled before it began
         replay = Replay(process.body.journal)
-        body = Body(world, process.body.scope, process.artifact, replay)
+        name = process.registration.process_name
+        body = Body(world, process.body.scope, process.artifact, name, replay)
         outcome: Outcome | None
         try:
             outcome = finished(performed(process, body, world.process_bounds))

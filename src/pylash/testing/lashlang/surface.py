@@ -1,4 +1,4 @@
-"""What the test host H1 offers."""
+"""What the test host H1 offers, besides the module `triggers` that every surface has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 ANY = "any"
 PRIORITIES = 'enum["low", "high"]'
-HANDLE = "TriggerHandle"
 
 
 def _operation(name: str, takes: str = ANY, gives: str = ANY) -> dict[str, str]:
@@ -34,18 +33,6 @@ H1: dict[str, Any] = {
                 "send": _operation(
                     "mail_send", f"{{ to: str, priority: {PRIORITIES} }}", "{ id: str }"
                 )
-            },
-        },
-        "triggers": {
-            "type": "Triggers",
-            "operations": {
-                "register": _operation("triggers_register"),
-                "list": _operation(
-                    "triggers_list", "{ target: Process?, name: str?, source_type: str? }"
-                ),
-                "cancel": _operation(
-                    "triggers_cancel", "{ key: str }", "{ key: str, cancelled: bool }"
-                ),
             },
         },
     },

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pylash.lang.artifacts import Artifact, encode
-from pylash.lang.execution import HostCall, Refused, run_process
+from pylash.lang.execution import run_process
+from pylash.lang.frame import HostCall, Refused, Surroundings
 from pylash.lang.meter import Bounds
 from pylash.lang.starting import (
     Registration,
@@ -101,7 +102,7 @@ class World:
         problem = startable(wanted, artifact, self.surface, self.modules)
         if problem is not None:
             return problem
-        body = Body(self, f"process:{process_id}", artifact, Journal())
+        body = Body(self, f"process:{process_id}", artifact, wanted.process_name)
         process = Process(process_id, wanted, artifact, body)
         body.process = process
         self.processes[process_id] = process
@@ -112,11 +113,11 @@ class World:
 
     async def _drive(self, process: Process) -> None:
         try:
-            if process.cancelled:
-                raise Cancelled
+            process.body.notice()
             outcome = await performed(process, process.body, self.process_bounds)
         except Cancelled:
             outcome = {"cancelled": "the process was cancelled"}
+            process.body.trace({"event": "execution_finished", "status": "cancelled"})
         process.outcome = outcome
         event, payload = _terminal(outcome)
         self.log.append(Event(process.id, event, payload, f"process:{process.id}:outcome"))
@@ -134,8 +135,7 @@ class World:
     def signal(self, process_id: str, name: str, payload: Any, signal_id: str) -> None:
         """Append a signal to a process, and give it to who waits for it.
 
-        Raises:
-            Refused: the process does not take it.
+        Raises Refused: the process does not take it.
         """
         if process_id != FOREIGN:
             self._deliver(process_id, name, payload)
@@ -175,11 +175,14 @@ async def performed(process: Process, body: Body, bounds: Bounds) -> Outcome:
         process.artifact,
         wanted.process_name,
         msgspec.json.decode(plain(wanted.args)),
-        body,
+        body.around(),
+        perf_counter,
         process_id=process.id,
         bounds=bounds,
     )
-    return {"finish": ended.value} if ended.failure is None else {"fail": ended.failure}
+    if ended.failure is None:
+        return {"finish": ended.value}
+    return {"fail": msgspec.to_builtins(ended.failure)}
 
 
 def _terminal(outcome: Outcome) -> tuple[str, Any]:
@@ -205,23 +208,35 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 class Body:
     """The host as one cell or process sees it."""
 
-    def __init__(self, world: World, scope: str, artifact: Artifact, journal: Journal) -> None:
+    def __init__(
+        self,
+        world: World,
+        scope: str,
+        artifact: Artifact,
+        entry: str | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self.scope = scope
-        self.journal = journal
+        self.journal = journal or Journal()
         self.traced: list[dict[str, Any]] = []
         self.process: Process | None = None
         self._world = world
         self._artifact = artifact
+        self._entry = entry
+
+    def around(self) -> Surroundings:
+        """Return what an execution of this body is given."""
+        return Surroundings(self, self._world.modules, traced=True)
 
     async def call(self, calls: Sequence[HostCall]) -> Sequence[dict[str, Any]]:
         """Perform operations, all at once."""
 
         async def perform() -> list[Any]:
-            self._notice()
+            self.notice()
             answers = [self._world.operations.begin(call) for call in calls]
             return [await answer for answer in answers]
 
-        requests = {call.key: [call.path, call.operation, call.id, call.payload] for call in calls}
+        requests = {call.key: [call.path, call.operation, call.payload] for call in calls}
         return await self.journal.batch(requests, perform)
 
     async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
@@ -322,19 +337,22 @@ class Body:
 
     def trace(self, event: dict[str, Any]) -> None:
         """Keep an event of the trace."""
-        self.traced.append(event)
-
-    def monotonic(self) -> float:
-        """Return real seconds: computing is not simulated."""
-        return perf_counter()
+        of = {
+            "subject": self.scope.partition(":")[2],
+            "module_ref": self._artifact.module_ref,
+            "entry": "main" if self._entry is None else "process",
+            "entry_name": self._entry or "main",
+        }
+        self.traced.append({**of, **event})
 
     async def _effect(self, key: str, request: Any, perform: Callable[[], Awaitable[Any]]) -> Any:
         async def noticing() -> Any:
-            self._notice()
+            self.notice()
             return await perform()
 
         return await self.journal.effect(key, request, noticing)
 
-    def _notice(self) -> None:
+    def notice(self) -> None:
+        """End here if the process is to end."""
         if self.process is not None and self.process.cancelled:
             raise Cancelled
