@@ -75,6 +75,10 @@ _COLOURS: Final = {
     "terminal": ("#ffdfe0", "#8a1c22"),
 }
 _COLOUR: Final = ("#f3e8dc", "#5a3a16")
+_TIP: Final = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path d="M0 0L8 4L0 8z" fill="#868e96"/></marker></defs>'
+)
 
 
 class _Layout:
@@ -112,7 +116,7 @@ class _Layout:
 
     def wide(self, id_: str) -> int:
         """Return the width of a node's box."""
-        return 22 + round(7.3 * _columns(_shown(self.nodes[id_])))
+        return 24 + round(7.7 * _columns(_shown(self.nodes[id_])))
 
     def _right(self, id_: str) -> int:
         return self.corner[id_][0] + self.wide(id_)
@@ -136,20 +140,13 @@ def svg(drawn: dict[str, Any]) -> str:
     layout = _Layout(drawn)
     size = f'width="{layout.width}" height="{layout.height}"'
     name = html.escape(_one_line(f"Map of {drawn['entry']} {drawn['entry_name']}"))
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
-            f'viewBox="0 0 {layout.width} {layout.height}" role="img" aria-label="{name}" '
-            'font-family="system-ui, sans-serif" font-size="13">',
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-            'orient="auto"><path d="M0 0L8 4L0 8z" fill="#868e96"/></marker></defs>',
-            f'<rect {size} fill="#ffffff"/>',
-            *_lines(layout),
-            *(_box(layout, id_) for id_ in layout.corner),
-            "</svg>",
-            "",
-        ]
+    opened = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {layout.width} {layout.height}" '
+        f'role="img" aria-label="{name}" font-family="system-ui, sans-serif" font-size="13">'
     )
+    background = f'<rect {size} fill="#ffffff"/>'
+    boxes = (_box(layout, id_) for id_ in layout.corner)
+    return "\n".join([opened, _TIP, background, *_lines(layout), *boxes, "</svg>", ""])
 
 
 def _lines(layout: _Layout) -> Iterator[str]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -106,6 +106,14 @@ def static_map(artifact: Artifact, process: str | None = None) -> ExecutionMap:
     return _Drawing(artifact.module_ref, declared).process(declared[process])
 
 
+class _Todo(NamedTuple):
+    """A node or block that is to be drawn, and the parent of what it holds."""
+
+    at: object
+    parent: str
+    operands_drawn: bool = False
+
+
 class _Drawing:
     """A map while it is drawn."""
 
@@ -127,13 +135,9 @@ class _Drawing:
         self.entry = (kind, entry.label)
         self.nodes[entry.id] = entry
         self.ids = sites(self.module_ref, kind, entry.label, block)
-        pending: list[tuple[object, str]] = [(block, entry.id)]
+        pending: list[_Todo] = [_Todo(block, entry.id)]
         while pending:
-            at, parent = pending.pop()
-            if isinstance(at, tuple):
-                pending.extend((item, parent) for item in reversed(at))
-            elif isinstance(at, Node):
-                pending.extend(reversed(list(self._visit(at, parent))))
+            pending.extend(reversed(list(self._visit(pending.pop()))))
         nodes = list(self.nodes.values())
         return ExecutionMap(self.module_ref, kind, entry.label, nodes, self.edges)
 
@@ -141,47 +145,59 @@ class _Drawing:
         id_ = entry_id(self.module_ref, "process", declared.name)
         return MapNode(id_, "process", declared.name, *_titles(declared.label))
 
-    def _visit(self, node: Node, parent: str) -> Iterator[tuple[object, str]]:
-        """Draw a node; yield what is below it, each with its parent in the map."""
-        kind = KINDS.get(type(node))
-        if kind not in _EDGES:
-            yield from ((getattr(node, name), parent) for name in node.__struct_fields__)
-            return
+    def _visit(self, todo: _Todo) -> Iterator[_Todo]:
+        """Draw a node; yield what is to be drawn next, each with its parent in the map."""
+        at, parent, operands_drawn = todo
+        if isinstance(at, tuple):
+            yield from (_Todo(item, parent) for item in at)
+        elif isinstance(at, Node):
+            kind = KINDS.get(type(at))
+            if kind not in _EDGES:
+                yield from (_Todo(each, parent) for each in _operands(at))
+            elif operands_drawn:
+                yield from self._site(at, kind, parent)
+            else:
+                yield from (_Todo(each, parent) for each in _operands(at))
+                yield _Todo(at, parent, operands_drawn=True)
+
+    def _site(self, node: Node, kind: str, parent: str) -> Iterator[_Todo]:
         id_ = self.ids[id(node)]
         label = node.label if isinstance(node, Labelled) else None
         self._draw(MapNode(id_, kind, _label(node), *_titles(label)), parent, _EDGES[kind])
         match node:
-            case If(test, then, otherwise) | Conditional(test, then, otherwise):
-                yield test, parent
-                yield from zip((then, otherwise), self._arms(id_), strict=True)
+            case If(_, then, otherwise) | Conditional(_, then, otherwise):
+                for arm, (below, name) in zip(
+                    arms(id_), ((then, "then"), (otherwise, "else")), strict=True
+                ):
+                    self._draw(MapNode(arm, "branch_arm", name), id_, name)
+                    yield _Todo(below, arm)
             case Labelled(_, statement):
-                yield statement, id_
-            case _:
-                self._draw_target(node, id_)
-                yield from ((getattr(node, name), parent) for name in node.__struct_fields__)
+                yield _Todo(statement, id_)
+            case Operation(path):
+                self._draw_resource("path", path, id_)
+            case ReceiverOperation(_, type_):
+                self._draw_resource("type", type_, id_)
+            case Start(name):
+                self._draw(self._process_node(self.declared[name]), id_, "child")
 
     def _draw(self, node: MapNode, origin: str, label: str) -> None:
         self.nodes.setdefault(node.id, node)
         self.edges.append(MapEdge(origin, node.id, label))
 
-    def _arms(self, branch: str) -> tuple[str, str]:
-        for id_, label in zip(arms(branch), ("then", "else"), strict=True):
-            self._draw(MapNode(id_, "branch_arm", label), branch, label)
-        return arms(branch)
-
-    def _draw_target(self, node: Node, origin: str) -> None:
-        """Draw what an operation uses, or what a start starts."""
-        match node:
-            case Operation(path):
-                self._draw_resource("path", path, origin)
-            case ReceiverOperation(_, type_):
-                self._draw_resource("type", type_, origin)
-            case Start(name):
-                self._draw(self._process_node(self.declared[name]), origin, "child")
-
     def _draw_resource(self, found_by: str, name: str, origin: str) -> None:
         id_ = node_id("resource", self.module_ref, *self.entry, found_by, name)
         self._draw(MapNode(id_, "resource", name), origin, "uses")
+
+
+def _operands(node: Node) -> Iterator[object]:
+    """Yield what is evaluated before a node has its effect: it is drawn first, as it runs first."""
+    match node:
+        case If(test) | Conditional(test):
+            yield test
+        case Labelled():
+            return
+        case _:
+            yield from (getattr(node, name) for name in node.__struct_fields__)
 
 
 def _titles(label: Label | None) -> tuple[str | None, str | None]:
