@@ -10,6 +10,7 @@ from pylash.lang.compiled_expressions import (
     TRIGGER_EVENT,
 )
 from pylash.lang.data import (
+    Resource,
     from_json,
     text_of,
     to_json,
@@ -66,6 +67,9 @@ from pylash.lang.surface import (
     surface,
     type_of_schema,
 )
+from pylash.lang.tree import (
+    TypeName,
+)
 from pylash.lang.triggers import (
     InvalidTrigger,
     subscription,
@@ -90,9 +94,11 @@ __all__ = (
     "ProcessOutcome",
     "Refused",
     "Registration",
+    "Resource",
     "StartProblem",
     "Surface",
     "Surroundings",
+    "TypeName",
     "artifact",
     "bad_arguments",
     "bad_signal",
