@@ -64,7 +64,7 @@ from pylash.lang.static_types import (
 )
 from pylash.lang.surface import (
     Surface,
-    surface,
+    surface_of,
     type_of_schema,
 )
 from pylash.lang.tree import (
@@ -116,7 +116,7 @@ __all__ = (
     "static_map",
     "stored",
     "subscription",
-    "surface",
+    "surface_of",
     "text_of",
     "to_json",
     "type_of_schema",
