@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -293,6 +293,15 @@ class Lash(Declarations):
         """
         self._use("lashlang")
         return await self._workflows.module(source)
+
+    def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
+        """Tell sink what Lashlang programs do, node by node; nobody else hears of it.
+
+        Each event has a ``key``: the same key is the same event, also after a restart.
+
+        >>> app.trace_lashlang(print)
+        """
+        self._workflows.add_sink(sink)
 
     def workflows(self) -> list[Tool[..., Any]]:
         """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""
