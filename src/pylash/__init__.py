@@ -49,11 +49,11 @@ if TYPE_CHECKING:
         Problem,
     )
     from pylash.runtime import (
+        EVENT,
         Agent,
         BranchTask,
         ChildHandle,
         Deferred,
-        EVENT,
         Effect,
         InlineHost,
         JournalHost,
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
         Tool,
         ToolContext,
         ToolProvider,
-        TriggerType,
         Triggers,
+        TriggerType,
         TurnResult,
         TurnStream,
         TurnView,
@@ -181,13 +181,13 @@ if TYPE_CHECKING:
         ResultInvalid,
         RunAmbiguous,
         RunSettled,
-        RunUnknown,
         RuntimeEffectLocalExecutorMismatch,
         RuntimeEffectLocalExecutorUnavailable,
         RuntimeEffectProcessTaskJoin,
         RuntimeEffectSleepCancelled,
         RuntimeEffectWrongOutcome,
         RuntimeStore,
+        RunUnknown,
         SecretInvalid,
         SessionExists,
         SessionIdInvalid,
@@ -241,6 +241,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = (
+    "EVENT",
     "Agent",
     "AgentCallFailed",
     "AgentNotDurable",
@@ -273,7 +274,6 @@ __all__ = (
     "DurableStepOutcome",
     "DurableStoreRequired",
     "DurationInvalid",
-    "EVENT",
     "Effect",
     "EffectFailed",
     "EffectNested",
