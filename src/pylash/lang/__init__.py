@@ -21,7 +21,7 @@ from pylash.lang.execution import (
     run_cell,
     run_process,
 )
-from pylash.lang.frame import (
+from pylash.lang.hosts import (
     Host,
     HostCall,
     HostFailed,
