@@ -128,6 +128,38 @@ def test_ctrl_c_cancels_the_turn_and_a_second_one_leaves(chat: Terminal) -> None
     assert LEAVING in chat.screen.text
 
 
+def test_ctrl_c_takes_back_what_was_said_for_after_the_turn(chat: Terminal, shop: Path) -> None:
+    chat.enter("wait please")
+    chat.expect(WAITING)
+    chat.enter("hurry")
+    chat.enter("/queue and then")
+    chat.expect("⋯ hurry", "⋯ and then (next turn)")
+    chat.type("\x03")
+    text = chat.expect("■ cancelled", "Taken back, nobody heard it", "  hurry", "  and then")
+    assert "⋯ hurry" not in text
+    chat.enter("look again")
+    text = chat.expect("It said: order 17")
+    assert "› hurry" not in text
+    assert "I heard" not in text
+    chat.enter("/queue")
+    chat.expect("Nothing is queued.")
+
+
+def test_two_ctrl_c_at_once_cancel_the_turn_and_do_not_say_that_it_is_kept(
+    chat: Terminal, shop: Path
+) -> None:
+    chat.enter("wait please")
+    chat.expect(WAITING)
+    chat.type("\x03\x03")
+    assert chat.expect_end() == 0
+    assert LEAVING in chat.screen.text
+    assert "kept" not in chat.screen.text
+    with chatting(shop) as again:
+        again.expect("✗ gate()", "/help")
+        again.enter("look once")
+        again.expect("It said: order 17")
+
+
 def test_ctrl_c_where_nothing_runs_says_how_to_leave_and_keys_make_it_the_first_again(
     chat: Terminal,
 ) -> None:

@@ -59,6 +59,8 @@ class Talk:
         self.app = app
         self.session = session
         self.turn: TurnRecord | None = None
+        self.cancelling = False
+        """Whether the person asked the turn that runs to end."""
         self.failed = False
         self.settled = asyncio.Event()
         self.questions = Questions(app, session.id, view, self.settled)
@@ -82,6 +84,7 @@ class Talk:
         key = self.app.services.new_id()
         if self.turn is None and not self._words and not self._mine:
             self._mine.add(key)
+            self.cancelling = False
             try:
                 async with self.session.stream(text, turn_id=key):
                     """It goes on by itself; whoever follows the session shows it."""
@@ -97,12 +100,26 @@ class Talk:
         self._bell.set()
 
     async def cancel(self) -> bool:
-        """Ask the turn to end; False if there is none."""
-        if self.turn is None:
+        """Ask the turn to end, and take back what was said for after it; False if there is nothing."""
+        if self.turn is None and not self._words and not self._mine:
             return False
-        self._view.busy("cancelling")
+        self.cancelling = True
+        if self.turn is not None:
+            self._view.busy("cancelling")
+        await self._take_back()  # before the turn ends: what waits would begin another
         await self.session.cancel()
         return True
+
+    async def _take_back(self) -> None:
+        """Take back the words of this chat that no turn has heard."""
+        async with self._saying:
+            keys = await self.app.store.sessions.take_back(self.session.id, list(self._words))
+            unsaid = [self._words.pop(key)[0] for key in keys]
+        self._show_words()
+        self._bell.set()
+        if unsaid:
+            self._view.note("Taken back, nobody heard it; Up finds it again:", "warn")
+            self._view.note("\n".join(f"  {text}" for text in unsaid))
 
     async def queued(self) -> list[str]:
         """Return the words that wait, from wherever they came."""
@@ -224,7 +241,7 @@ class Talk:
                     await self.questions.look()
             result = await self.session.ended(new, None)
         finally:
-            self.turn = None
+            self.turn, self.cancelling = None, False
             self._view.busy(None)
         self._seen.add(turn.run)
         self._mine.discard(turn.scope.id)
@@ -305,11 +322,11 @@ class Talk:
         """Show the words that were heard meanwhile; those for the next turn when it ``begins``."""
         async with (
             self._saying
-        ):  # what is being said this moment is among the words, or not yet queued
+        ):  # what is said or taken back this moment is queued and ours, or not
             if not self._words:
                 return
-        waiting = await self.app.store.sessions.queued(self.session.id)
-        left = {one.source for one in waiting}
+            waiting = await self.app.store.sessions.queued(self.session.id)
+        left = {one.key for one in waiting}
         for key, (text, when) in tuple(self._words.items()):
             if key not in left and (begins or when != "next_turn"):
                 self._view.said(text)

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pylash.durable import (
+    SAID,
     AwaitTurn,
     Clock,
     Entropy,
@@ -68,6 +69,7 @@ from pylash.stores.queue import (
     person_spoke,
     queued_from,
     supersede_waits,
+    take_words_back,
     told,
     waiters_of,
 )
@@ -294,7 +296,7 @@ class SqlSessions(SqlSessionEnds):
         if interrupts and holder is not None:
             yield from supersede_waits(session_id, waiting)
         yield Statement(_SAY, (session_id, *key))
-        yield from add_words(session_id, f"key:{key[0]}", 0, body, policy)
+        yield from add_words(session_id, f"{SAID}{key[0]}", 0, body, policy)
         yield from opened_session(session_id)
         yield from told(session_id, holder, self._new_run(), person=True)
         return True
@@ -341,6 +343,12 @@ class SqlSessions(SqlSessionEnds):
     def queued(self, session_id: str) -> Steps[list[Queued]]:
         """Return what waits for a session, the oldest first."""
         return [queued_from(row) for row in (yield Statement(WORDS, (session_id,))).rows]
+
+    @operation()
+    def take_back(self, session_id: str, keys: Sequence[str]) -> Steps[list[str]]:
+        """Forget a person's words that no turn has heard yet; return the keys of those."""
+        sources = yield from take_words_back(session_id, [f"{SAID}{key}" for key in keys])
+        return [source.removeprefix(SAID) for source in sources]
 
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
         """Ask the turn that has the session's lane to end; return it, if there is one."""
