@@ -82,7 +82,7 @@ def test_a_line_steers_and_others_wait_for_the_next_turn(chat: Terminal, shop: P
 
 def test_an_approval_is_asked_and_a_no_has_a_reason(chat: Terminal) -> None:
     chat.enter("refund me")
-    chat.expect("? refund(cents=500)", "Money leaves the shop", "approve? y/n/e ›")
+    chat.expect('? refund(why="late", cents=500)', "Money leaves the shop", "approve? y/n/e ›")
     chat.enter("yes but only if it is cheap")
     chat.expect("y approves, n rejects")
     chat.enter("n too much")
@@ -93,9 +93,11 @@ def test_the_arguments_of_an_approval_can_be_changed(chat: Terminal) -> None:
     chat.enter("refund me")
     chat.expect("approve? y/n/e ›")
     chat.enter("e")
-    chat.expect('› {"cents":500}')
+    chat.expect('› {"why":"late","cents":500}')
     chat.enter("\x15[1]")
     chat.expect("Arguments are a JSON object.", "› [1]")
+    chat.enter('\x15{"cents":"x"}')
+    chat.expect("cents should be a valid integer", '› {"cents":"x"}')
     chat.enter('\x15{"cents":7}')
     chat.expect('✓ approved with {"cents":7}', "It said: refunded 7")
 
@@ -106,7 +108,7 @@ def test_something_else_can_be_said_instead_of_an_approval(chat: Terminal) -> No
     chat.enter("/interrupt never mind")
     text = chat.expect("› never mind", "I heard 'never mind'.")
     chat.expect_gone("approve?")
-    assert "✗ refund(cents=500)" in text
+    assert '✗ refund(why="late", cents=500)' in text
 
 
 def test_a_deferred_result_is_given_by_its_number(chat: Terminal) -> None:
@@ -212,7 +214,7 @@ def test_an_approval_is_asked_again_by_whoever_resumes(shop: Path) -> None:
         assert first.expect_end() == 0
         assert LEAVING in first.screen.text
     with chatting(shop) as second:
-        second.expect("› refund me", "? refund(cents=500)", "approve? y/n/e ›")
+        second.expect("› refund me", '? refund(why="late", cents=500)', "approve? y/n/e ›")
         second.enter("y")
         second.expect("✓ approved", "It said: refunded 500")
 

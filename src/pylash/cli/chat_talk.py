@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Final, Literal, assert_never
+from typing import Final, Literal, assert_never
 
 from pylash.app import Lash
 from pylash.cli.chat_questions import Questions
 from pylash.cli.chat_view import View
+from pylash.cli.words import queued_text, words_of
 from pylash.durable import (
     NewTurn,
     RunState,
-    Segment,
     SessionTurnInput,
     TurnRecord,
     TurnScope,
@@ -27,7 +27,6 @@ from pylash.durable import (
 from pylash.runtime import Feed, Session
 from pylash.turn import (
     ASKS,
-    MESSAGES,
     AssistantMessage,
     Message,
     Text,
@@ -124,7 +123,7 @@ class Talk:
     async def queued(self) -> list[str]:
         """Return the words that wait, from wherever they came."""
         waiting = await self.app.store.sessions.queued(self.session.id)
-        return [f"{_shown_body(one.body)} ({one.policy.replace('_', ' ')})" for one in waiting]
+        return [f"{queued_text(one)} ({one.policy.replace('_', ' ')})" for one in waiting]
 
     def _show_words(self) -> None:
         hints = {"now": "", "next_turn": " (next turn)", "interrupt": " (interrupts)"}
@@ -278,17 +277,10 @@ class Talk:
     async def _show_words_of(self, turn: TurnRecord) -> None:
         """Show what began a turn that nobody asked for: queued words, except those that were shown."""
         sessions = self.app.store.sessions
-        record, now = await sessions.get(self.session.id), await sessions.turn(turn.scope)
-        if isinstance(turn.scope, TurnScope) or record is None or now is None:
+        now = await sessions.turn(turn.scope)
+        if isinstance(turn.scope, TurnScope) or now is None:
             return
-        if now.settled:
-            first, last = (now.result or {}).get("nodes", (0, 0))
-            bodies = await sessions.nodes(Segment(record.number, last), first - 1) if last else []
-        else:
-            bodies = list((await sessions.uncommitted(record)).values())
-        for message in map(MESSAGES.decode, bodies):
-            if not isinstance(message, UserMessage):
-                break
+        for message in await words_of(sessions, now):
             if message.text in self._shown:
                 self._shown.remove(message.text)
             else:
@@ -354,9 +346,3 @@ def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
     status = "failed" if message.error else "completed"
     given = None if call is None else call.arguments
     return TurnEvent("tool_completed", "", message.text, message.tool, given, status)
-
-
-def _shown_body(body: Any) -> str:
-    parts = body.get("parts", ()) if isinstance(body, dict) else ()
-    texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
-    return " ".join(texts) or str(body)
