@@ -22,7 +22,7 @@ from pylash.cli.output import (
     say_json,
     say_table,
 )
-from pylash.durable import Aborted, Failure
+from pylash.durable import Aborted, Failure, Output, RunState
 from pylash.stores import OpenEffect, RunRow, SqlStore
 
 STATUSES = (
@@ -97,15 +97,12 @@ async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[s
     live = [row.run for row in rows if row.settled is None]
     doing = await store.inspection.open_effects(live) if live else []
     errors = await _errors(store, [row for row in rows if row.status in UNDONE])
-    ready = [row for row in rows if row.reason == UNKNOWN]
-    nobody = bool(ready) and not any(
-        worker.targets and not worker.expired for worker in await store.inspection.workers()
-    )
+    idle = any(row.reason == UNKNOWN for row in rows) and not await _has_workers(store)
     now = await store.inspection.now()
     return [
         {
             **_described(row, now),
-            "reason": f"{UNKNOWN}: {NO_WORKER}" if nobody and row in ready else row.reason,
+            "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
             "waits_for": [_waits_for(one) for one in doing if one.run == row.run],
             "error": errors.get(row.run),
         }
@@ -113,24 +110,40 @@ async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[s
     ]
 
 
-async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str]:
+async def _has_workers(store: SqlStore) -> bool:
+    """Return whether anybody runs anything; who only looks and asks runs nothing."""
+    workers = await store.inspection.workers()
+    return any(worker.targets and not worker.expired for worker in workers)
+
+
+async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | None]:
     """Return why runs did not complete, in a sentence with its code."""
     turns = [row.scope for row in rows if row.kind != "process"]
     results = await store.sessions.results(turns) if turns else {}
     processes = [row.id for row in rows if row.kind == "process"]
     outputs = await store.processes.outputs(processes) if processes else {}
-    errors: dict[int, str] = {}
-    for row in rows:
-        match outputs.get(row.id) if row.kind == "process" else None:
-            case Failure(code=code, message=message):
-                errors[row.run] = f"{message} [{code}]"
-            case Aborted(reason=str() as reason):
-                errors[row.run] = reason
-        match results.get(row.scope):
-            case (_, {"error": str() as message, **rest}):
-                code = rest.get("code")
-                errors[row.run] = f"{message} [{code}]" if code else message
-    return errors
+    return {
+        row.run: _of_process(outputs.get(row.id))
+        if row.kind == "process"
+        else _of_turn(results.get(row.scope))
+        for row in rows
+    }
+
+
+def _of_process(output: Output | None) -> str | None:
+    match output:
+        case Failure(code=code, message=message):
+            return f"{message} [{code}]"
+        case Aborted(reason=reason):
+            return reason
+        case _:
+            return None
+
+
+def _of_turn(ended: tuple[RunState, Any] | None) -> str | None:
+    result = {} if ended is None else ended[1] or {}
+    code = f" [{result['code']}]" if result.get("code") else ""
+    return f"{result['error']}{code}" if result.get("error") else None
 
 
 def _described(row: RunRow, now: int) -> dict[str, Any]:
