@@ -257,8 +257,18 @@ def test_a_chat_that_is_told_to_end_leaves_what_runs_behind(chat: Terminal, shop
 
 def test_an_answer_that_starts_anew_says_so(chat: Terminal) -> None:
     chat.enter("stutter")
+    chat.expect("↺ the answer starts anew: ConnectionError: cut")  # before it does
     text = chat.expect("I heard 'stutter'.")
-    assert text.count("↺ the answer starts anew") == 1
+    assert text.count("↺") == 1
+
+
+def test_what_is_tried_again_is_a_quiet_line(chat: Terminal) -> None:
+    chat.enter("wobble")
+    text = chat.expect("It said: it stands")
+    assert [line for line in text.split("\n") if line.startswith("↺")] == [
+        "↺ wobble again: ValueError: it fell once",
+        "↺ wobble again: ValueError: it fell twice",
+    ]
 
 
 def test_nothing_that_others_wrote_commands_the_terminal(chat: Terminal) -> None:
