@@ -97,7 +97,7 @@ async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[s
     live = [row.run for row in rows if row.settled is None]
     doing = await store.inspection.open_effects(live) if live else []
     errors = await _errors(store, [row for row in rows if row.status in UNDONE])
-    idle = any(row.reason == UNKNOWN for row in rows) and not await _has_workers(store)
+    idle = any(row.reason == UNKNOWN for row in rows) and not await store.inspection.has_workers()
     now = await store.inspection.now()
     return [
         {
@@ -108,12 +108,6 @@ async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[s
         }
         for row in rows
     ]
-
-
-async def _has_workers(store: SqlStore) -> bool:
-    """Return whether anybody runs anything; who only looks and asks runs nothing."""
-    workers = await store.inspection.workers()
-    return any(worker.targets and not worker.expired for worker in workers)
 
 
 async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | None]:
