@@ -42,7 +42,8 @@ RECENT_SESSIONS: Final = 10
 def chat(target: str, session_id: str | None, model: str | None) -> int:
     """Talk to an agent.
 
-    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder; its own store is used.
+    MODULE:APP names a Lash, such as shop:app or ./shop.py:app in shop.py of the current folder; its own
+    store is used.
 
     Without a terminal every line of stdin is a turn, and the answers go to stdout. /help in the chat says
     what else can be typed.
