@@ -145,6 +145,7 @@ def test_work_that_nobody_runs_says_that_there_is_no_worker(place: str, pylash: 
     assert row["reason"] == "unknown_target: no worker is running"
     assert pylash("ps", "-s", "blocked").stdout.rstrip().endswith("  no worker is running")
     assert "no worker is running: pylash worker" in pylash("show", "order-7").stdout
+    assert pylash("retry", "order-7").stdout == "waits for a worker  order-7\n"
 
 
 def test_work_that_the_workers_do_not_know_says_so(file: str, pylash: Call) -> None:

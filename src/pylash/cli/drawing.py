@@ -66,7 +66,7 @@ def draw_session(view: dict[str, Any]) -> None:
     for wait in view["waits"]:
         _wait(view, wait)
     if view["queued"]:
-        _fact("queued", f"{view['queued']} messages")
+        _fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
     if view["usage"]:
         _fact("usage", _usage(view["usage"]))
     say()
