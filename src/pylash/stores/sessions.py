@@ -69,7 +69,6 @@ from pylash.stores.queue import (
     person_spoke,
     queued_from,
     supersede_waits,
-    take_words_back,
     told,
     waiters_of,
 )
@@ -343,12 +342,6 @@ class SqlSessions(SqlSessionEnds):
     def queued(self, session_id: str) -> Steps[list[Queued]]:
         """Return what waits for a session, the oldest first."""
         return [queued_from(row) for row in (yield Statement(WORDS, (session_id,))).rows]
-
-    @operation()
-    def take_back(self, session_id: str, keys: Sequence[str]) -> Steps[list[str]]:
-        """Forget a person's words that no turn has heard yet; return the keys of those."""
-        sources = yield from take_words_back(session_id, [f"{SAID}{key}" for key in keys])
-        return [source.removeprefix(SAID) for source in sources]
 
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
         """Ask the turn that has the session's lane to end; return it, if there is one."""
