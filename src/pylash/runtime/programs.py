@@ -107,6 +107,10 @@ class Definition(Generic[P, R]):
         """Return what a process of it is registered with."""
         raise NotImplementedError
 
+    def signals(self) -> dict[str, Any] | None:
+        """Return the JSON Schemas of the signals it takes, by name; None takes any."""
+        return None
+
     async def prepare(self) -> None:
         """Load what is needed to check arguments and result, once."""
 
@@ -253,6 +257,7 @@ class Prepared(Generic[P, R]):
         registration = Registration(
             id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
             input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
             env=inherited.env,
@@ -274,6 +279,7 @@ class Prepared(Generic[P, R]):
         return Registration(
             id="",
             input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=session or inherited.originator,
             wake_target=wake,
             env=inherited.env,

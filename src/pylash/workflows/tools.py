@@ -122,7 +122,13 @@ class WorkflowTools:
         """List the workflows of this conversation, and how each of them stands."""
         command = ListProcesses(SessionRef(ctx.session_id), "all")
         found = await self._app.store.processes.perform(command)
-        return [{"process_id": one["id"], "status": one["status"]} for one in found]
+        records = [await self._app.store.processes.get(one["id"]) for one in found]
+        inputs = [None if record is None else record.registration.input for record in records]
+        return [
+            {"process_id": one["id"], "process": given.process_name, "status": one["status"]}
+            for one, given in zip(found, inputs, strict=True)
+            if isinstance(given, LashlangInput)
+        ]
 
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
         """Ask a workflow of this conversation to end."""
