@@ -100,7 +100,9 @@ async def test_a_program_does_everything_once(backend: Backend, config: WorkerCo
             ("process.completed", {"value": OUTCOME}),
         ]
     assert len(recorded) == len(KEYS)
-    assert [key for key, wanted in zip(recorded, KEYS, strict=True) if not re.fullmatch(wanted, key)] == []
+    assert [
+        key for key, wanted in zip(recorded, KEYS, strict=True) if not re.fullmatch(wanted, key)
+    ] == []
     assert shop.calls == ["Ann", 1, 2, 1, 2, 3, "Ann"]
 
 
@@ -108,7 +110,9 @@ async def test_a_program_does_everything_once(backend: Backend, config: WorkerCo
 
 
 async def test_a_person_agrees_to_a_call_of_a_program_that_was_parked(durable: Backend) -> None:
-    source = "process main() { finish [await tools.pay({ cents: 5 }), await tools.pay({ cents: 7 })] }"
+    source = (
+        "process main() { finish [await tools.pay({ cents: 5 }), await tools.pay({ cents: 7 })] }"
+    )
     shop = Shop(durable.url, PARKING)
     async with shop.app:
         await shop.start(source)
@@ -192,7 +196,9 @@ async def test_a_call_on_a_module_that_lacks_the_operation_fails_the_program() -
 
     source = "process main(m: AB) { finish await m.read()? }"
     async with shop.app:
-        assert await shop.run(source, m={"__resource__": True, "type": "AB", "alias": "a.b"}) == "read"
+        assert (
+            await shop.run(source, m={"__resource__": True, "type": "AB", "alias": "a.b"}) == "read"
+        )
         other = {"__resource__": True, "type": "AB", "alias": "a_b"}
         failure = await shop.fails(source, process_id="q", m=other)
     assert failure["raw"]["kind"] == "host_failed"
@@ -202,7 +208,9 @@ async def test_a_call_on_a_module_that_lacks_the_operation_fails_the_program() -
 # --- time ---
 
 
-async def test_weeks_pass_in_a_moment_and_a_restart_waits_only_for_the_rest(durable: Backend) -> None:
+async def test_weeks_pass_in_a_moment_and_a_restart_waits_only_for_the_rest(
+    durable: Backend,
+) -> None:
     source = """
     process main() {
       sleep for "2w"
@@ -363,7 +371,9 @@ async def test_programs_and_python_processes_signal_and_await_each_other(backend
 # --- children ---
 
 
-async def test_children_outlive_their_parent_and_are_cancelled_only_by_name(backend: Backend) -> None:
+async def test_children_outlive_their_parent_and_are_cancelled_only_by_name(
+    backend: Backend,
+) -> None:
     source = """
     process main() {
       a = start sleeper(n: 1)
@@ -419,7 +429,11 @@ async def test_a_wake_reaches_the_session_that_owns_the_process_once(backend: Ba
 
         async def turns() -> Any:
             said = [m.text for m in await session.history() if m.role == "user"]
-            return said if sum(text.count("child") + text.count("done") for text in said) == 2 else None
+            return (
+                said
+                if sum(text.count("child") + text.count("done") for text in said) == 2
+                else None
+            )
 
         said = "\n".join(await eventually(turns))
         await parked(shop.app, "p")

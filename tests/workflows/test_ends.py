@@ -41,7 +41,7 @@ async def test_a_failure_has_a_class_a_code_a_message_and_what_is_behind_it(
     from pylash.lang import execution, meter  # noqa: PLC0415
 
     few = meter.Bounds(steps=200_000, active_ms=30_000, memory_bytes=2**20)
-    monkeypatch.setitem(execution.run_process.__kwdefaults__, "bounds", few)
+    monkeypatch.setitem(execution.run_process.__kwdefaults__ or {}, "bounds", few)
     shop = Shop()
     source = f"fn endless(n: int) -> int {{ endless(n + 1) }}\nprocess main() {{\n  {body}\n}}"
     async with shop.app:
@@ -150,7 +150,9 @@ async def test_a_waiting_process_ends_at_once(wait: str, config: Any) -> None:
 @pytest.mark.parametrize("host", [None, InlineHost])
 async def test_a_computing_process_ends_at_its_next_look_at_the_bounds(host: Any) -> None:
     shop = Shop(host=None if host is None else host())
-    source = 'process main() { x = await tools.echo({ value: "on" }); n = 0; while true { n = n + 1 } }'
+    source = (
+        'process main() { x = await tools.echo({ value: "on" }); n = 0; while true { n = n + 1 } }'
+    )
     async with shop.app:
         handle = await shop.start(source)
 
@@ -177,7 +179,9 @@ async def test_a_process_that_is_cancelled_before_it_runs_does_nothing(backend: 
 async def test_others_run_while_a_program_computes() -> None:
     shop = Shop()
     async with shop.app:
-        handle = await shop.start("process main() { n = 0; while n < 3000000 { n = n + 1 }; finish n }")
+        handle = await shop.start(
+            "process main() { n = 0; while n < 3000000 { n = n + 1 }; finish n }"
+        )
         ticks = 0
         while await handle.status() != "completed":
             ticks += 1

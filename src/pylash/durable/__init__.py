@@ -14,6 +14,7 @@ from pylash.durable.commands import (
     SubmitTurn,
     TransferHandles,
     WaitSignal,
+    command_of,
     process_command,
     process_key,
 )
@@ -391,6 +392,7 @@ __all__ = (
     "checked_resolution",
     "checked_scope",
     "checked_session",
+    "command_of",
     "ending",
     "envelope",
     "expect",

@@ -40,6 +40,7 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
+    command_of,
     expect,
 )
 from pylash.runtime.branches import CURRENT
@@ -419,7 +420,7 @@ class Services:
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
-        return await self.store.processes.perform(command)
+        return await self.store.processes.perform(command_of(run.id, command))
 
 
 Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]

@@ -207,7 +207,7 @@ class WorkflowHost(Host):
         registration = replace(
             self._heir(process, process_input(made, process, args)),
             id=process_id,
-            parent=self._run.id,
+            parent="",  # whoever starts it: of a fork that is another than the first time
         )
         await self._refusable(self._ask(key, StartProcess(registration), f"start {process}"))
         self._names[process_id] = process

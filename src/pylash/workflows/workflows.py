@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from pylash.durable import LashlangInput, Registration, Store
+from pylash.durable import LashlangInput, Registration
 from pylash.lang import Artifact, StartProblem, Surface, stored
 from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
 from pylash.workflows.hosting import Sink, run_workflow
@@ -28,13 +28,8 @@ class WorkflowApp(Protocol):
     """What workflows need of the app."""
 
     @property
-    def store(self) -> Store:
-        """The open store."""
-        ...
-
-    @property
-    def services(self) -> Services:
-        """What the parts of the app share."""
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
         ...
 
     @property
@@ -86,7 +81,7 @@ class Workflows:
         """Link a program and store it; raises LashlangError."""
         for tool in self._app.catalog.tools.values():
             await tool.prepare()
-        return await linked_module(source, self.surface, self._app.store.envs)
+        return await linked_module(source, self.surface, self._app.running.store.envs)
 
     async def run(self, run: LiveRun, given: LashlangInput) -> Any:
         """Run a process of a stored module."""
@@ -94,12 +89,12 @@ class Workflows:
             await tool.prepare()
         made = await self._artifact(given.module_ref)
         sink = self._telling() if self._sinks else None
-        return await run_workflow(self._app.services, run, given, made, self.surface(), sink)
+        return await run_workflow(self._app.running, run, given, made, self.surface(), sink)
 
     async def _artifact(self, module_ref: str) -> Artifact | StartProblem:
         made = self._artifacts.get(module_ref)
         if made is None:
-            found = stored(await self._app.store.envs.get(module_ref), module_ref)
+            found = stored(await self._app.running.store.envs.get(module_ref), module_ref)
             if isinstance(found, StartProblem):
                 return found
             made = self._artifacts[module_ref] = found
