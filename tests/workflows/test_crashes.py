@@ -41,7 +41,7 @@ def test_it_ends_the_same_wherever_it_dies(tmp_path: Path) -> None:
     calm, *crashed = urls
     assert Counter(log_of(calm).read_text().splitlines()) == ONCE
     repeats = [Counter(log_of(url).read_text().splitlines()) - ONCE for url in crashed]
-    under_way = (Counter(), Counter(["Ann"]), Counter(["left", "right"]))
+    under_way: tuple[Counter[str], ...] = (Counter(), Counter(["Ann"]), Counter(["left", "right"]))
     for point, repeated in zip(report.points, repeats, strict=True):
         assert any(repeated <= one for one in under_way), (point, repeated)
     assert 0 < len([repeated for repeated in repeats if repeated]) <= 6
