@@ -178,7 +178,7 @@ class _Outcome(msgspec.Struct, frozen=True, gc=False, tag_field="kind"):
         return _KINDS[type(self)]
 
 
-class LlmCallOutcome(_Outcome, frozen=True, gc=False, tag="llm_call"):
+class LlmCallOutcome(_Outcome, frozen=True, gc=False, tag="llm_call", omit_defaults=True):
     """The model's reply, and whether its text was already streamed to listeners."""
 
     result: Any

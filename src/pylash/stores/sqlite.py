@@ -56,7 +56,6 @@ MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
     "{now}": "pylash_now()",
-    "{share_s}": "",
     "{share}": "",
     "{update}": "",
     "{update_r}": "",

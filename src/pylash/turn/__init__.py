@@ -61,6 +61,8 @@ from pylash.turn.machine import (
 )
 from pylash.turn.messages import (
     MESSAGES,
+    NO_USAGE,
+    ZERO,
     AssistantMessage,
     Attachment,
     Input,
@@ -103,9 +105,11 @@ __all__ = (
     "LONGEST_PAUSE_MS",
     "MESSAGES",
     "MODEL_TRIES",
+    "NO_USAGE",
     "OPTIONS",
     "OUTPUT_TRIES",
     "SUMMARY",
+    "ZERO",
     "Answer",
     "Ask",
     "AssistantMessage",
