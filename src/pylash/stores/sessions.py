@@ -92,7 +92,7 @@ from pylash.stores.session_rows import (
     uncommitted,
     written,
 )
-from pylash.stores.sql import Again, Driver, Notify, Statement, Steps, operation
+from pylash.stores.sql import Again, Driver, Notify, Operation, Statement, Steps, operation
 from pylash.stores.turn_events import FORGET_EVENTS
 from pylash.values import LeaseLost, SessionMoved, TurnInputConflict, TurnUnknown, write
 
@@ -159,17 +159,15 @@ class SqlSessions(SqlSessionEnds):
     ) -> Awaitable[Submitted]:
         """Accept a turn, once; owned by worker from the first moment if its session is free."""
         numbers = Numbers(self._free)
-        submitting = self._submit(new, token, worker, numbers)
+
+        def steps() -> Steps[Submitted]:
+            numbers.reserved.clear()
+            return (yield from accepted(new, self._new_run(), token, worker, numbers))
+
+        submitting = self.driver.run(Operation("submit", steps))
         assert isinstance(submitting, asyncio.Future)  # begun, and its end is heard of first here
         submitting.add_done_callback(numbers.keep)
         return submitting
-
-    @operation()
-    def _submit(
-        self, new: NewTurn, token: str, worker: WorkerId | None, numbers: Numbers
-    ) -> Steps[Submitted]:
-        numbers.reserved.clear()
-        return (yield from accepted(new, self._new_run(), token, worker, numbers))
 
     @operation(read_only=True)
     def resume(self, runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
