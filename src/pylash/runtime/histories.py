@@ -92,12 +92,13 @@ class Histories:
     async def _fetch(self, session: SessionRecord, known: _Known, option: History | None) -> None:
         """Fetch older messages until there are enough, or all."""
         messages = known.messages
-        while (stop := messages.missing) and (option is None or option != known.suits):
+        whole = option is None or option.tokens is None
+        while (stop := messages.missing) and (whole or option != known.suits):
             if option is not None and suffices(option, messages, stop):
                 known.suits = option
                 return
             fetched = len(messages) - stop
-            start = 0 if option is None else max(0, stop - max(FEW, fetched))
+            start = 0 if whole else max(0, stop - max(FEW, fetched))
             bodies = await self._between(session, start, stop)
             if messages.missing == stop:  # else another has fetched them while we read
                 known.add_before(bodies, start)
