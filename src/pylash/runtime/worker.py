@@ -88,6 +88,7 @@ class Worker:
         self._orphans: list[Fence] = []
         self._suspicious = False
         self._claiming = False
+        self._claim_out: asyncio.Future[None] | None = None
         self._suspect_everything = asyncio.Event()
         self._maybe_orphans = False
         self._claim_token: str | None = None
@@ -182,7 +183,7 @@ class Worker:
         """Start a process; here, if there is a slot for it and nothing that must come before it."""
         registration, processes = command.registration, self._host.store.processes
         special = command.delay or registration.slot
-        if special or not self._has_room_for(registration.target):
+        if special or not await self._will_have_room_for(registration.target):
             await processes.start(command)
             return
 
@@ -198,7 +199,7 @@ class Worker:
     async def submit(self, new: NewTurn) -> Submitted:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
         sessions, token = self._host.store.sessions, self._host.new_token()
-        if not self._has_room_for(TURN_TARGET):
+        if not await self._will_have_room_for(TURN_TARGET):
             return await sessions.submit(new, token)
 
         def begin(submitted: Submitted) -> bool:
@@ -210,8 +211,15 @@ class Worker:
         worker = self._host.membership.worker
         return await self._launched(sessions.submit(new, token, worker), begin)
 
+    async def _will_have_room_for(self, target: str) -> bool:
+        """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
+        if self._claim_out is not None and not self._has_room_for(target):
+            await asyncio.wait((self._claim_out,))
+        return self._has_room_for(target)
+
     def _has_room_for(self, target: str) -> bool:
-        ready = self.is_open and self._room() > 0 and not (self._suspicious or self._alone)
+        others_first = self._backlog or self._suspicious or self._alone
+        ready = self.is_open and self._room() > 0 and not others_first
         return ready and self._programs.knows(target)
 
     async def _launched(self, starting: Awaitable[T], begin: Callable[[T], bool]) -> T:
@@ -268,22 +276,27 @@ class Worker:
 
     async def _claim_ready(self) -> None:
         runs, targets = self._host.store.runs, self._programs.targets()
-        claimed = 0
-        while self.is_open and self._room() > 0 and not self._suspicious:
+        claimed, full = 0, False
+        self._backlog = False
+        while self.is_open and not (self._suspicious or full):
             limit = min(self._room(), CLAIM_AT_ONCE)
-            claimed = await self._claim(limit, targets)
-            if claimed < limit:
-                break
-        self._backlog = self._room() <= 0
+            full = limit <= 0
+            if not full:
+                claimed = await self._claim(limit, targets)
+                if claimed < limit:
+                    break
+        self._backlog = full  # from now on a slot that is given back makes us look again
         due, suspect = await runs.next_due(targets)
+        self._backlog = full and due is not None and due <= 0
         self._suspicious = suspect and self._may_drain()
         if self._suspicious and self.is_open:
             await self._claim_suspect(targets)
-        if due is not None and due <= 0 and not (claimed or self._suspicious):
+        if due is None or self._backlog:
+            return
+        if due <= 0 and not (claimed or self._suspicious):
             await self._host.membership.renew()  # perhaps others gave us up
             due = EMPTY_MICROS
-        if due is not None and not self._backlog:
-            self._ring_in(max(0, due) / 1_000_000)
+        self._ring_in(max(0, due) / 1_000_000)
 
     def _may_drain(self) -> bool:
         """Return whether to let everything else wait for a suspect: for a while, not for ever."""
@@ -296,6 +309,7 @@ class Worker:
     async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
         """Claim up to limit runs and begin them; return how many there were."""
         self._slots.reserve(limit)
+        self._claim_out = asyncio.get_running_loop().create_future()
         begun = 0
         try:
             token = self._claim_token = self._claim_token or self._host.new_token()
@@ -309,6 +323,8 @@ class Worker:
                 await self._resume(claims)
         finally:
             self._slots.give_back(limit - begun)
+            self._claim_out.set_result(None)
+            self._claim_out = None
         return begun
 
     async def _claim_suspect(self, targets: Sequence[str]) -> None:

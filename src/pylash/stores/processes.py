@@ -18,6 +18,7 @@ from pylash.durable import (
     OUTPUTS,
     REGISTRATIONS,
     STARTED,
+    STATES,
     AppendEvent,
     AwaitProcess,
     CancelProcess,
@@ -43,12 +44,13 @@ from pylash.durable import (
     WorkerId,
     Wrap,
     checked_registration,
+    ending,
     new_run_id,
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle, unwatched_end
-from pylash.stores.fused import SETTLE_MANY, START_MANY, START_PARTS
+from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
+from pylash.stores.fused import SETTLE_MANY, SETTLE_PARTS, START_MANY, START_PARTS
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -179,26 +181,18 @@ class SqlProcesses(SqlLookups):
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
-        row = (
-            number,
-            registration.id,
-            scope_text(scope),
-            registration.target,
-            write(registration),
-            registration.digest,
-            registration.env,
-            worker,
-            token,
+        where, target = scope_text(scope), registration.target
+        body = (write(registration), registration.digest, registration.env)
+        parts = (
+            Statement(START_PARTS[0], (number, registration.id, *body, worker)),
+            Statement(START_PARTS[1], (number, where, target, worker, token)),
+            Statement(START_PARTS[2], (number,)),
         )
+        row = (number, registration.id, where, target, *body, worker, token)
 
         def leased(rest: tuple[Any, ...]) -> LeasedStart:
             return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
-        parts = (
-            Statement(START_PARTS[0], (number, registration.id, *row[4:7], worker)),
-            Statement(START_PARTS[1], (number, *row[2:4], token, worker)),
-            Statement(START_PARTS[2], (number,)),
-        )
         bulk = Bulk(None, START_MANY, row, (number,), None, read=leased, parts=parts)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
@@ -372,9 +366,15 @@ class SqlProcesses(SqlLookups):
     def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
         """End a process and its run."""
         token = f"settled:{fence.token}"
-        steps = partial(settle, fence, number, output, token)
-        parts = unwatched_end(fence, number, output, token)
-        state, body, (kind, payload, _) = parts[1].params[0], parts[1].params[1], parts[2].params
+        steps = partial(settle, fence, output, token)
+        state, body = STATES[type(output)].value, write(output)
+        kind, value = ending(output)
+        payload = write(value)
+        parts = (
+            Statement(SETTLE_PARTS[0], (fence.run, fence.token, state, token)),
+            Statement(SETTLE_PARTS[1], (number, fence.run, state, body)),
+            Statement(SETTLE_PARTS[2], (number, kind, payload)),
+        )
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)

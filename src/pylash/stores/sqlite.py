@@ -22,9 +22,10 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,6 +45,7 @@ BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
 BUSY_TRIES: Final = 50_000
 AGAIN_TRIES: Final = 10
+MOST_ROWS: Final = 128
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
 PAGES_OF_A_COMMIT: Final = 4
@@ -55,7 +57,7 @@ NET_SECONDS: Final = 1.0
 MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
-    "{now}": "pylash_now()",
+    "{now}": "(select pylash_now())",  # once a statement: it asks Python
     "{share_s}": "",
     "{share}": "",
     "{update}": "",
@@ -79,6 +81,13 @@ def dialect(sql: str) -> str:
     for word, text in _WORDS.items():
         sql = sql.replace(word, text)
     return sql
+
+
+@lru_cache(maxsize=128)
+def for_rows(sql: str, columns: int, count: int) -> str:
+    """Return sql with so many rows where it takes rows."""
+    row = f"({', '.join('?' * columns)})"
+    return dialect(sql).replace("{rows}", "values " + ", ".join([row] * count))
 
 
 class _Job(msgspec.Struct, eq=False):
@@ -390,13 +399,14 @@ class SqliteDriver(Publisher):
         return taken
 
     def _run_some(self, jobs: list[_Job], start: int) -> int:
-        """Run the jobs from start that are rows of one statement, or else one job."""
+        """Run the jobs from start that are rows of the same statements, or else one job."""
         bulk = jobs[start].operation.bulk
         stop = start + 1
-        if bulk is not None and bulk.statements():
-            while stop < len(jobs) and bulk.same_as(jobs[stop].operation.bulk):
+        if bulk is not None:
+            while stop < len(jobs) and _same(bulk, jobs[stop].operation.bulk):
                 stop += 1
-            if stop - start > 1 and self._run_rows(jobs[start:stop]):
+            worth_it = bool(bulk.parts) or stop - start > 1
+            if worth_it and self._run_rows(jobs[start:stop]):
                 return stop - start
         for job in jobs[start:stop]:
             self._run_one(job, alone=len(jobs) == 1)
@@ -406,18 +416,34 @@ class SqliteDriver(Publisher):
         """Write the rows of jobs at once; if one of them is refused, undo it and say so."""
         bulks = [job.operation.bulk for job in jobs if job.operation.bulk is not None]
         self._connection.execute("savepoint rows")
-        for same in zip(*(bulk.statements() for bulk in bulks), strict=True):
-            rows = [statement.params for statement in same]
-            if self._connection.executemany(dialect(same[0].sql), rows).rowcount != len(jobs):
-                self._connection.execute("rollback to rows")
-                self._connection.execute("release rows")
-                return False
+        if not self._all_written(bulks):
+            self._connection.execute("rollback to rows")
+            self._connection.execute("release rows")
+            return False
         self._connection.execute("release rows")
         now = (self._clock.now(),)
         for job, bulk in zip(jobs, bulks, strict=True):
             job.result = bulk.value if bulk.read is None else bulk.read(now)
             job.error = None
             job.topics = [] if bulk.topic is None else [bulk.topic]
+        return True
+
+    def _all_written(self, bulks: list[Bulk]) -> bool:
+        one = bulks[0].one
+        if one is not None:
+            rows = [bulk.row for bulk in bulks]
+            return self._connection.executemany(dialect(one), rows).rowcount == len(rows)
+        return all(map(self._part_written, zip(*(bulk.parts for bulk in bulks), strict=True)))
+
+    def _part_written(self, part: Sequence[Statement]) -> bool:
+        """Write many rows with few calls: between calls, our thread and the loop's wait for each other."""
+        sql, rows = part[0].sql, [statement.params for statement in part]
+        while rows:
+            size = min(1 << len(rows).bit_length() - 1, MOST_ROWS)  # few sizes, few to prepare
+            some, rows = rows[:size], rows[size:]
+            filled = for_rows(sql, len(some[0]), size)
+            if self._connection.execute(filled, tuple(chain(*some))).rowcount != size:
+                return False
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
@@ -456,6 +482,11 @@ class SqliteDriver(Publisher):
             else:
                 return
         connection.execute(sql)
+
+
+def _same(bulk: Bulk, other: Bulk | None) -> bool:
+    """Return whether two rows are written by the same statements."""
+    return other is not None and other.many is bulk.many
 
 
 def _nothing() -> Steps[None]:
