@@ -22,11 +22,11 @@ from pylash.durable import (
     Fence,
     LeasedStart,
     NewTurn,
+    Registration,
     StartProcess,
     Submitted,
     just_started,
 )
-from pylash.runtime.branches import waited_for_by_nobody
 from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
 from pylash.runtime.endings import STORE_AWAY_SECONDS
 from pylash.runtime.execution import Execution
@@ -186,15 +186,14 @@ class Worker:
         if special or not await self._will_have_room_for(registration.target):
             await processes.start(command)
             return
+        started = processes.start(command, self._host.membership.worker)
+        await self._launched(started, partial(self._begin_process, registration))
 
-        def begin(leased: LeasedStart | None) -> bool:
-            if leased is not None:
-                record = just_started(registration, leased.number, leased.now)
-                self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
-            return leased is not None
-
-        with waited_for_by_nobody():
-            await self._launched(processes.start(command, self._host.membership.worker), begin)
+    def _begin_process(self, registration: Registration, leased: LeasedStart | None) -> bool:
+        if leased is not None:
+            record = just_started(registration, leased.number, leased.now)
+            self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
+        return leased is not None
 
     async def submit(self, new: NewTurn) -> Submitted:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
@@ -227,16 +226,25 @@ class Worker:
         self._slots.reserve()
         self._beginning += 1
         assert isinstance(starting, asyncio.Future)  # an operation of the store, and begun
-        started: asyncio.Future[T] = starting
-        started.add_done_callback(partial(self._started, begin))
-        return await asyncio.shield(started)
+        asker: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        starting.add_done_callback(partial(self._started, begin, asker))
+        return await asker
 
-    def _started(self, begin: Callable[[T], bool], started: asyncio.Future[T]) -> None:
+    def _started(
+        self, begin: Callable[[T], bool], asker: asyncio.Future[T], started: asyncio.Future[T]
+    ) -> None:
         self._beginning -= 1
-        failed = started.cancelled() or started.exception() is not None
-        if failed:
+        try:
+            answer = started.result()
+        except BaseException as error:  # noqa: BLE001 - it is the asker's
             self._maybe_orphans = True  # it may have been started before the store went away
-        if failed or not begin(started.result()):
+            self._slots.give_back()
+            if not asker.done():
+                asker.set_exception(error)
+            return
+        if not asker.done():
+            asker.set_result(answer)
+        if not begin(answer):
             self._slots.give_back()
 
     # --- scheduling ---

@@ -190,10 +190,8 @@ class SqlProcesses(SqlLookups):
         )
         row = (number, registration.id, where, target, *body, worker, token)
 
-        def leased(rest: tuple[Any, ...]) -> LeasedStart:
-            return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
-
-        bulk = Bulk(None, START_MANY, row, (number,), None, read=leased, parts=parts)
+        read = partial(_leased, number, scope)
+        bulk = Bulk(None, START_MANY, row, (number,), None, read=read, parts=parts)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -463,6 +461,10 @@ def register_process(
     if command.grant is not None:
         yield from add_grant(HandleGrant(command.grant, registration.id))
     return True
+
+
+def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedStart:
+    return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
 
 def _wakes(process: str) -> Steps[list[int]]:

@@ -97,7 +97,7 @@ class _Job(msgspec.Struct, eq=False):
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
-    topics: list[str] = []
+    topics: Sequence[str] = ()
     tries: int = 0
 
 
@@ -425,7 +425,7 @@ class SqliteDriver(Publisher):
         for job, bulk in zip(jobs, bulks, strict=True):
             job.result = bulk.value if bulk.read is None else bulk.read(now)
             job.error = None
-            job.topics = [] if bulk.topic is None else [bulk.topic]
+            job.topics = () if bulk.topic is None else (bulk.topic,)
         return True
 
     def _all_written(self, bulks: list[Bulk]) -> bool:
@@ -448,13 +448,14 @@ class SqliteDriver(Publisher):
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
         """Run one job; a refusal of its own undoes it and leaves its neighbours."""
-        job.topics.clear()
+        topics: list[str] = []
+        job.topics = topics
         job.error = None  # it may have been refused in a batch that was undone as a whole
         saved = not (alone or job.operation.bare)
         if saved:
             self._connection.execute("savepoint job")
         try:
-            job.result = _drive(self._connection, job.operation, job.topics)
+            job.result = _drive(self._connection, job.operation, topics)
         except (sqlite3.Error, Again):
             raise  # the whole batch is run again, one by one
         except Exception as error:
@@ -462,7 +463,7 @@ class SqliteDriver(Publisher):
                 raise
             if saved:
                 self._connection.execute("rollback to job")
-            job.topics.clear()
+            topics.clear()
             job.error = error
         if saved:
             self._connection.execute("release job")
