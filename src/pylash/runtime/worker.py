@@ -31,9 +31,10 @@ from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
 from pylash.runtime.endings import STORE_AWAY_SECONDS
 from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
+from pylash.runtime.lookout import Lookout
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
-from pylash.runtime.runs import Detached, LiveRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
@@ -77,7 +78,8 @@ class Worker:
         self._tasks = TaskOwner()
         self._runs = TaskOwner()
         park_after = seconds(config.park_after)
-        self._parking = Parking(host.store.runs, park_after, self._relook, self._tasks)
+        self._lookout = Lookout(host, self.live)
+        self._parking = Parking(host.store.runs, park_after, self._lookout.look_again, self._tasks)
         self._execution: Drive = Execution(host, programs, self._tasks, lambda: self.is_open)
         self._turns = turns(lambda: self.is_open)
         self._kick = asyncio.Event()
@@ -256,7 +258,7 @@ class Worker:
         elif kind == "wake" and (run := self.live.get(int(rest))) is not None:
             run.woken()
         elif kind == "cancel" and (run := self.live.get(int(rest))) is not None:
-            self._tasks.serve(self._look_soon(run))
+            self._tasks.serve(self._lookout.look_soon(run))
         elif not topic:
             self._kick.set()
             self._suspect_everything.set()
@@ -459,23 +461,6 @@ class Worker:
             self._parking.changed.set()
         run.dispose()
 
-    # --- looking ---
-
-    async def _look(self, run: LiveRun) -> None:
-        """Look whether the process, or the turn, was asked to end."""
-        store = self._host.store
-        if run.turn is None:
-            asked, _ = await store.processes.look(run.id)
-        else:
-            asked = await store.sessions.asked_to_end(run.record.run)
-        if asked:
-            with suppress(Detached):
-                await run.cancel()
-
-    async def _look_soon(self, run: LiveRun) -> None:
-        with suppress(StoreError):  # the net will look again
-            await self._look(run)
-
     async def _look_forever(self) -> None:
         """Look at every live run now and then: a hint may have been lost."""
         while True:
@@ -484,37 +469,17 @@ class Worker:
                     await self._suspect_everything.wait()
             self._suspect_everything.clear()
             try:
-                await self._look_at_all()
+                await self._find_orphans()
+                await self._lookout.look_at_all()
             except StoreError:  # away for the moment; the net comes again
                 pass
             except Exception:  # noqa: BLE001 - one broken row must not stop the others
                 _log.exception("looking at the runs here went wrong, and goes on")
 
-    async def _look_at_all(self) -> None:
+    async def _find_orphans(self) -> None:
+        """Find the runs that we own and do not execute, if there may be any."""
         if self._maybe_orphans and not (self._beginning or self._claiming):
             self._maybe_orphans = False
             owned = await self._host.store.runs.owned_by(self._host.membership.worker)
             self._orphans += [fence for fence in owned if fence.run not in self.live]
             self._kick.set()
-        if not self.live:
-            return
-        standing = await self._host.store.runs.wake_seqs(list(self.live))
-        for number, (wake_seq, token) in standing.items():
-            run = self.live.get(number)
-            if run is None or run.closed:
-                continue
-            if token > run.fence.token:  # a smaller one was read before we claimed it again
-                run.close(LeaseLost(run.fence.name))
-            elif wake_seq != run.wake_seq:
-                await self._relook(run, wake_seq)
-
-    async def _relook(self, run: LiveRun, wake_seq: int) -> None:
-        """Look at everything the run waits for; the count was read before.
-
-        It counts as seen when everything was looked at: until then the run cannot be parked.
-        """
-        if run.journal is not None:
-            await self._host.live.look_at(run.journal.open_wait_names())
-        run.woken()
-        await self._look(run)
-        run.wake_seq = max(run.wake_seq, wake_seq)

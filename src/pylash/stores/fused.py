@@ -39,6 +39,18 @@ e as (insert into pylash_process_events(process, sequence, type, at)
       select p.number, 1, 'process.started', {now} from p)
 select number, {now} from p"""
 
+# The same for one start: a third less work for the server than an array of one.
+START_ONE = """
+with m as (select id from pylash_workers where id = $8::text for share),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, {now} from m
+      on conflict do nothing returning number, created),
+r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
+      select number, $3::text, 'process', $4::text, 'running', $8, $9::text, 1, 1, created from p),
+e as (insert into pylash_process_events(process, sequence, type, at)
+      select number, 1, 'process.started', created from p)
+select number, created from p"""
+
 # The same as the statements of settle, for an end that wakes nobody.
 SETTLE_PARTS = (
     """
@@ -73,3 +85,16 @@ e as (insert into pylash_process_events(process, sequence, type, payload, at)
       select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
 select u.number, (select count(pg_notify('pylash', x.news)) from x join p on p.number = x.number
                   where p.watched = 1) from u"""
+
+SETTLE_ONE = """
+with r as (select id from pylash_runs where id = $1::bigint and fence = $2::bigint and state = 'running'
+           and slot is null for update),
+p as (update pylash_processes set sequence = sequence + 1, status = $4::text, output = $5::bytea,
+        settled = {now} from r
+      where number = $3::bigint and run = r.id and watched < 2 and status = 'open'
+      returning number, sequence, watched, settled),
+u as (update pylash_runs r set state = $4, settled = p.settled, at = null, owner = null,
+        fence = r.fence + 1, token = $8::text from p where r.id = $1),
+e as (insert into pylash_process_events(process, sequence, type, payload, at)
+      select number, sequence, $6::text, $7::bytea, settled from p)
+select number, case when watched = 1 then pg_notify('pylash', $9::text) end from p"""

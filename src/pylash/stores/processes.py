@@ -50,7 +50,14 @@ from pylash.durable import (
     signal_type,
 )
 from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
-from pylash.stores.fused import SETTLE_MANY, SETTLE_PARTS, START_MANY, START_PARTS
+from pylash.stores.fused import (
+    SETTLE_MANY,
+    SETTLE_ONE,
+    SETTLE_PARTS,
+    START_MANY,
+    START_ONE,
+    START_PARTS,
+)
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -191,7 +198,7 @@ class SqlProcesses(SqlLookups):
         row = (number, registration.id, where, target, *body, worker, token)
 
         read = partial(_leased, number, scope)
-        bulk = Bulk(None, START_MANY, row, (number,), None, read=read, parts=parts)
+        bulk = Bulk(None, START_MANY, row, (number,), None, read=read, parts=parts, lone=START_ONE)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -376,7 +383,7 @@ class SqlProcesses(SqlLookups):
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
-        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts)
+        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts, lone=SETTLE_ONE)
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -34,6 +33,7 @@ import msgspec
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
+from pylash.stores.sqlite_dialect import dialect, for_rows
 from pylash.stores.sqlite_errors import not_a_database, translated
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
@@ -55,39 +55,6 @@ QUICK_SECONDS: Final = 0.001
 NET_SECONDS: Final = 1.0
 
 MAGIC: Final = b"SQLite format 3\0"
-
-_WORDS = {
-    "{now}": "(select pylash_now())",  # once a statement: it asks Python
-    "{share_s}": "",
-    "{share}": "",
-    "{update}": "",
-    "{update_r}": "",
-    "{skip}": "",
-    "{least}": "min",
-    "{greatest}": "max",
-    "{texts}": "select value from json_each(?)",
-    "{bigints}": "select value from json_each(?)",
-    "{lock_migrations}": "select 1",
-    "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
-    "{id}": "integer primary key",
-    "{blob}": "blob",
-    "{sqlite_only}": "",
-}
-
-
-@lru_cache(maxsize=512)
-def dialect(sql: str) -> str:
-    """Fill in what SQLite says in its own words."""
-    for word, text in _WORDS.items():
-        sql = sql.replace(word, text)
-    return sql
-
-
-@lru_cache(maxsize=128)
-def for_rows(sql: str, columns: int, count: int) -> str:
-    """Return sql with so many rows where it takes rows."""
-    row = f"({', '.join('?' * columns)})"
-    return dialect(sql).replace("{rows}", "values " + ", ".join([row] * count))
 
 
 class _Job(msgspec.Struct, eq=False):
