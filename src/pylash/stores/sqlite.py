@@ -33,11 +33,11 @@ import msgspec
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
-from pylash.stores.sqlite_dialect import dialect, for_rows
+from pylash.stores.sqlite_dialect import dialect, for_rows, plain
 from pylash.stores.sqlite_errors import not_a_database, translated
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
-from pylash.values import StoreClosed, StoreError, StorePathUnwritable, encode
+from pylash.values import StoreClosed, StoreError, StorePathUnwritable
 
 T = TypeVar("T")
 
@@ -203,6 +203,8 @@ class SqliteDriver(Publisher):
 
     def _submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         job = _Job(operation, self._loop.create_future())
+        if self._inserted_at_once(job):
+            return job.future
         if operation.urgent:
             self._pending.appendleft(job)
         else:
@@ -226,6 +228,18 @@ class SqliteDriver(Publisher):
         self._batch = batch
         self._busy = True
         os.write(self._ring_out, b"x")
+
+    def _inserted_at_once(self, job: _Job) -> bool:
+        """Write one row now, if it is likely to be alone in this turn; who else comes in it waits."""
+        bulk = job.operation.bulk
+        if bulk is None or bulk.one is None or not self._was_lone:
+            return False
+        if self._scheduled or self._busy or not self._committed_here([job]):
+            return False
+        job.future.set_result(job.result)
+        self._scheduled = True
+        self._loop.call_soon(self._flush)
+        return True
 
     def _committed_here(self, batch: list[_Job]) -> bool:
         """Commit a lone job on the loop if it will be quick: no lock to wait for, no checkpoint."""
@@ -471,14 +485,7 @@ def _drive(connection: sqlite3.Connection, operation: Operation[T], topics: list
                 topics.append(step.topic)
                 step = steps.send(Rows([], 0))
                 continue
-            cursor = connection.execute(dialect(step.sql), _params(step))
+            cursor = connection.execute(dialect(step.sql), plain(step.params))
             step = steps.send(Rows(cursor.fetchall(), cursor.rowcount))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # a generator's value has no type at run time
-
-
-def _params(statement: Statement) -> tuple[Any, ...]:
-    """Return the parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
-    if list not in map(type, statement.params):
-        return statement.params
-    return tuple(encode(p).decode() if isinstance(p, list) else p for p in statement.params)

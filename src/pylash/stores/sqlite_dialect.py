@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
+
+from pylash.values import encode
 
 _WORDS = {
     "{now}": "(select pylash_now())",  # once a statement: it asks Python
@@ -36,3 +39,10 @@ def for_rows(sql: str, columns: int, count: int) -> str:
     """Return sql with so many rows where it takes rows."""
     row = f"({', '.join('?' * columns)})"
     return dialect(sql).replace("{rows}", "values " + ", ".join([row] * count))
+
+
+def plain(params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
+    if list not in map(type, params):
+        return params
+    return tuple(encode(p).decode() if isinstance(p, list) else p for p in params)
