@@ -45,7 +45,8 @@ T = TypeVar("T")
 CONNECTIONS: Final = 8
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
-BATCH_ROWS: Final = 512
+BATCH_ROWS: Final = 64
+"""More of them are two batches: while the server writes one, the loop goes on with the other."""
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
@@ -229,9 +230,7 @@ class PostgresDriver(Publisher):
             return asyncio.shield(self._operations.start(self._run(operation)))
         future: asyncio.Future[T] = self._loop.create_future()
         self._rows.append(_Row(operation, operation.bulk, future))
-        if self._resting and not self._scheduled:
-            self._scheduled = True
-            self._resting.pop().set_result(None)
+        self._ring()
         return future
 
     def hear(self, payload: str) -> None:
@@ -305,11 +304,20 @@ class PostgresDriver(Publisher):
 
     # --- rows that go together ---
 
+    def _ring(self) -> None:
+        """Wake a writer that rests, if none is about to wake."""
+        if self._resting and not self._scheduled:
+            self._scheduled = True
+            self._resting.pop().set_result(None)
+
     async def _write_rows(self) -> None:
         """Write what has come in by now, and what comes in meanwhile; rest when nothing is left."""
         while True:
             while self._rows:
-                await self._write(self._next_rows())
+                batch = self._next_rows()
+                if self._rows:
+                    self._ring()
+                await self._write(batch)
             if not self._open:
                 return
             bell: asyncio.Future[None] = self._loop.create_future()
