@@ -34,7 +34,8 @@ from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
 from pylash.stores.sqlite_dialect import dialect, for_rows, plain
-from pylash.stores.sqlite_errors import not_a_database, translated
+from pylash.stores.sqlite_errors import translated
+from pylash.stores.sqlite_files import refuse_other_files
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
 from pylash.values import StoreClosed, StoreError, StorePathUnwritable
@@ -55,8 +56,6 @@ QUICK_SECONDS: Final = 0.001
 NET_SECONDS: Final = 1.0
 
 PRIVATE: Final = 0o600
-
-MAGIC: Final = b"SQLite format 3\0"
 
 
 class _Job(msgspec.Struct, eq=False):
@@ -136,7 +135,8 @@ class SqliteDriver(Publisher):
                 raise StorePathUnwritable(
                     f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
                 )
-            self._refuse_other_files()
+            if self.path is not None:
+                refuse_other_files(self.path)
             self._make_private()
             connection = self._raw_connection()
             try:
@@ -145,15 +145,6 @@ class SqliteDriver(Publisher):
                 connection.close()
                 raise
             return connection
-
-    def _refuse_other_files(self) -> None:
-        """Leave a file alone that is no database: SQLite would take a very short one for empty."""
-        if self.path is None or not self.path.is_file():
-            return
-        with self.path.open("rb") as file:
-            head = file.read(len(MAGIC))
-        if head not in (b"", MAGIC):
-            raise not_a_database(self.path)
 
     def _make_private(self) -> None:
         """Make a new file that only its owner may open: messages are in it, and the secret of keys."""
