@@ -73,6 +73,8 @@ def _encoded(encoder: msgspec.json.Encoder, value: Any) -> bytes:
 
 def _may_be_deep(data: bytes) -> bool:
     """Return whether data could be nested too deeply: only then is it worth a walk."""
+    if len(data) <= 2 * MAX_DEPTH:  # a level has a beginning and an end
+        return False
     return data.count(b"[") + data.count(b"{") > MAX_DEPTH
 
 
