@@ -67,14 +67,14 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """Give each backend in turn, empty."""
+    """Give each backend in turn, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """Give each backend that survives its process, empty."""
+    """Give each backend that survives its process, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
 

@@ -13,6 +13,7 @@ import pickle
 import signal
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from pylash.durable import SECOND, WorkerId
@@ -124,28 +125,44 @@ def in_a_child(work: Callable[[], Awaitable[Any]]) -> Any:
     return pickle.loads(data)
 
 
-class Undisturbed(NamedTuple):
-    """A run without a crash: what was prepared, the states before and after, what it said."""
+class Prepared(NamedTuple):
+    """A database in which the operation can be tried, and what it takes to do so."""
 
+    url: str
     memo: Memo
-    before: dict[str, list[str]]
+    rows: dict[str, list[str]]
+
+
+class Undisturbed(NamedTuple):
+    """A run without a crash: the state after it, what it said, and how many statements it took."""
+
     after: dict[str, list[str]]
     answer: str
     statements: int
 
 
-async def undisturbed(url: str, scenario: Scenario) -> Undisturbed:
-    """Prepare and act."""
+Place = Callable[[Callable[[str], Prepared]], Prepared]
+"""Gives a database that was prepared by a function, or a copy of one."""
+
+
+async def prepared(url: str, scenario: Scenario) -> Prepared:
+    """Prepare the database at url."""
     store = await opened(url, STARTED)
     memo = await scenario.prepare(store)
-    before = await dump(store)
-    _clock._now = ACTED
+    rows = await dump(store)
+    await store.close()
+    return Prepared(url, memo, rows)
+
+
+async def undisturbed(url: str, scenario: Scenario, memo: Memo) -> Undisturbed:
+    """Act, and look."""
+    store = await opened(url, ACTED)
     counts = [0]
     watched(store, counts.append)
     answer = repr(await scenario.act(store, memo))
     after = await dump(store)
     await store.close()
-    return Undisturbed(memo, before, after, answer, counts[-1])
+    return Undisturbed(after, answer, counts[-1])
 
 
 def die() -> None:
@@ -153,11 +170,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def crash(url: str, scenario: Scenario, statement: int) -> None:
-    """Prepare, and die after a statement; past the last one, die before the answer is used."""
-    store = await opened(url, STARTED)
-    memo = await scenario.prepare(store)
-    _clock._now = ACTED
+async def crash(url: str, scenario: Scenario, memo: Memo, statement: int) -> None:
+    """Act, and die after a statement; past the last one, die before the answer is used."""
+    store = await opened(url, ACTED)
     watched(store, lambda count: die() if count == statement else None)
     await scenario.act(store, memo)
     die()
@@ -173,17 +188,22 @@ async def look_and_repeat(url: str, scenario: Scenario, memo: Memo) -> tuple[Any
     return left, repeated, answer
 
 
-def check(scenario: Scenario, fresh_url: Callable[[], str], *, every: bool) -> None:
+def check(scenario: Scenario, place: Place, *, every: bool) -> None:
     """Crash after every statement of scenario, or after the first and the last, and after its end."""
-    first = fresh_url()
-    calm = in_a_child(lambda: undisturbed(first, scenario))
-    assert calm.before != calm.after, "the operation writes"
+
+    def prepare(url: str) -> Prepared:
+        made: Prepared = in_a_child(partial(prepared, url, scenario))
+        return made
+
+    url, memo, before = place(prepare)
+    calm: Undisturbed = in_a_child(partial(undisturbed, url, scenario, memo))
+    assert before != calm.after, "the operation writes"
     last = calm.statements
     for statement in range(1, last + 2) if every else sorted({1, last, last + 1}):
-        url = fresh_url()
-        assert in_a_child(lambda: crash(url, scenario, statement)) is None  # noqa: B023 - called now
-        left, repeated, answer = in_a_child(lambda: look_and_repeat(url, scenario, calm.memo))  # noqa: B023
-        assert left in (calm.before, calm.after), f"half of it was left after {statement}"
+        url, memo, _ = place(prepare)
+        assert in_a_child(partial(crash, url, scenario, memo, statement)) is None
+        left, repeated, answer = asyncio.run(look_and_repeat(url, scenario, memo))
+        assert left in (before, calm.after), f"half of it was left after {statement}"
         assert repeated == calm.after, f"doing it again after statement {statement} made a change"
         if scenario.same:
             assert answer == calm.answer, f"doing it again after statement {statement}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,15 @@ from pylash.stores.sessions import SqlSessions
 from pylash.stores.triggers import SqlTriggers
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import SqlWorkers
-from tests.backends import PostgresBackend, SqliteBackend
+from tests.backends import PostgresBackend, SqliteBackend, execute
 from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
 from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
-from tests.crash.statements import STARTED, TABLES, check, opened
+from tests.crash.statements import TABLES, Prepared, check
 
 SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
+DELETE_ALL = "; ".join(f"delete from {table}" for table in TABLES)
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +41,26 @@ def short_wal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_sqlite(
     name: str, tmp_path: Path
 ) -> None:
-    check(SCENARIOS[name], lambda: SqliteBackend(tmp_path).url, every=True)
+    first: list[Prepared] = []
+
+    def copied(prepare: Callable[[str], Prepared]) -> Prepared:
+        first[:] = first or [prepare(SqliteBackend(tmp_path).url)]
+        copy = SqliteBackend(tmp_path)
+        shutil.copy(first[0].url.removeprefix("sqlite:///"), copy.path)
+        return first[0]._replace(url=copy.url)
+
+    check(SCENARIOS[name], copied, every=True)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_postgres(
     name: str, emptied: PostgresBackend
 ) -> None:
-    def empty() -> str:
-        asyncio.run(_empty(emptied.url))
-        return emptied.url
+    def emptied_first(prepare: Callable[[str], Prepared]) -> Prepared:
+        asyncio.run(execute(emptied.url, DELETE_ALL))
+        return prepare(emptied.url)
 
-    check(SCENARIOS[name], empty, every=False)  # the server undoes what was not committed
+    check(SCENARIOS[name], emptied_first, every=False)  # the server undoes what was not committed
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +68,8 @@ def emptied(postgres: str) -> Iterator[PostgresBackend]:
     """Give one database for all scenarios: emptying it is cheaper than making another."""
     backend = PostgresBackend(postgres)
     asyncio.run(backend.__aenter__())
-    asyncio.run(_set_up(backend.url))
     yield backend
     asyncio.run(backend.__aexit__(None, None, None))
-
-
-async def _set_up(url: str) -> None:
-    await (await opened(url, STARTED)).close()
-
-
-async def _empty(url: str) -> None:
-    import asyncpg  # noqa: PLC0415
-
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute("; ".join(f"delete from {table}" for table in TABLES))
-    finally:
-        await connection.close()
 
 
 def test_every_operation_that_writes_has_a_scenario() -> None:

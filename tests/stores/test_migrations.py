@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,20 @@ from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.turn import ASKS, MESSAGES, AssistantMessage, Text, UserMessage
 from pylash.values import LashError
-from tests.backends import Backend, attached
+from tests.backends import Backend, PostgresBackend, SqliteBackend, attached
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEXT = Migration(("alter table pylash_runs add column priority bigint not null default 7",))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    """Give each backend that survives its process, not even set up."""
+    backend: Backend = SqliteBackend(tmp_path)
+    if request.param == "postgres":
+        backend = PostgresBackend(request.getfixturevalue("postgres"), empty=True)
+    async with backend:
+        yield backend
 
 
 def next_schema(monkeypatch: pytest.MonkeyPatch, migration: Migration = NEXT) -> None:
