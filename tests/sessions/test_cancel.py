@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
 from pylash.testing import ScriptedModel, call, calls, kill, say
 from tests.backends import Backend
-from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait, state_of, transcript
+from tests.sessions.scenes import (
+    LIVE,
+    PARKING,
+    Slow,
+    begin,
+    comes_to,
+    open_wait,
+    state_of,
+    transcript,
+)
 
 
 class Stage:
@@ -167,16 +176,11 @@ async def test_a_cancel_survives_a_death(durable: Backend) -> None:
 
 async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backend) -> None:
     """They had left the queue, and no answer to them was recorded."""
-    asked = asyncio.Event()
-
-    async def dying(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    first = Lash(durable.url, model=ScriptedModel(dying), worker=LIVE)
+    slow = Slow()
+    first = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
     await first.open()
     await first.session("chat").enqueue("hello")
-    await asked.wait()
+    await slow.asked.wait()
     await kill(first)
     async with Lash(durable.url, worker=None) as client:
         await client.session("chat").cancel()
