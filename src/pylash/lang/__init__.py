@@ -1,0 +1,1 @@
+"""Lashlang: a small, safe language for durable workflows, from source to compiled artifact."""

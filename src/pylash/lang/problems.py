@@ -1,0 +1,52 @@
+"""What is wrong with a program, for people and for programs.
+
+1. A problem is one sentence with a stable kind and a place; a hint says what to do about it.
+2. Nothing ran and nothing changed where there is a problem of stage `parse` or `link`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pylash.values import Misuse
+
+Stage = Literal["parse", "link", "run"]
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One mistake. Lines and columns count from 1, columns in code points; `width` is that of the carets."""
+
+    stage: Stage
+    kind: str
+    message: str
+    line: int
+    column: int
+    width: int = 1
+    hint: str | None = None
+
+
+class LashlangError(Misuse):
+    """The program cannot run as it is written; `errors` says why, first things first."""
+
+    def __init__(self, errors: tuple[Problem, ...], source: str) -> None:
+        super().__init__("\n".join(show(problem, source) for problem in errors))
+        self.errors = errors
+
+
+def show(problem: Problem, source: str) -> str:
+    """Return the message, the place, the line of the source and carets under what is meant."""
+    lines = source.split("\n")
+    line = lines[problem.line - 1].rstrip("\r") if problem.line <= len(lines) else ""
+    number = str(problem.line)
+    # Tabs are kept, so that the carets stand where the eye expects them.
+    indent = "".join("\t" if char == "\t" else " " for char in line[: problem.column - 1])
+    carets = indent + "^" * max(1, min(problem.width, len(line) - problem.column + 1))
+    hint = f" {problem.hint}" if problem.hint else ""
+    return (
+        f"{problem.message}\n"
+        f"{' ' * (len(number) + 1)}--> line {problem.line}, column {problem.column}\n"
+        f" {number} | {line}\n"
+        f" {' ' * len(number)} | {carets}{hint}"
+    )
