@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 
+from pylash.stores.postgres import PostgresDriver
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
 MAY_BLOCK = {
@@ -79,6 +82,22 @@ async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """Give each backend that survives its process, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the operations that the server chose to break a deadlock."""
+    honest, found = PostgresDriver._drive, list[str]()
+
+    async def drive(driver: PostgresDriver, link: Any, operation: Any) -> Any:
+        try:
+            return await honest(driver, link, operation)
+        except asyncpg.DeadlockDetectedError:
+            found.append(operation.name)
+            raise
+
+    monkeypatch.setattr(PostgresDriver, "_drive", drive)
+    return found
 
 
 def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
