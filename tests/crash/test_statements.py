@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,51 @@ from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
 from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
-from tests.crash.statements import TABLES, Prepared, check
+from tests.crash.statements import STARTED, TABLES, Prepared, T, Work, check, opened
 
 SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
 DELETE_ALL = "; ".join(f"delete from {table}" for table in TABLES)
+
+
+class SqlitePlace:
+    """Files: one is prepared, the others are copies of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._first = SqliteBackend(folder)
+        self._prepared: Prepared | None = None
+
+    def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
+        self._prepared = self._prepared or self.run(self._first.url, prepare)
+        copy = SqliteBackend(self._folder)
+        shutil.copy(self._first.path, copy.path)
+        return copy.url, self._prepared
+
+    def run(self, url: str, work: Work[T]) -> T:
+        async def opened_and_closed() -> T:
+            store = await opened(url, STARTED)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(opened_and_closed())
+
+
+class PostgresPlace:
+    """One database, emptied each time, and one store on it beside those that are killed."""
+
+    def __init__(self, url: str, runner: asyncio.Runner) -> None:
+        self._url = url
+        self._runner = runner
+        self.store = runner.run(opened(url, STARTED))
+
+    def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
+        self._runner.run(execute(self._url, DELETE_ALL))
+        return self._url, self.run(self._url, prepare)
+
+    def run(self, _: str, work: Work[T]) -> T:
+        return self._runner.run(work(self.store))
 
 
 @pytest.fixture(autouse=True)
@@ -41,35 +82,26 @@ def short_wal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_sqlite(
     name: str, tmp_path: Path
 ) -> None:
-    first: list[Prepared] = []
-
-    def copied(prepare: Callable[[str], Prepared]) -> Prepared:
-        first[:] = first or [prepare(SqliteBackend(tmp_path).url)]
-        copy = SqliteBackend(tmp_path)
-        shutil.copy(first[0].url.removeprefix("sqlite:///"), copy.path)
-        return first[0]._replace(url=copy.url)
-
-    check(SCENARIOS[name], copied, every=True)
+    check(SCENARIOS[name], SqlitePlace(tmp_path), every=True)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_postgres(
-    name: str, emptied: PostgresBackend
+    name: str, emptied: PostgresPlace
 ) -> None:
-    def emptied_first(prepare: Callable[[str], Prepared]) -> Prepared:
-        asyncio.run(execute(emptied.url, DELETE_ALL))
-        return prepare(emptied.url)
-
-    check(SCENARIOS[name], emptied_first, every=False)  # the server undoes what was not committed
+    check(SCENARIOS[name], emptied, every=False)  # the server undoes what was not committed
 
 
 @pytest.fixture(scope="module")
-def emptied(postgres: str) -> Iterator[PostgresBackend]:
+def emptied(postgres: str) -> Iterator[PostgresPlace]:
     """Give one database for all scenarios: emptying it is cheaper than making another."""
     backend = PostgresBackend(postgres)
-    asyncio.run(backend.__aenter__())
-    yield backend
-    asyncio.run(backend.__aexit__(None, None, None))
+    with asyncio.Runner() as runner:
+        runner.run(backend.__aenter__())
+        place = PostgresPlace(backend.url, runner)
+        yield place
+        runner.run(place.store.close())
+        runner.run(backend.__aexit__(None, None, None))
 
 
 def test_every_operation_that_writes_has_a_scenario() -> None:
