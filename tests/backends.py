@@ -199,7 +199,7 @@ async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached
     return await store.journal.attach(ProcessScope(process), WorkerId(worker))
 
 
-async def eventually(look: Callable[[], Awaitable[T]]) -> T:
+async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
     """Return what look gives once it gives something, within the patience of a test."""
     async with asyncio.timeout(10):
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,14 +32,14 @@ MAY_BLOCK = {
 """What our code may do on the event loop although it blocks, and where."""
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make what was captured printable: some tests log halves of characters on purpose."""
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]  # what pluggy sends
+    report = yield
     report.sections = [
         (name, text.encode("utf-8", "replace").decode()) for name, text in report.sections
     ]
+    return report
 
 
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))

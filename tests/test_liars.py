@@ -20,6 +20,7 @@ from pylash.durable import (
     WaitName,
     new_run_id,
     scope_text,
+    waits,
 )
 from pylash.runtime import InlineHost, SystemClock, system_entropy
 from pylash.runtime.inline import MemoryWaits
@@ -96,8 +97,6 @@ async def test_a_host_that_accepts_tampered_keys_is_caught(monkeypatch: pytest.M
         last = key.rpartition(".")[0]
         body = f"v1.{last.partition('.')[2]}" if last.count(".") == 2 else last
         secret = self._signer.secrets[0]
-        from pylash.durable import waits  # noqa: PLC0415
-
         return self._signer.name(f"{body}.{waits._mac(secret, body)}")
 
     monkeypatch.setattr(MemoryWaits, "_valid", believing)

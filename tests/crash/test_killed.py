@@ -38,7 +38,7 @@ class Child:
             assert status is None, f"the child ended with {status}: {self.process.errors}"
             return None
 
-        line: str = await eventually(look)  # type: ignore[arg-type]
+        line = await eventually(look)
         self._said += 1
         return line.strip()
 

@@ -50,8 +50,7 @@ async def open_wait(app: Lash, number: int = 0, session_id: str | None = None) -
         waits = await app.waits(session_id=session_id)
         return waits[number] if len(waits) > number else None
 
-    found: OpenWait = await eventually(look)  # type: ignore[arg-type]
-    return found
+    return await eventually(look)
 
 
 async def begin(session: Session, text: str, turn_id: str) -> None:

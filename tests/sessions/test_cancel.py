@@ -9,7 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
-from pylash.testing import ScriptedModel, call, calls, kill, say
+from pylash.stores import SqlStore
+from pylash.stores.carried import packed, unpacked
+from pylash.stores.sql import Port, Statement, Steps, operation
+from pylash.testing import ScriptedModel, call, calls, fail, kill, say
 from tests.backends import Backend
 from tests.sessions.scenes import (
     LIVE,
@@ -193,8 +196,6 @@ async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backe
 
 
 async def test_a_turn_that_pauses_before_it_asks_again_can_be_cancelled(memory: Backend) -> None:
-    from pylash.testing import fail  # noqa: PLC0415 - only here
-
     app = Lash(memory.url, model=ScriptedModel([fail("Busy.", retryable=True)]), worker=PARKING)
     async with app:
         session = app.session("chat")
@@ -243,9 +244,6 @@ def approving(url: str) -> Lash:
 
 async def tamper(app: Lash, key: str) -> None:
     """Change what an effect was recorded with."""
-    from pylash.stores import SqlStore  # noqa: PLC0415 - only here
-    from pylash.stores.carried import packed, unpacked  # noqa: PLC0415
-    from pylash.stores.sql import Port, Statement, Steps, operation  # noqa: PLC0415
 
     class Vandal(Port):
         @operation()

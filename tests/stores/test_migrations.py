@@ -28,6 +28,7 @@ from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
+from pylash.testing.suites import together
 from pylash.turn import ASKS, MESSAGES, AssistantMessage, Text, UserMessage
 from pylash.values import LashError
 from tests.backends import Backend, PostgresBackend, SqliteBackend, attached
@@ -228,7 +229,5 @@ async def _has_its_sessions(old: SqlStore) -> None:
 
 
 async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:
-    from pylash.testing.suites import together  # noqa: PLC0415
-
     stores = await together(*(durable.store() for _ in range(5)))
     assert len({one.secret for one in stores}) == 1
