@@ -199,9 +199,9 @@ async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached
     return await store.journal.attach(ProcessScope(process), WorkerId(worker))
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
+async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 10) -> T:
     """Return what look gives once it gives something, within the patience of a test."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(seconds):
         while True:
             if found := await look():
                 return found

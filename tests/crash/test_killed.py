@@ -38,7 +38,7 @@ class Child:
             assert status is None, f"the child ended with {status}: {self.process.errors}"
             return None
 
-        line = await eventually(look)
+        line = await eventually(look, 30)
         self._said += 1
         return line.strip()
 
