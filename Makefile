@@ -9,6 +9,9 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -k /dev/shm | awk 'END {print $$4}') -gt 4000000 ] \
 	&& echo TMPDIR=/dev/shm)
 
+# Tests start many interpreters: each would compile us again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test tests coverage check format bench torture constraints clean
 
@@ -25,10 +28,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/pip
 	@$(INSTALL) --editable .
 	@touch $@
 
-# What is imported is compiled then: most of what the model providers ship never is.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing the tools for checks and tests (once)..."
 	@$(INSTALL) --no-compile --editable '.[dev]'
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # as pip does, on every core
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
