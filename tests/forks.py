@@ -65,7 +65,7 @@ class Fork:
 
 def forked(printed: Path, target: Callable[..., Any], *arguments: Any) -> Fork:
     """Call target, a function or a coroutine function, in a child."""
-    process = _forks.Process(target=_run, args=(str(printed), target, arguments))
+    process = _forks.Process(target=_run, args=(str(printed), target, arguments), daemon=True)
     process.start()
     return Fork(process, printed)
 

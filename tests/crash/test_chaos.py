@@ -42,7 +42,7 @@ class Chaos:
         workers = [self.start() for _ in range(WORKERS)]
         try:
             while all(worker.status is None for worker in workers):
-                await asyncio.sleep(self.dice.uniform(0.1, 0.3))
+                await asyncio.sleep(self.dice.uniform(0.2, 0.6))
                 await self.kill_one(workers)
             for worker in workers:
                 assert await worker.wait() == 0
