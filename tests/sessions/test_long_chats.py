@@ -17,6 +17,7 @@ from pylash import (
     Summarise,
     Text,
     TurnBudget,
+    TurnScope,
     Usage,
     Window,
 )
@@ -78,8 +79,6 @@ async def test_a_window_sends_the_newest_turns_and_keeps_everything(backend: Bac
 
 
 def _scope(turn: str) -> Any:
-    from pylash import TurnScope  # noqa: PLC0415 - only here
-
     return TurnScope("chat", turn)
 
 
