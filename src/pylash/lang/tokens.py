@@ -155,6 +155,7 @@ def scan(source: str) -> Scan:
         # Half a character cannot be stored, whether it stands in a text, a comment or between them.
         scanner.count_lines(source[: half.start()], 0)
         scanner.unexpected(half.group(), half.start())
+        scanner.add("end of input", "end of input", half.start(), length=0)
     else:
         scanner.run()
     return Scan(scanner.tokens, scanner.comments, scanner.problems)
