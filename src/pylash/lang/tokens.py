@@ -132,12 +132,10 @@ class Token(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment with its `#` or `//`; `alone` if nothing stands before it on its line."""
+    """A comment with its `#` or `//`."""
 
     text: str
     start: int
-    line: int
-    alone: bool
 
 
 class Scan(NamedTuple):
@@ -179,8 +177,7 @@ class _Scanner:
             position = start + len(text)
             match group:
                 case "comment":
-                    before = self.source[self.line_start : start]
-                    self.comments.append(Comment(text, start, self.line, not before.strip(SPACE)))
+                    self.comments.append(Comment(text, start))
                 case "name":
                     self.add("word" if text in RESERVED else "name", text, start)
                 case "number":
