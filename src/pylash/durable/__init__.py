@@ -150,6 +150,7 @@ from pylash.durable.session_store import (
     TurnEvents,
 )
 from pylash.durable.sessions import (
+    SAID,
     TURN_TARGET,
     DeleteReport,
     NewTurn,
@@ -224,6 +225,7 @@ __all__ = (
     "OUTPUTS",
     "REGISTRATIONS",
     "RESOLUTIONS",
+    "SAID",
     "SECOND",
     "SESSION_TURN",
     "SETTLED",

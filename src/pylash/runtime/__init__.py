@@ -146,6 +146,7 @@ from pylash.runtime.turn_execution import (
     TurnExecution,
 )
 from pylash.runtime.waits import (
+    is_approval,
     open_waits,
     resolve_wait,
 )
@@ -221,6 +222,7 @@ __all__ = (
     "fitted",
     "fork_registration",
     "is_again",
+    "is_approval",
     "materialised",
     "open_waits",
     "play_session_turn",
