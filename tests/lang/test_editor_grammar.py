@@ -42,7 +42,7 @@ def scopes(source: str) -> dict[int, str]:
             (match.start(), number, match)
             for number, rule in enumerate(RULES)
             if (
-                match := re.compile(rule.get("match", rule.get("begin")), re.MULTILINE).search(
+                match := re.compile(rule.get("match") or rule["begin"], re.MULTILINE).search(
                     source, at
                 )
             )

@@ -37,7 +37,7 @@ def check(files: tuple[str, ...], as_json: bool) -> int:
     are any.
     """
     found = [(file, source, parse(source).problems) for file, source in _sources(files)]
-    if as_json:
+    if _for_programs(as_json):
         problems = [_json(file, problem) for file, _, several in found for problem in several]
         say_json(problems)
         return int(bool(problems))
@@ -64,7 +64,7 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
 
     Comments and single blank lines stay. A program with mistakes is left alone, and its mistakes are shown.
     """
-    status = 0
+    status, as_json = 0, _for_programs(as_json)
     report: list[dict[str, object]] = []
     for file, source in _sources(files):
         try:
@@ -88,6 +88,11 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
     if as_json:
         say_json(report)
     return status
+
+
+def _for_programs(as_json: bool) -> bool:
+    """Return whether JSON is asked for, before or after the name of the command."""
+    return as_json or bool(click.get_current_context().find_root().params.get("as_json"))
 
 
 def _sources(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
