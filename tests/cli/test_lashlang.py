@@ -1,4 +1,4 @@
-"""check and fmt: mistakes in programs, and the one way to write them."""
+"""check, graph and fmt: mistakes in programs, what they do, and the one way to write them."""
 
 from __future__ import annotations
 
@@ -65,6 +65,75 @@ def test_check_tells_programs_in_json(folder: Path, pylash: Call) -> None:
             "hint": None,
         }
     ]
+
+
+REFUND = """\
+process refund(order: str, tool: Tools) -> any {
+  found = await tool.lookup({ key: order })?
+  finish found
+}
+h = start refund(order: "A-7", tool: tools)
+"""
+APP = """\
+import pylash
+
+app = pylash.Lash("memory://")
+
+@app.tool
+async def lookup(key: str) -> dict[str, str]:
+    return {"name": key}
+"""
+
+
+@pytest.fixture
+def refund(folder: Path) -> str:
+    """Write a program, and the app whose tool it uses; return how the app is named."""
+    (folder / "refund.lash").write_text(REFUND)
+    (folder / "shop_of_refunds.py").write_text(APP)
+    return "./shop_of_refunds.py:app"
+
+
+def test_check_knows_the_tools_of_an_app(refund: str, folder: Path, pylash: Call) -> None:
+    done = pylash("check", "refund.lash", "--app", refund)
+    assert (done.exit_code, done.stdout) == (0, "ok\n")
+    (folder / "refund.lash").write_text(REFUND.replace("lookup", "look_up"))
+    done = pylash("check", "refund.lash", "--app", refund)
+    assert done.exit_code == 1
+    assert "  --> line 2, column 17 of refund.lash\n" in done.stdout
+    assert "did you mean `lookup`?" in done.stdout
+
+
+def test_check_without_an_app_knows_no_tools(refund: str, pylash: Call) -> None:
+    done = pylash("check", "--json", "refund.lash")
+    assert done.exit_code == 1
+    [first, *_] = json.loads(done.stdout)
+    assert (first["stage"], first["kind"], first["line"]) == ("link", "unknown_type", 1)
+
+
+def test_a_graph_shows_what_a_program_can_do(refund: str, pylash: Call) -> None:
+    done = pylash("graph", "refund.lash", "--app", refund)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("flowchart")
+    assert "start refund" in done.stdout
+    nodes = json.loads(
+        pylash("graph", "refund.lash", "--app", refund, "--process", "refund", "--json").stdout
+    )["nodes"]
+    assert [(node["kind"], node["label"]) for node in nodes] == [
+        ("process", "refund"),
+        ("resource_operation", "lookup"),
+        ("resource", "Tools"),
+        ("terminal", "result"),
+    ]
+    assert "</svg>" in pylash("graph", "--svg", "refund.lash", "--app", refund).stdout
+
+
+def test_a_graph_of_nothing_says_why(refund: str, pylash: Call) -> None:
+    done = pylash("graph", "refund.lash", "--app", refund, "--process", "nobody")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "nobody" in done.stderr
+    done = pylash("graph", "refund.lash")
+    assert done.exit_code == 1
+    assert "unknown type `Tools`" in done.stdout
 
 
 def test_what_a_program_holds_cannot_command_the_terminal(folder: Path, pylash: Call) -> None:

@@ -1,4 +1,4 @@
-"""``pylash check`` and ``pylash fmt``: mistakes in programs of Lashlang, and the one way to write them."""
+"""``pylash check``, ``graph`` and ``fmt``: the mistakes in programs of Lashlang, what they do, how they are written."""
 
 from __future__ import annotations
 
@@ -9,44 +9,78 @@ from typing import Final
 
 import click
 
+from pylash.cli.asking import loaded, run
 from pylash.cli.options import json_option
 from pylash.cli.output import paint, say, say_json
-from pylash.lang.formatting import format_source
-from pylash.lang.parser import parse
-from pylash.lang.problems import LashlangError, Problem, show
+from pylash.lang import (
+    LashlangError,
+    Problem,
+    Surface,
+    artifact,
+    format_source,
+    link,
+    parse,
+    show,
+)
 from pylash.values import printable
+from pylash.workflows import LashlangModule, Workflows, app_surface
 
 INPUT: Final = "-"
 
-files = click.argument(
-    "files",
-    metavar="FILE...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+source_file = click.Path(exists=True, dir_okay=False, allow_dash=True)
+files = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=source_file)
+app_option = click.option(
+    "--app", metavar="MODULE:APP", help="The app whose tools the programs use; none otherwise."
 )
 
 
 @click.command()
 @files
+@app_option
 @json_option
-def check(files: tuple[str, ...], as_json: bool) -> int:
+def check(files: tuple[str, ...], app: str | None, as_json: bool) -> int:
     """Find the mistakes in programs of Lashlang; - is what is piped in.
 
     Each is shown with its place and, if we can guess, with what to write instead. The status is 1 if there
     are any.
     """
-    found = [(file, source, parse(source).problems) for file, source in _sources(files)]
+    surface = _surface(app)
+    found = [(file, source, _problems(source, surface)) for file, source in _sources(files)]
     if _for_programs(as_json):
-        problems = [_json(file, problem) for file, _, several in found for problem in several]
-        say_json(problems)
-        return int(bool(problems))
-    for file, source, problems_here in found:
-        _draw(file, source, problems_here)
-    wrong = sum(1 for _, _, several in found if several)
-    if not wrong:
+        say_json([_json(file, problem) for file, _, several in found for problem in several])
+    else:
+        for file, source, several in found:
+            _draw(file, source, several)
+    wrong = any(several for _, _, several in found)
+    if not (wrong or _for_programs(as_json)):
         say(paint("ok", "green"))
-    return int(wrong > 0)
+    return int(wrong)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=source_file)
+@app_option
+@click.option("--process", metavar="NAME", help="The process; otherwise main, or the first one.")
+@click.option("--svg", is_flag=True, help="Print a picture.")
+@json_option
+def graph(file: str, app: str | None, process: str | None, svg: bool, as_json: bool) -> int:
+    """Print what a program of Lashlang can do as a graph, for Mermaid.
+
+    The nodes are its effects, branches and labelled steps; - is what is piped in.
+    """
+    surface = _surface(app)
+    [(_, source)] = _sources((file,))
+    try:
+        module = LashlangModule(artifact(link(parse(source), surface)), lambda: surface)
+    except LashlangError as error:
+        _draw(file, source, error.errors)
+        return 1
+    drawn = module.graph(process)
+    if _for_programs(as_json):
+        say_json(drawn.to_dict())
+    else:
+        say((drawn.to_svg() if svg else drawn.to_mermaid()).rstrip("\n"))
+    return 0
 
 
 @click.command()
@@ -88,6 +122,28 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
     if as_json:
         say_json(report)
     return status
+
+
+def _surface(app: str | None) -> Surface:
+    """Return what programs are offered: all abilities, and the tools and triggers of an app."""
+    if app is None:
+        return app_surface((), {})
+    found = loaded(app)
+
+    async def prepared() -> Surface:
+        for tool in found.catalog.tools.values():
+            await tool.prepare()
+        return Workflows(found).surface()
+
+    return run(prepared())
+
+
+def _problems(source: str, surface: Surface) -> tuple[Problem, ...]:
+    try:
+        link(parse(source), surface)
+    except LashlangError as error:
+        return error.errors
+    return ()
 
 
 def _for_programs(as_json: bool) -> bool:

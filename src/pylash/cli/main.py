@@ -43,6 +43,7 @@ SECTIONS: Final = {
     },
     "Write Lashlang": {
         "check": ("lashlang", "Find the mistakes in programs of Lashlang."),
+        "graph": ("lashlang", "Print what a program of Lashlang can do as a graph, for Mermaid."),
         "fmt": ("lashlang", "Write programs of Lashlang the one way."),
     },
     "Keep house": {
