@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pylash.lang.maps import ExecutionMap, ProcessNotExported, static_map
+from pylash.lang.maps import ExecutionMap, static_map
 from pylash.lang.sites import arms, sites
+from pylash.values import ProcessNotExported
 from tests.lang.host import made
 
 SOURCE = """

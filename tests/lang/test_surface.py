@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from pylash.lang.static_types import show_type
-from pylash.lang.surface import SurfaceInvalid, surface, type_of_schema
+from pylash.lang.surface import surface, type_of_schema
+from pylash.values import SurfaceInvalid
 from tests.lang.host import DOCUMENT, operation
 
 

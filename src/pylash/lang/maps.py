@@ -32,7 +32,7 @@ from pylash.lang.tree import (
     Start,
     WaitSignal,
 )
-from pylash.values import Misuse
+from pylash.values import ProcessNotExported
 
 _EDGES: Final = {
     "resource_operation": "calls",
@@ -86,14 +86,6 @@ class ExecutionMap(msgspec.Struct, frozen=True):
     def to_svg(self) -> str:
         """Return the map as a picture that stands alone."""
         return svg(self.to_dict())
-
-
-class ProcessNotExported(Misuse):
-    """A module has no process of that name."""
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        shown = ", ".join(map(repr, known)) or "none at all"
-        super().__init__(f"The module has no process {name!r}: it has {shown}.")
 
 
 def static_map(artifact: Artifact, process: str | None = None) -> ExecutionMap:

@@ -70,6 +70,10 @@ from pylash.values.errors import (
     ValueNotJson,
     WaitError,
 )
+from pylash.values.lang_errors import (
+    ProcessNotExported,
+    SurfaceInvalid,
+)
 from pylash.values.process_errors import (
     AppInsideProcess,
     AppNotOpen,
@@ -206,6 +210,7 @@ __all__ = (
     "ProcessEventConflict",
     "ProcessEventInvalid",
     "ProcessFailed",
+    "ProcessNotExported",
     "ProcessNotVisible",
     "ProcessOriginatorInvalid",
     "ProcessRecoveryFailed",
@@ -250,6 +255,7 @@ __all__ = (
     "StoreSchemaTooNew",
     "StoreUnavailable",
     "StoreUrlInvalid",
+    "SurfaceInvalid",
     "ToolArgumentsInvalid",
     "ToolDefinitionInvalid",
     "ToolError",
