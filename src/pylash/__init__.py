@@ -175,13 +175,13 @@ if TYPE_CHECKING:
         ResultInvalid,
         RunAmbiguous,
         RunSettled,
-        RunUnknown,
         RuntimeEffectLocalExecutorMismatch,
         RuntimeEffectLocalExecutorUnavailable,
         RuntimeEffectProcessTaskJoin,
         RuntimeEffectSleepCancelled,
         RuntimeEffectWrongOutcome,
         RuntimeStore,
+        RunUnknown,
         SecretInvalid,
         SessionExists,
         SessionIdInvalid,
@@ -231,6 +231,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = (
+    "EVENT",
     "Agent",
     "AgentCallFailed",
     "AgentNotDurable",
@@ -263,7 +264,6 @@ __all__ = (
     "DurableStepOutcome",
     "DurableStoreRequired",
     "DurationInvalid",
-    "EVENT",
     "Effect",
     "EffectFailed",
     "EffectNested",
