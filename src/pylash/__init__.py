@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         expect,
         replay_key,
     )
+    from pylash.lang import (
+        LashlangError,
+        Problem,
+    )
     from pylash.runtime import (
         EVENT,
         Agent,
@@ -152,6 +156,7 @@ if TYPE_CHECKING:
         Plugin,
         PluginError,
         PluginFailed,
+        ProcessArgumentsInvalid,
         ProcessBlocked,
         ProcessCancelled,
         ProcessConflict,
@@ -159,7 +164,7 @@ if TYPE_CHECKING:
         ProcessEventConflict,
         ProcessEventInvalid,
         ProcessFailed,
-        ProcessNotExported,
+        ProcessNotInModule,
         ProcessNotVisible,
         ProcessOriginatorInvalid,
         ProcessRecoveryFailed,
@@ -167,6 +172,7 @@ if TYPE_CHECKING:
         ProcessSessionTurnFailed,
         ProcessSignalWaitCancelled,
         ProcessSignalWaitTimeout,
+        ProcessSurfaceIncompatible,
         ProcessTimeout,
         ProcessUnknown,
         ProviderError,
@@ -226,6 +232,11 @@ if TYPE_CHECKING:
         WaitError,
         WaitFailed,
         WaitTimeout,
+        WorkflowFailed,
+    )
+    from pylash.workflows import (
+        LashlangModule,
+        LashlangProcess,
     )
 
 __version__ = "0.1.0"
@@ -282,6 +293,9 @@ __all__ = (
     "JournalHost",
     "Lash",
     "LashError",
+    "LashlangError",
+    "LashlangModule",
+    "LashlangProcess",
     "LeaseHeld",
     "LeaseLost",
     "Message",
@@ -309,6 +323,8 @@ __all__ = (
     "PluginFactory",
     "PluginFailed",
     "Prepared",
+    "Problem",
+    "ProcessArgumentsInvalid",
     "ProcessBlocked",
     "ProcessCancelled",
     "ProcessConflict",
@@ -320,7 +336,7 @@ __all__ = (
     "ProcessEventInvalid",
     "ProcessFailed",
     "ProcessHandle",
-    "ProcessNotExported",
+    "ProcessNotInModule",
     "ProcessNotVisible",
     "ProcessOriginatorInvalid",
     "ProcessRecoveryFailed",
@@ -330,6 +346,7 @@ __all__ = (
     "ProcessSessionTurnFailed",
     "ProcessSignalWaitCancelled",
     "ProcessSignalWaitTimeout",
+    "ProcessSurfaceIncompatible",
     "ProcessTimeout",
     "ProcessUnknown",
     "ProcessView",
@@ -431,6 +448,7 @@ __all__ = (
     "WaitTimeout",
     "Window",
     "WorkerConfig",
+    "WorkflowFailed",
     "await_options",
     "draw_timeline",
     "durable_step",
@@ -443,7 +461,15 @@ __all__ = (
     "tool",
 )
 
-_PACKAGES = ("pylash.values", "pylash.turn", "pylash.durable", "pylash.runtime", "pylash.app")
+_PACKAGES = (
+    "pylash.values",
+    "pylash.turn",
+    "pylash.durable",
+    "pylash.runtime",
+    "pylash.app",
+    "pylash.lang",
+    "pylash.workflows",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from pylash.lang.artifacts import Artifact, artifact
 from pylash.lang.linker import LinkedProgram, link
 from pylash.lang.parser import parse
 from pylash.lang.problems import LashlangError, Problem
-from pylash.lang.surface import Surface, surface
+from pylash.lang.surface import Surface, surface_of
 
 
 def operation(name: str, takes: str = "any", gives: str = "any") -> dict[str, str]:
@@ -41,12 +41,12 @@ DOCUMENT: dict[str, Any] = {
     "constructors": {"timer.schedule": {"input": "{ every: str }", "type": "timer.Schedule"}},
     "trigger_sources": {"timer.Schedule": "timer.Tick"},
 }
-HOST = surface(DOCUMENT)
+HOST = surface_of(DOCUMENT)
 
 
 def without(*abilities: str) -> Surface:
     left = [name for name in DOCUMENT["abilities"] if name not in abilities]
-    return surface({**DOCUMENT, "abilities": left})
+    return surface_of({**DOCUMENT, "abilities": left})
 
 
 def linked(source: str, host: Surface = HOST, **names: Any) -> LinkedProgram:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pylash.lang.artifacts import (
     Artifact,
     ArtifactDamaged,
-    decode,
+    decode_artifact,
     definitions,
-    encode,
+    encode_artifact,
     incompatibility,
     places_of,
     verified,
@@ -22,7 +22,7 @@ from pylash.lang.artifacts import (
 from pylash.lang.flat import flat, unflat
 from pylash.lang.sites import sites
 from pylash.lang.static_types import show_type
-from pylash.lang.surface import Surface, surface
+from pylash.lang.surface import Surface, surface_of
 from pylash.lang.tree import Module, Number, walk
 from tests.lang.host import DOCUMENT, made
 
@@ -127,7 +127,7 @@ def test_what_a_process_refers_to_does_not_change_its_own_reference() -> None:
 
 
 def patched(**changes: Any) -> Surface:
-    return surface({**DOCUMENT, **changes})
+    return surface_of({**DOCUMENT, **changes})
 
 
 def test_only_the_used_part_of_a_surface_counts() -> None:
@@ -142,7 +142,7 @@ def test_only_the_used_part_of_a_surface_counts() -> None:
 
 def test_an_artifact_comes_back_as_it_was() -> None:
     stored = made(WORKFLOW)
-    back = verified(decode(encode(stored)))
+    back = verified(decode_artifact(encode_artifact(stored)))
     assert back == stored
     assert list(places_of(back).values()) == list(places_of(stored).values())
 
@@ -184,11 +184,11 @@ def test_a_module_that_does_not_have_its_hash_is_never_used(field: str) -> None:
     ],
 )
 def test_bytes_that_are_no_artifact_are_refused(change: tuple[bytes, bytes]) -> None:
-    data = encode(made(WORKFLOW))
+    data = encode_artifact(made(WORKFLOW))
     damaged = data.replace(*change)
     assert damaged != data
     with pytest.raises(ArtifactDamaged):
-        verified(decode(damaged))
+        verified(decode_artifact(damaged))
 
 
 @given(st.data())
@@ -213,7 +213,7 @@ def test_the_deepest_programs_are_stored() -> None:
     for _ in range(28):
         inner = f"({'+'.join([inner, *'1' * 150])})"
     stored = made(f"finish {inner}")
-    back = verified(decode(encode(stored)))
+    back = verified(decode_artifact(encode_artifact(stored)))
     assert sum(isinstance(node, Number) for node in walk(back.canonical)) == 28 * 150 + 1
 
 
@@ -248,7 +248,7 @@ def test_what_a_host_no_longer_offers_is_named(what: str) -> None:
 
 def lookup(takes: str, gives: str, tool: str = "lookup") -> Surface:
     operations = {"lookup": {"id": tool, "input": takes, "output": gives}}
-    return surface({"modules": {"tools": {"type": "Tools", "operations": operations}}})
+    return surface_of({"modules": {"tools": {"type": "Tools", "operations": operations}}})
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_every_site_has_an_id_of_its_own_that_depends_on_module_entry_and_place(
         + ["terminal"] * 2
         + ["process_event", "wait", "sleep", "step"]
     )
-    again = verified(decode(encode(stored)))
+    again = verified(decode_artifact(encode_artifact(stored)))
     elsewhere = sites(stored.module_ref, "process", "refund", again.canonical.processes[0])
     assert list(elsewhere.values()) == list(found.values())
     other = sites("lashlang:v1:sha256:0", "process", "refund", process)

@@ -62,6 +62,7 @@ REFUSED: dict[str, tuple[str, str, tuple[int, int] | None, str]] = {
     "comprehension variable outside": ("x = [i for i in [1]]\nx = i", "unknown_name", (2, 5), "i"),
     "root of a path": ("b.c = 2", "unknown_name", (1, 1), "b"),
     "root of a path after let": ("let b.c = 2", "unknown_name", (1, 5), "b"),
+    "root of a path in a loop": ("while true { b.c = 2 }", "unknown_name", (1, 14), "b"),
     "beginning of a module": ("x = far", "unknown_name", (1, 5), "far"),
     "name of main in a process": ("a = 1\nprocess p() { finish a }", "unknown_name", (2, 22), "a"),
     "type": ("fn f(x: Nope) -> any { x }", "unknown_type", (1, 9), "Nope"),

@@ -9,7 +9,7 @@ import pytest
 
 from pylash.lang.maps import ExecutionMap, static_map
 from pylash.lang.sites import arms, sites
-from pylash.values import ProcessNotExported
+from pylash.values import ProcessNotInModule
 from tests.lang.host import made
 
 SOURCE = """
@@ -112,7 +112,7 @@ def test_ids_of_nodes_are_unique() -> None:
 
 
 def test_a_process_that_is_not_there() -> None:
-    with pytest.raises(ProcessNotExported, match="'child', 'whole'"):
+    with pytest.raises(ProcessNotInModule, match="child, whole"):
         drawn("nobody")
 
 

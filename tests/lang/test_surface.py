@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from pylash.lang.static_types import show_type
-from pylash.lang.surface import surface, type_of_schema
+from pylash.lang.surface import surface_of, type_of_schema
 from pylash.values import SurfaceInvalid
 from tests.lang.host import DOCUMENT, operation
 
@@ -18,14 +18,14 @@ def test_a_resource_type_has_the_operations_of_all_its_modules() -> None:
         "type": "Tools",
         "operations": {"more": operation("more"), "echo": operation("echo2")},
     }
-    host = surface({**DOCUMENT, "modules": {**DOCUMENT["modules"], "other": module}})
+    host = surface_of({**DOCUMENT, "modules": {**DOCUMENT["modules"], "other": module}})
     assert set(host.operations_of("Tools")) == {"echo", "lookup", "more"}
 
 
 def test_modules_of_one_type_must_agree() -> None:
     module = {"type": "Tools", "operations": {"echo": operation("echo", "str")}}
     with pytest.raises(SurfaceInvalid, match=r"tools.echo and other.echo"):
-        surface({**DOCUMENT, "modules": {**DOCUMENT["modules"], "other": module}})
+        surface_of({**DOCUMENT, "modules": {**DOCUMENT["modules"], "other": module}})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_modules_of_one_type_must_agree() -> None:
 )
 def test_a_wrong_document_is_refused_with_a_reason(document: dict[str, Any], words: str) -> None:
     with pytest.raises(SurfaceInvalid, match=words):
-        surface(document)
+        surface_of(document)
 
 
 class Line(BaseModel):

@@ -123,9 +123,10 @@ def nonconforming(
             ]
             return None if None in problems else _closest(problems, path, value)
         case tree.EnumType(members):
-            if type(value) is str and value in members:
-                return None
-            return _wrong(path, f"one of {', '.join(map(quoted, members))}", value)
+            known = type(value) is str and value in members
+            return (
+                None if known else _wrong(path, f"one of {', '.join(map(quoted, members))}", value)
+            )
         case tree.ListType(item):
             if type(value) is not List and type(value) is not tuple:
                 return _wrong(path, "a list", value)

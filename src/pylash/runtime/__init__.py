@@ -5,7 +5,10 @@ from pylash.runtime.asides import (
     aside,
 )
 from pylash.runtime.branches import (
+    Branch,
+    BranchGroup,
     BranchTask,
+    own_branch,
 )
 from pylash.runtime.catalog import (
     Agent,
@@ -80,7 +83,11 @@ from pylash.runtime.process_steps import (
     Retry,
     StepContext,
 )
+from pylash.runtime.process_tools import (
+    ProcessToolCall,
+)
 from pylash.runtime.programs import (
+    Definition,
     Environment,
     Prepared,
     ProcessDefinition,
@@ -91,10 +98,16 @@ from pylash.runtime.programs import (
 from pylash.runtime.pruning import (
     PRUNE_AT_ONCE,
 )
+from pylash.runtime.runs import (
+    LiveRun,
+)
 from pylash.runtime.sessions import (
     Session,
     TurnResult,
     TurnStream,
+)
+from pylash.runtime.signatures import (
+    Shape,
 )
 from pylash.runtime.steps import (
     durable_step,
@@ -146,6 +159,7 @@ from pylash.runtime.turn_execution import (
     TurnExecution,
 )
 from pylash.runtime.waits import (
+    is_approval,
     open_waits,
     resolve_wait,
 )
@@ -159,11 +173,14 @@ __all__ = (
     "Agent",
     "Approval",
     "Aside",
+    "Branch",
+    "BranchGroup",
     "BranchTask",
     "CallInfo",
     "Catalog",
     "ChildHandle",
     "Deferred",
+    "Definition",
     "Effect",
     "Emitted",
     "Environment",
@@ -173,6 +190,7 @@ __all__ = (
     "Histories",
     "InlineHost",
     "JournalHost",
+    "LiveRun",
     "Observed",
     "Observers",
     "OpenWait",
@@ -183,6 +201,7 @@ __all__ = (
     "ProcessDefinition",
     "ProcessHandle",
     "ProcessSession",
+    "ProcessToolCall",
     "Progress",
     "ProjectedRef",
     "PythonPrograms",
@@ -191,6 +210,7 @@ __all__ = (
     "Services",
     "Session",
     "SessionPlugin",
+    "Shape",
     "SpawnAgent",
     "StepContext",
     "SystemClock",
@@ -221,8 +241,10 @@ __all__ = (
     "fitted",
     "fork_registration",
     "is_again",
+    "is_approval",
     "materialised",
     "open_waits",
+    "own_branch",
     "play_session_turn",
     "prepared",
     "process_executor",

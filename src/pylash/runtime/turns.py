@@ -39,7 +39,7 @@ from pylash.durable import (
     envelope,
     expect,
 )
-from pylash.runtime.branches import Branch, Group, outside
+from pylash.runtime.branches import Branch, BranchGroup, outside
 from pylash.runtime.completions import Completions
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
@@ -211,12 +211,18 @@ class TurnDriver:
                 answer = ToolsReturned(await self._run_tools(iteration, calls))
             case Pause(iteration=iteration, attempt=attempt, milliseconds=pause):
                 key = f"{llm_key(iteration, attempt)}.pause"
+                if self.is_new(key):
+                    self.feed.reset_reply(llm_key(iteration, 1), attempt + 1, self._models.trouble)
                 command = Sleep(pause, retry=True)
                 await self.run.effect(self.branch, key, "model again", command, sleep_executor())
                 answer = Paused()
             case None:
                 return
         self.machine.handle_response(answer)
+
+    def is_new(self, key: str) -> bool:
+        """Return whether an effect begins now: who listens has heard of the others."""
+        return self.run.journal is None or not self.run.journal.begun(key)
 
     def note(self) -> None:
         """Have what the machine said by itself written with whatever is written next."""
@@ -371,7 +377,7 @@ class TurnDriver:
 
         serial = [number for number, call in enumerate(calls) if self._is_serial(call)]
         alone = [[number] for number in range(len(calls)) if number not in serial]
-        group = Group(self.run, self.branch, (f"i{iteration}", 1))
+        group = BranchGroup(self.run, self.branch, (f"i{iteration}", 1))
         for numbers in (*alone, serial):
             if numbers:
                 group.start(several(numbers))
