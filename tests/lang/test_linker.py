@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pylash.lang.problems import LashlangError
+from pylash.lang.surface import surface_of
 from pylash.lang.tree import (
     Assign,
     Await,
@@ -36,7 +37,7 @@ from pylash.lang.tree import (
     Variable,
     walk,
 )
-from tests.lang.host import HOST, linked, problems, without
+from tests.lang.host import DOCUMENT, HOST, linked, problems, without
 
 TICK = (
     "process on(ev: timer.Tick, tag: str) { finish ev.at }\nsrc = timer.schedule({ every: '5m' })\n"
@@ -528,6 +529,7 @@ ACCEPTED = [
     "x = { a: 1 }\nx['b'] = [1]\nfinish x.b - 1",
     "x = 1\nfor x in ['a'] { x = [] }\nfinish x - 1",
     "x = await tools.lookup({ key: 'k' })\nfinish x.nam",
+    "x = await [1]\nfor y in x[0] { }",
     "fn even(n: int) -> bool { n == 0 ? true : odd(n - 1) }\nfn odd(n: int) -> bool { even(n) }",
     "type B = list[A]\ntype A = { x: int }\nfn f(b: B) -> int { b[0].x }",
     "process p(input: str) { finish input + inputs.input }",
@@ -647,6 +649,13 @@ def test_only_what_is_used_is_required() -> None:
         "constructors": {"timer.schedule": ("{ every: str }", "timer.Schedule")},
         "trigger_sources": {},
     }
+
+
+def test_a_type_brings_the_types_it_is_made_of() -> None:
+    host = surface_of({**DOCUMENT, "types": {"A": "list[B]", "B": "{ c: C, t: Mail }", "C": "int"}})
+    required = linked("process p(a: A) { }", host).required
+    assert required.types == {"A": "list[B]", "B": "{ c: C, t: Mail }", "C": "int"}
+    assert required.resource_types == {"Mail": {}}
 
 
 def test_a_declared_type_hides_one_of_the_surface_but_not_from_the_surface() -> None:
