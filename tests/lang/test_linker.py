@@ -415,6 +415,13 @@ REFUSED: dict[str, tuple[str, str, tuple[int, int] | None, str]] = {
         (3, 58),
         "trigger.event",
     ),
+    "variable named trigger": (
+        "trigger = { event: { at: '1' } }\n"
+        + register("source: src, target: on, inputs: { ev: trigger.event, tag: 'a' }"),
+        "missing_trigger_event",
+        None,
+        "trigger.event",
+    ),
     "derived key": (
         register(
             "source: src, target: on, inputs: { ev: trigger.event, tag: '' }, key: 'derived/x'"
