@@ -133,7 +133,7 @@ class Expressions:
             case tree.Field(name=name):
                 return f".{name}"
             case tree.Index(index=index):
-                return group(["[", Nest([Line(""), self.item(index)]), Line(""), "]"])
+                return ["[", self.item(index), "]"]
             case tree.Method(name=name):
                 return [f".{name}", self._arguments(step, step.arguments)]
 
@@ -209,8 +209,8 @@ class Expressions:
     def _filled(self, brackets: str, items: list[Layout]) -> Layout:
         """Print many short items, as many on a line as fit there."""
         between = [group([Line(), item, ","], alone=True) for item in items[1:-1]]
-        last = group([Line(), items[-1], IfBroken(",")], alone=True)
-        inside = [Line(""), items[0], ",", *between, last]
+        last = group([Line(), items[-1]], alone=True)
+        inside = [Line(""), items[0], ",", *between, last, IfBroken(",")]
         return group([brackets[0], Nest(inside), Line(""), brackets[1]])
 
     def _comprehension(self, node: tree.Comprehension) -> Layout:
