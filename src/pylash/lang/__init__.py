@@ -6,6 +6,9 @@ from pylash.lang.artifacts import (
     encode_artifact,
     incompatibility,
 )
+from pylash.lang.assumed import (
+    assumed_surface,
+)
 from pylash.lang.compiled_expressions import (
     TRIGGER_EVENT,
 )
@@ -103,6 +106,7 @@ __all__ = (
     "Surroundings",
     "TypeName",
     "artifact",
+    "assumed_surface",
     "bad_arguments",
     "declaration",
     "encode_artifact",
