@@ -57,6 +57,8 @@ from pylash.lang.tree import (
 )
 
 _DEEPEST: Final = 40
+_CLAUSES: Final = 8
+"""How many loops of a comprehension go into one function: Python nests only so many."""
 _EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
 _HELPERS: Final = {"-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
@@ -335,40 +337,69 @@ class Expressions:
         waits = id(node) in self._unit.waiting
         depth, self._depth = self._depth, 0
         self._definitions.append([])
-        body = self._clauses(node, list(node.clauses), waits)
+        chunks = [node.clauses[at : at + _CLAUSES] for at in range(0, len(node.clauses), _CLAUSES)]
+        functions = [self.fresh() for _ in chunks]
+        inner = [self._clauses(node, chunk, chunks, functions, waits) for chunk in chunks]
         definitions = self._definitions.pop()
         self._depth = depth
-        identifier = self.fresh()
-        used = py.at(ast.Attribute(py.name("m"), "used", py.load), self.line(node))
+        later = list(zip(functions, inner, strict=True))[1:]
+        if later:
+            # Names of the loops further out are seen by those further in.
+            names = [self.local(clause.name) for chunk in chunks for clause in chunk]
+            bound: list[ast.stmt] = [py.assign(name, py.constant(None)) for name in names]
+            definitions = [
+                py.branch(py.constant(False), bound),
+                *definitions,
+                *(
+                    py.function(
+                        name, [], [ast.Nonlocal(sorted({*names})), *body], asynchronous=waits
+                    )
+                    for name, body in later
+                ),
+            ]
         steps: list[ast.stmt] = [
             py.assign("out", py.call("List")),
-            py.assign("before", used),
-            *body,
+            py.assign("before", ast.Attribute(py.name("m"), "used", py.load)),
+            *inner[0],
             ast.Assign([ast.Attribute(py.name("m"), "used", py.store)], py.name("before")),
             ast.Return(py.name("out")),
         ]
-        function = py.function(identifier, [], [*definitions, *steps], asynchronous=waits)
-        self._definitions[-1].append(function)
-        value = py.call(identifier)
+        function = py.function(functions[0], [], [*definitions, *steps], asynchronous=waits)
+        self._definitions[-1].append(py.at(function, self.line(node)))
+        value = py.call(functions[0])
         return py.awaited(value) if waits else value
 
-    def _clauses(self, node: Comprehension, clauses: list[Clause], waits: bool) -> list[ast.stmt]:
-        if not clauses:
+    def _clauses(
+        self,
+        node: Comprehension,
+        chunk: tuple[Clause, ...],
+        chunks: list[tuple[Clause, ...]],
+        functions: list[str],
+        waits: bool,
+    ) -> list[ast.stmt]:
+        """Return the loops of some clauses, around those of the next ones or around the element."""
+        heads = [self._clause(clause, waits) for clause in chunk]
+        following = chunks.index(chunk) + 1
+        if following < len(chunks):
+            onward: ast.expr = py.call(functions[following])
+            body: list[ast.stmt] = [ast.Expr(py.awaited(onward) if waits else onward)]
+        else:
             item = self.expr(node.element)
-            grow = py.at(
-                ast.Expr(py.call("gather", py.name("m"), py.name("out"), item)), self.line(node)
-            )
-            return [grow]
-        clause, rest = clauses[0], clauses[1:]
+            body = [ast.Expr(py.call("gather", py.name("m"), py.name("out"), item))]
+        body = [py.at(each, self.line(node)) for each in body]
+        for target, source, counted, test in reversed(heads):
+            inner = body if test is None else [py.branch(test, body)]
+            body = [ast.For(target, source, [*counted, *inner], [])]
+        return body
+
+    def _clause(
+        self, clause: Clause, waits: bool
+    ) -> tuple[ast.Name, ast.expr, list[ast.stmt], ast.expr | None]:
         source = py.at(self.iterated(clause.source), self.line(clause.source))
         target = ast.Name(self.local(clause.name), py.store)
-        inner: list[ast.stmt] = self.count(1, clause, waits=waits)
         tests = [self.test(condition) for condition in clause.conditions]
-        body = self._clauses(node, rest, waits)
-        if tests:
-            test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-            body = [py.branch(test, body)]
-        return [ast.For(target, source, [*inner, *body], [])]
+        test = ast.BoolOp(ast.And(), tests) if len(tests) > 1 else (tests[0] if tests else None)
+        return target, source, self.count(1, clause, waits=waits), test
 
     def iterated(self, source: Expression) -> ast.expr:
         """Return what a loop over the source goes over."""
