@@ -28,6 +28,9 @@ from pylash.values import (
 SESSION_TURN: Final = "session_turn"
 """The target of processes that are one turn of a child session."""
 
+LASHLANG: Final = "lashlang"
+"""The target of processes whose programs are Lashlang modules."""
+
 # --- what a process is given ---
 
 
@@ -44,6 +47,16 @@ class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
     engine: str
     program: str
     arguments: dict[str, Any] = {}
+
+
+class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang"):
+    """A process of a Lashlang module: references to what is stored under them, and its arguments."""
+
+    module_ref: str
+    process_ref: str
+    required_surface_ref: str
+    process_name: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="args")
 
 
 class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external"):
@@ -64,7 +77,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
     lanes: tuple[str, ...] = ()
 
 
-ProcessInput = ToolCallInput | EngineInput | ExternalInput | SessionTurnInput
+ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
 """What a process runs."""
 
 
@@ -135,6 +148,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return f"tool:{tool}"
             case SessionTurnInput():
                 return SESSION_TURN
+            case LashlangInput():
+                return LASHLANG
             case _:
                 return "external"
 
@@ -202,6 +217,7 @@ STARTED: Final = "process.started"
 CONTINUED: Final = "process.continued"
 CANCEL_REQUESTED: Final = "process.cancel_requested"
 WAKE: Final = "process.wake"
+YIELD: Final = "process.yield"
 COMPLETED: Final = "process.completed"
 FAILED: Final = "process.failed"
 CANCELLED: Final = "process.cancelled"
@@ -285,6 +301,8 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
         if not isinstance(payload, dict):
             raise ProcessEventInvalid(registration.id, kind, "its payload is an object with a text")
         return Semantics.WAKE
+    if kind == YIELD:
+        return Semantics.PLAIN
     if not kind.strip() or kind.startswith(_OURS) or re.search(r"[\x00-\x1f]", kind):
         raise ProcessEventInvalid(registration.id, kind, "this name is not free")
     if registration.event_types is None:

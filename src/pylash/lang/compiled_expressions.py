@@ -16,7 +16,7 @@ from typing import Any, Final
 from pylash.lang import pycode as py
 from pylash.lang.data import List, Record, Resource, from_json
 from pylash.lang.frame import Leaf, Shape, Site
-from pylash.lang.inference import is_logical, is_numeric
+from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
     Await,
@@ -92,6 +92,7 @@ class Unit:
         self.traced = traced
         self.constants: dict[str, Any] = {}
         self.functions: dict[str, str] = {}
+        self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
         self.nested_calls = False
 
     def keep(self, value: Any) -> ast.Name:
@@ -104,10 +105,10 @@ class Unit:
 class Expressions:
     """Compiles the expressions of one body."""
 
-    def __init__(self, unit: Unit, *, in_function: bool, numeric: frozenset[str]) -> None:
+    def __init__(self, unit: Unit, *, in_function: bool, known: Known) -> None:
         self._unit = unit
         self._in_function = in_function
-        self._numeric = numeric
+        self._known = known
         self._slots: dict[str, int] = {}
         self._definitions: list[list[ast.stmt]] = [[]]
         self._fresh = 0
@@ -194,7 +195,7 @@ class Expressions:
                 return ast.UnaryOp(ast.Not(), self.test(value))
             case Negate(value):
                 inner = self.expr(value)
-                if is_numeric(value, self._numeric):
+                if is_numeric(value, self._known):
                     return ast.UnaryOp(ast.USub(), inner)
                 return py.call("negate", inner)
             case Conditional(test, then, otherwise):
@@ -296,7 +297,7 @@ class Expressions:
             return (
                 found if operator == "in" else ast.UnaryOp(ast.Not(), py.at(found, self.line(node)))
             )
-        numbers = is_numeric(node.left, self._numeric) and is_numeric(node.right, self._numeric)
+        numbers = is_numeric(node.left, self._known) and is_numeric(node.right, self._known)
         if operator in _ORDER:
             native, helper = _ORDER[operator]
             return py.compare(left, native(), right) if numbers else py.call(helper, left, right)
@@ -313,7 +314,7 @@ class Expressions:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
             any(isinstance(side, Text) for side in sides)
-            or all(is_numeric(side, self._numeric) for side in sides)
+            or all(is_numeric(side, self._known) for side in sides)
             or all(is_logical(side) for side in sides)
         )
         if native:
@@ -352,7 +353,7 @@ class Expressions:
             )
             return [grow]
         clause, rest = clauses[0], clauses[1:]
-        source = py.at(py.call("iterated", self.expr(clause.source)), self.line(clause.source))
+        source = py.at(self.iterated(clause.source), self.line(clause.source))
         target = ast.Name(self.local(clause.name), py.store)
         inner: list[ast.stmt] = self.count(1, clause, waits=waits)
         tests = [self.test(condition) for condition in clause.conditions]
@@ -361,6 +362,12 @@ class Expressions:
             test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
             body = [py.branch(test, body)]
         return [ast.For(target, source, [*inner, *body], [])]
+
+    def iterated(self, source: Expression) -> ast.expr:
+        """Return what a loop over the source goes over."""
+        if isinstance(source, CallBuiltin) and source.name == "range":
+            return py.call("counted_range", py.name("m"), *map(self.expr, source.arguments))
+        return py.call("iterated", self.expr(source))
 
     def count(self, steps: int, node: Node, *, waits: bool | None = None) -> list[ast.stmt]:
         """Count steps, and look at the bounds where the share is used up."""

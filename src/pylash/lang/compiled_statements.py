@@ -16,6 +16,7 @@ from pylash.lang.compiled_expressions import Expressions, Unit, has_effects
 from pylash.lang.inference import (
     grows,
     is_numeric,
+    marked_parameters,
     mutable_variables,
     numeric_variables,
     settled_in_main,
@@ -60,16 +61,20 @@ class Body(Expressions):
     def __init__(
         self, unit: Unit, block: Block, *, kind: str, given: frozenset[str], unknown: Iterable[str]
     ) -> None:
-        numeric = numeric_variables(block, given, unknown)
-        super().__init__(unit, in_function=kind == "function", numeric=numeric)
+        known = numeric_variables(block, given, unknown, unit.numeric_functions)
+        super().__init__(unit, in_function=kind == "function", known=known)
+        self._numeric = known.variables
         self._kind = kind
         self._block = block
         self._mutable = mutable_variables(block)
 
     # Blocks.
 
-    def statements(self, block: Block, *, result: bool = False) -> list[ast.stmt]:
-        """Return the Python statements of a block; with `result` its value is left in a local."""
+    def statements(self, block: Block, *, result: bool = False, taken: int = 0) -> list[ast.stmt]:
+        """Return the Python statements of a block.
+
+        With `result` its value is left in a local; `taken` steps are counted with its first statement.
+        """
         made: list[ast.stmt] = []
         counted = 0
         for position, statement in enumerate(block):
@@ -79,11 +84,14 @@ class Body(Expressions):
             else:
                 # Where nobody sees the variables of a body that ran out of steps, quiet statements are
                 # counted together.
-                counted = 0 if self._kind == "main" else _quiet(block[position:]) - 1
-                counted = max(counted, 0)
-                made += self.count(1 + counted, statement)
+                quiet = 1 if self._kind == "main" else max(1, _quiet(block[position:]))
+                made += self.count(taken + quiet, statement)
+                counted, taken = quiet - 1, 0
             made += [py.at(each, self.line(statement)) for each in self._statement(statement, last)]
         return made
+
+    def _iteration(self, loop: For | While) -> list[ast.stmt]:
+        return self.statements(loop.body, taken=1) if loop.body else self.count(1, loop)
 
     def _statement(self, node: Statement, result: bool) -> list[ast.stmt]:  # noqa: C901, PLR0911, PLR0912 (one for each kind)
         match node:
@@ -101,9 +109,8 @@ class Body(Expressions):
                         self.statements(otherwise, result=result),
                     )
                 ]
-            case While(test, body):
-                inner = [*self.count(1, node), *self.statements(body)]
-                return [ast.While(self.test(test), inner, [])]
+            case While(test):
+                return [ast.While(self.test(test), self._iteration(node), [])]
             case For():
                 return self._for(node)
             case Break():
@@ -156,7 +163,7 @@ class Body(Expressions):
     def _release(self, value: Expression) -> list[ast.stmt]:
         """Forget the tokens of the variables with which the list or record in `r` may share."""
         shared = sorted(self.slot(name) for name in variables_of(value) & self._mutable)
-        if not shared or is_numeric(value, self._numeric):
+        if not shared or is_numeric(value, self._known):
             return []
         forgotten = ast.Assign(
             [ast.Name(f"t{slot}", py.store) for slot in shared], py.constant(None)
@@ -168,7 +175,7 @@ class Body(Expressions):
         """Count what is in `r` as the variable's, and bind it."""
         size = f"s{self.slot(variable)}"
         held: ast.expr = py.method("m", "hold", py.name("r"), py.name(size))
-        if value is None or not is_numeric(value, self._numeric):
+        if value is None or not is_numeric(value, self._known):
             plain = py.compare(py.call("type", py.name("r")), ast.Is(), py.name("float"))
         else:
             plain = py.constant(True)
@@ -196,9 +203,8 @@ class Body(Expressions):
             py.assign("r", self.expr(item)),
             *self._release(item),
             *owned,
-            py.assign("r", grown),
-            py.assign(size, py.method("m", "hold", py.name("r"), py.name(size))),
-            py.assign(self.local(node.name), py.name("r")),
+            py.assign(self.local(node.name), grown),
+            py.assign(size, ast.Attribute(py.name(self.local(node.name)), "size", py.load)),
         ]
 
     def _assign_path(self, node: Assign) -> list[ast.stmt]:
@@ -222,9 +228,8 @@ class Body(Expressions):
             py.assign("r", self.expr(node.value)),
             *self._release(node.value),
             *owned,
-            py.assign("r", changed),
-            py.assign(size, py.method("m", "hold", py.name("r"), py.name(size))),
-            py.assign(self.local(node.name), py.name("r")),
+            py.assign(self.local(node.name), changed),
+            py.assign(size, ast.Attribute(py.name(self.local(node.name)), "size", py.load)),
         ]
 
     # Loops.
@@ -235,7 +240,7 @@ class Body(Expressions):
         shared = sorted(self.slot(name) for name in variables_of(node.source) & self._mutable)
         begin: list[ast.stmt] = [
             py.at(
-                py.assign(source, py.call("iterated", self.expr(node.source))),
+                py.assign(source, self.iterated(node.source)),
                 self.line(node.source),
             ),
             *(py.assign(f"t{slot}", py.constant(None)) for slot in shared),
@@ -244,7 +249,7 @@ class Body(Expressions):
             target, bind = variable, list[ast.stmt]()
         else:
             target, bind = "r", self._hold(node.name, None)
-        inner = [*self.count(1, node), *bind, *self.statements(node.body)]
+        inner = [*bind, *self._iteration(node)]
         loop = ast.For(ast.Name(target, py.store), py.name(source), inner, [])
         if not self._seen_outside(node):
             return [*begin, loop]
@@ -315,27 +320,60 @@ def _mentions(block: Block, name: str) -> int:
     return found
 
 
-def function_code(unit: Unit, declaration: FunctionDeclaration) -> ast.stmt:
-    """Return a function of the program as a Python function."""
+def function_code(unit: Unit, declaration: FunctionDeclaration) -> list[ast.stmt]:
+    """Return a function of the program as Python functions.
+
+    Where parameters are declared as numbers there are two: one that counts on it, and passes on to the
+    other what is none.
+    """
+    identifier = unit.functions[declaration.name]
     names = [parameter.name for parameter in declaration.parameters]
-    body = Body(unit, declaration.body, kind="function", given=frozenset(), unknown=names)
+    marks = zip(names, marked_parameters(declaration), strict=True)
+    numbers = frozenset(name for name, number in marks if number)
+    if not numbers:
+        return [_function(unit, declaration, identifier, numbers, [])]
+    other = f"{identifier}_any"
+    locals_ = [f"v{slot}" for slot in range(len(names))]
+    tests: list[ast.expr] = [
+        py.compare(py.call("type", py.name(local)), ast.IsNot(), py.name("float"))
+        for local, name in zip(locals_, names, strict=True)
+        if name in numbers
+    ]
+    test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
+    onward = ast.Return(py.call(other, py.name("m"), *map(py.name, locals_)))
+    return [
+        _function(unit, declaration, other, frozenset(), []),
+        _function(unit, declaration, identifier, numbers, [py.branch(test, [onward])]),
+    ]
+
+
+def _function(
+    unit: Unit,
+    declaration: FunctionDeclaration,
+    identifier: str,
+    numbers: frozenset[str],
+    guard: list[ast.stmt],
+) -> ast.stmt:
+    names = [parameter.name for parameter in declaration.parameters]
+    unknown = [name for name in names if name not in numbers]
+    body = Body(unit, declaration.body, kind="function", given=numbers, unknown=unknown)
     parameters = ["m", *(body.local(name) for name in names)]
     frames = ast.Attribute(py.name("m"), "frames", py.load)
     used = ast.Attribute(py.name("m"), "used", py.load)
     too_many = ast.Raise(py.method("m", "too_many_frames"), None)
     statements = [
-        *body.count(1, declaration),
-        py.assign("before", used),
+        *guard,
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Sub(), py.constant(1)),
         py.branch(py.compare(frames, ast.Lt(), py.constant(0)), [too_many]),
+        py.assign("before", used),
         *body.held_parameters(names),
         py.assign(_RESULT, py.constant(None)),
-        *body.statements(declaration.body, result=True),
+        *(body.statements(declaration.body, result=True, taken=1) or body.count(1, declaration)),
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Add(), py.constant(1)),
         ast.Assign([ast.Attribute(py.name("m"), "used", py.store)], py.name("before")),
         ast.Return(py.name(_RESULT)),
     ]
-    return body.define(unit.functions[declaration.name], parameters, statements)
+    return body.define(identifier, parameters, statements)
 
 
 def process_code(unit: Unit, declaration: ProcessDeclaration, identifier: str) -> ast.stmt:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pylash.lang import operators, owned
 from pylash.lang.artifacts import Artifact, definitions
-from pylash.lang.builtins import BUILTINS
+from pylash.lang.builtins import BUILTINS, counted_range
 from pylash.lang.compiled_expressions import Unit
 from pylash.lang.compiled_statements import function_code, main_code, process_code
 from pylash.lang.data import (
@@ -26,6 +26,7 @@ from pylash.lang.data import (
     truth,
 )
 from pylash.lang.frame import Site
+from pylash.lang.inference import numeric_functions
 from pylash.lang.maps import arms, labels
 from pylash.lang.meter import Meter
 from pylash.lang.sites import sites
@@ -68,7 +69,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     module = artifact.canonical
     nodes = list(walk(module))
     numbers = {id(node): number for number, node in enumerate(nodes)}
-    ids = dict(sites(artifact.module_ref, "main", None, module.main))
+    ids = dict(sites(artifact.module_ref, "main", "main", module.main))
     for process in module.processes:
         ids |= sites(artifact.module_ref, "process", process.name, process)
     named = labels(artifact)
@@ -105,7 +106,10 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     unit.nested_calls = any(
         isinstance(node, CallFunction) for function in module.functions for node in walk(function)
     )
-    body: list[ast.stmt] = [function_code(unit, function) for function in module.functions]
+    unit.numeric_functions = numeric_functions(module.functions)
+    body: list[ast.stmt] = []
+    for function in module.functions:
+        body += function_code(unit, function)
     body += [process_code(unit, process, f"p{n}") for n, process in enumerate(module.processes)]
     main, variables = main_code(unit, module.main, "main")
     code = ast.fix_missing_locations(ast.Module([*body, main], []))
@@ -155,6 +159,7 @@ _NAMES: Final[dict[str, Any]] = {
     "equal": equal,
     "size_of": size_of,
     "deep": deep,
+    "counted_range": counted_range,
     "gather": _gather,
     "type_value": _type_value,
     "pushed": owned.pushed,

@@ -125,30 +125,39 @@ def measure(value: Value) -> tuple[int, int]:
         return (text_size(value) if kind is str else 8), 0
     size, depth = 16, 0
     if kind is Record:
+        for key in value:
+            size += len(key) if key.isascii() else text_size(key) - 16
         items: Iterable[Any] = value.values()
-        size += sum(text_size(key) - 16 for key in value)
     else:
         items = value
     for item in items:
-        if type(item) is float:
+        known = type(item)
+        if known is float:
             size += 16
-            continue
-        inner, below = measure(item)
-        size += 8 + inner
-        depth = max(depth, below)
+        elif known is str:
+            size += 24 + len(item) if item.isascii() else 8 + text_size(item)
+        else:
+            inner, below = measure(item)
+            size += 8 + inner
+            if below > depth:
+                depth = below
     if kind is not tuple:
         value.size, value.depth = size, depth + 1
     return size, depth + 1
 
 
-def forget(value: List | Record) -> None:
-    """Drop what is kept about a list or record, so that it is worked out anew."""
-    del value.size, value.depth
+def real_depth(value: Value) -> int:
+    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept."""
+    if type(value) is Record:
+        return 1 + max(map(real_depth, value.values()), default=0)
+    if type(value) is List or type(value) is tuple:
+        return 1 + max(map(real_depth, value), default=0)
+    return 0
 
 
 def check_depth(value: Value) -> None:
     """Refuse a value that nests too deep to leave or enter a program."""
-    if measure(value)[1] > MAX_DEPTH:
+    if measure(value)[1] > MAX_DEPTH and real_depth(value) > MAX_DEPTH:
         raise too_deep()
 
 

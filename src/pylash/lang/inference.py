@@ -7,8 +7,8 @@ a token (see `owned.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from pylash.lang.tree import (
     Assign,
@@ -16,36 +16,56 @@ from pylash.lang.tree import (
     Block,
     Bool,
     CallBuiltin,
+    CallFunction,
     Clause,
     Conditional,
+    Evaluate,
     Expression,
     For,
+    FunctionDeclaration,
+    If,
     Negate,
     Node,
     Not,
     Number,
+    TypeName,
     Variable,
     walk,
 )
 
 _NUMERIC_BUILTINS: Final = frozenset({"len", "to_int", "to_float", "ceil_div", "floor_div", "sum"})
+_NUMBERS: Final = (TypeName("int"), TypeName("float"))
 _ARITHMETIC: Final = frozenset({"-", "*", "/", "%"})
 _LOGIC: Final = frozenset({"or", "and", "==", "!=", "<", "<=", ">", ">=", "in", "not in"})
 
 
-def is_numeric(expression: Expression, numeric: frozenset[str]) -> bool:
+class Known(NamedTuple):
+    """What is known to be a number: variables, and the results of functions whose marked arguments are."""
+
+    variables: frozenset[str]
+    functions: Mapping[str, tuple[bool, ...]]
+
+
+def is_numeric(expression: Expression, known: Known) -> bool:
     """Tell whether the expression gives a number whenever it gives anything."""
     match expression:
         case Number() | Negate():
             return True
         case Variable(name):
-            return name in numeric
+            return name in known.variables
         case CallBuiltin(name):
             return name in _NUMERIC_BUILTINS
+        case CallFunction(name, arguments):
+            marked = known.functions.get(name)
+            return marked is not None and all(
+                is_numeric(argument, known)
+                for argument, needed in zip(arguments, marked, strict=True)
+                if needed
+            )
         case Conditional(_, then, otherwise):
-            return is_numeric(then, numeric) and is_numeric(otherwise, numeric)
+            return is_numeric(then, known) and is_numeric(otherwise, known)
         case Binary("+"):
-            return all(is_numeric(part, numeric) for part in _summands(expression))
+            return all(is_numeric(part, known) for part in _summands(expression))
         case Binary(operator):
             return operator in _ARITHMETIC
         case _:
@@ -75,7 +95,12 @@ def _is_range(expression: Expression) -> bool:
     return isinstance(expression, CallBuiltin) and expression.name == "range"
 
 
-def numeric_variables(body: Block, given: frozenset[str], unknown: Iterable[str]) -> frozenset[str]:
+def numeric_variables(
+    body: Block,
+    given: frozenset[str],
+    unknown: Iterable[str],
+    functions: Mapping[str, tuple[bool, ...]],
+) -> Known:
     """Return the variables that only ever hold numbers; `given` surely do, `unknown` may hold anything."""
     bindings: dict[str, list[Expression | None]] = {name: [] for name in given}
     for name in unknown:
@@ -88,16 +113,54 @@ def numeric_variables(body: Block, given: frozenset[str], unknown: Iterable[str]
                 bindings.setdefault(name, []).append(Number(0.0) if _is_range(source) else None)
             case _:
                 pass
-    numeric = frozenset(bindings)
+    known = Known(frozenset(bindings), functions)
     while True:
         still = frozenset(
             name
-            for name in numeric
-            if all(value is not None and is_numeric(value, numeric) for value in bindings[name])
+            for name in known.variables
+            if all(value is not None and is_numeric(value, known) for value in bindings[name])
         )
-        if still == numeric:
+        if still == known.variables:
+            return known
+        known = Known(still, functions)
+
+
+def marked_parameters(function: FunctionDeclaration) -> tuple[bool, ...]:
+    """Return which parameters are declared as numbers."""
+    return tuple(parameter.type in _NUMBERS for parameter in function.parameters)
+
+
+def numeric_functions(functions: tuple[FunctionDeclaration, ...]) -> dict[str, tuple[bool, ...]]:
+    """Return the functions that give a number if their parameters that are declared as numbers hold such."""
+    numeric = {function.name: marked_parameters(function) for function in functions}
+    while True:
+        wrong = [
+            function.name
+            for function in functions
+            if function.name in numeric and not _gives_number(function, numeric)
+        ]
+        if not wrong:
             return numeric
-        numeric = still
+        for name in wrong:
+            del numeric[name]
+
+
+def _gives_number(function: FunctionDeclaration, functions: Mapping[str, tuple[bool, ...]]) -> bool:
+    marked = marked_parameters(function)
+    names = [parameter.name for parameter in function.parameters]
+    given = frozenset(name for name, number in zip(names, marked, strict=True) if number)
+    known = numeric_variables(function.body, given, set(names) - given, functions)
+    return _ends_in_number(function.body, known)
+
+
+def _ends_in_number(block: Block, known: Known) -> bool:
+    match block[-1:]:
+        case (Evaluate(value),):
+            return is_numeric(value, known)
+        case (If(_, then, otherwise),):
+            return _ends_in_number(then, known) and _ends_in_number(otherwise, known)
+        case _:
+            return False
 
 
 def mutable_variables(body: Block) -> frozenset[str]:

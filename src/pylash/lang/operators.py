@@ -28,8 +28,12 @@ def add(meter: Meter, left: Value, right: Value) -> Value:
         return left + right
     if type(left) is str or type(right) is str:
         first, second = text_of(left), text_of(right)
-        meter.room(text_size(first) + text_size(second))
-        meter.steps((len(first) + len(second)) >> 4)
+        length = len(first) + len(second)
+        # A character takes at most four bytes: only near the bound is it worth counting them.
+        if meter.used + 4 * length + 16 > meter.limit:
+            meter.room(text_size(first) + text_size(second) - 16)
+        if length > 15:
+            meter.steps(length >> 4)
         return first + second
     sequences = (List, tuple)
     if type(left) in sequences and type(right) in sequences:
@@ -118,8 +122,10 @@ def index(value: Value, at: Value) -> Value:
     """`value[at]`."""
     kind = type(value)
     if kind is List or kind is tuple or kind is str:
-        position = list_position(at)
-        return value[position] if -len(value) <= position < len(value) else None
+        try:
+            return value[list_position(at)]
+        except IndexError:
+            return None
     if kind is Record:
         return value.get(record_key(at))
     if value is None:

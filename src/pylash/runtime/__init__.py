@@ -5,7 +5,10 @@ from pylash.runtime.asides import (
     aside,
 )
 from pylash.runtime.branches import (
+    Branch,
+    BranchGroup,
     BranchTask,
+    own_branch,
 )
 from pylash.runtime.catalog import (
     Agent,
@@ -80,7 +83,11 @@ from pylash.runtime.process_steps import (
     Retry,
     StepContext,
 )
+from pylash.runtime.process_tools import (
+    ProcessToolCall,
+)
 from pylash.runtime.programs import (
+    Definition,
     Environment,
     Prepared,
     ProcessDefinition,
@@ -91,10 +98,16 @@ from pylash.runtime.programs import (
 from pylash.runtime.pruning import (
     PRUNE_AT_ONCE,
 )
+from pylash.runtime.runs import (
+    LiveRun,
+)
 from pylash.runtime.sessions import (
     Session,
     TurnResult,
     TurnStream,
+)
+from pylash.runtime.signatures import (
+    Shape,
 )
 from pylash.runtime.steps import (
     durable_step,
@@ -139,8 +152,8 @@ from pylash.runtime.tools import (
 )
 from pylash.runtime.triggers import (
     EVENT,
-    Triggers,
     TriggerType,
+    Triggers,
 )
 from pylash.runtime.turn_execution import (
     TurnExecution,
@@ -154,16 +167,18 @@ from pylash.runtime.worker import (
 )
 
 __all__ = (
-    "EVENT",
-    "PRUNE_AT_ONCE",
     "Agent",
     "Approval",
     "Aside",
+    "Branch",
+    "BranchGroup",
     "BranchTask",
     "CallInfo",
     "Catalog",
     "ChildHandle",
     "Deferred",
+    "Definition",
+    "EVENT",
     "Effect",
     "Emitted",
     "Environment",
@@ -173,9 +188,11 @@ __all__ = (
     "Histories",
     "InlineHost",
     "JournalHost",
+    "LiveRun",
     "Observed",
     "Observers",
     "OpenWait",
+    "PRUNE_AT_ONCE",
     "PluginFactory",
     "Prepared",
     "ProcessContext",
@@ -183,6 +200,7 @@ __all__ = (
     "ProcessDefinition",
     "ProcessHandle",
     "ProcessSession",
+    "ProcessToolCall",
     "Progress",
     "ProjectedRef",
     "PythonPrograms",
@@ -191,6 +209,7 @@ __all__ = (
     "Services",
     "Session",
     "SessionPlugin",
+    "Shape",
     "SpawnAgent",
     "StepContext",
     "SystemClock",
@@ -223,6 +242,7 @@ __all__ = (
     "is_again",
     "materialised",
     "open_waits",
+    "own_branch",
     "play_session_turn",
     "prepared",
     "process_executor",

@@ -1,0 +1,15 @@
+"""Lashlang in an app: modules that are linked against its tools, and run as its processes."""
+
+from pylash.workflows.modules import (
+    LashlangModule,
+    LashlangProcess,
+)
+from pylash.workflows.workflows import (
+    Workflows,
+)
+
+__all__ = (
+    "LashlangModule",
+    "LashlangProcess",
+    "Workflows",
+)

@@ -1,0 +1,60 @@
+"""The Lashlang of an app: what programs are offered, and where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pylash.durable import LashlangInput, Store
+from pylash.lang import Surface
+from pylash.runtime import LiveRun, Services, TriggerType
+from pylash.workflows.hosting import Sink, run_workflow
+from pylash.workflows.modules import LashlangModule, linked_module
+from pylash.workflows.surfaces import app_surface
+
+
+class WorkflowApp(Protocol):
+    """What workflows need of the app."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        ...
+
+    @property
+    def services(self) -> Services:
+        """What the parts of the app share."""
+        ...
+
+    @property
+    def trigger_types(self) -> Mapping[str, TriggerType]:
+        """The declared types of events."""
+        ...
+
+
+class Workflows:
+    """Links programs against an app, and runs their processes."""
+
+    def __init__(self, app: WorkflowApp) -> None:
+        self._app = app
+        self._offered: tuple[object, Surface] | None = None
+        self.sink: Sink | None = None
+
+    def surface(self) -> Surface:
+        """Return what programs are offered: made anew when there is another tool or type of trigger."""
+        tools = self._app.services.catalog.tools
+        payloads = {name: declared.payload for name, declared in self._app.trigger_types.items()}
+        known = (tuple(tools.values()), tuple(payloads))
+        if self._offered is None or self._offered[0] != known:
+            self._offered = (known, app_surface(self._app.services.catalog, payloads))
+        return self._offered[1]
+
+    async def module(self, source: str) -> LashlangModule:
+        """Link a program and store it; raises LashlangError."""
+        for tool in self._app.services.catalog.tools.values():
+            await tool.prepare()
+        return await linked_module(source, self.surface, self._app.store.envs)
+
+    async def run(self, run: LiveRun, given: LashlangInput) -> Any:
+        """Run a process of a stored module."""
+        return await run_workflow(self._app.services, run, given, self.surface(), self.sink)
