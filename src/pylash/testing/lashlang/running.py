@@ -82,6 +82,7 @@ class Session:
             self.world.store(self.artifact)
         scope = f"cell:{self._cells}"
         self.body = Body(self.world, scope, self.artifact)
+        self.world.bodies.append(self.body)
         job = self.world.scheduler.spawn(
             run_cell(
                 self.artifact,
@@ -146,7 +147,7 @@ def _seen(session: Session) -> Observed:
         world=session.world,
         subject=session.body,
         artifacts=[] if session.artifact is None else [session.artifact],
-        defects=list(replay_defects(session.world)),
+        defects=list(defects(session.world)),
     )
 
 
@@ -204,7 +205,7 @@ def _run_process(case: Case, world: World, wanted: Registration, seen: Observed)
     process = world.processes[case.pid]
     seen.subject = process.body
     seen.outcome = process.outcome or {"waiting": "process" if process.waits is None else "signal"}
-    seen.defects = list(replay_defects(world))
+    seen.defects = list(defects(world))
 
 
 def failure(problem: StartProblem) -> Outcome:
@@ -299,7 +300,33 @@ KINDS: dict[str, Callable[[Case], Observed]] = {
 }
 
 
-# Replay: what must hold of every process.
+# What must hold of every execution, whatever a case expects.
+
+
+def defects(world: World) -> Iterator[str]:
+    """Yield what is wrong with what the bodies of a world left behind."""
+    for body in world.bodies:
+        yield from trace_defects(body)
+    yield from replay_defects(world)
+
+
+def trace_defects(body: Body) -> Iterator[str]:
+    """Yield what is wrong with a trace: an id that is not in the map, an event told twice."""
+    known = {
+        node["id"]
+        for event in body.traced
+        if event["event"] == "execution_started"
+        for node in event["map"]["nodes"]
+    }
+    told = set()
+    for event in body.traced:
+        for name in ("node_id", "arm_id"):
+            if name in event and event[name] not in known:
+                yield f"{body.scope} traced {event[name]}, which is not in the map"
+        key = (event["event"], event.get("node_id"), event.get("occurrence"))
+        if key in told:
+            yield f"{body.scope} traced {key} twice"
+        told.add(key)
 
 
 def replay_defects(world: World) -> Iterator[str]:
