@@ -43,6 +43,7 @@ from pylash.runtime import (
     Services,
     Session,
     SystemClock,
+    Tool,
     Triggers,
     TriggerType,
     TurnEnds,
@@ -293,6 +294,10 @@ class Lash(Declarations):
         self._use("lashlang")
         return await self._workflows.module(source)
 
+    def workflows(self) -> list[Tool[..., Any]]:
+        """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""
+        return [self.add_tool(one) for one in self._workflows.tools()]
+
     # --- sessions ---
 
     def session(  # noqa: PLR0913 - the options of a session
@@ -359,6 +364,11 @@ class Lash(Declarations):
         """What the parts of the app share."""
         self._opened()
         return self._services
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the app has by name."""
+        return self._catalog
 
     @property
     def template(self) -> Registration:

@@ -1,1 +1,123 @@
 """Lashlang: a small, safe language for durable workflows, from source to compiled artifact."""
+
+from pylash.lang.artifacts import (
+    Artifact,
+    artifact,
+    encode_artifact,
+    incompatibility,
+)
+from pylash.lang.compiled_expressions import (
+    TRIGGER_EVENT,
+)
+from pylash.lang.data import (
+    Resource,
+    from_json,
+    text_of,
+    to_json,
+)
+from pylash.lang.execution import (
+    CellOutcome,
+    ProcessOutcome,
+    run_cell,
+    run_process,
+)
+from pylash.lang.frame import (
+    Host,
+    HostCall,
+    HostFailed,
+    Refused,
+    Surroundings,
+)
+from pylash.lang.linker import (
+    LinkedProgram,
+    link,
+)
+from pylash.lang.maps import (
+    ExecutionMap,
+    static_map,
+)
+from pylash.lang.meter import (
+    CELL_BOUNDS,
+    PROCESS_BOUNDS,
+    Bounds,
+)
+from pylash.lang.parser import (
+    Parsed,
+    parse,
+)
+from pylash.lang.problems import (
+    LashlangError,
+    Problem,
+    show,
+)
+from pylash.lang.starting import (
+    Registration,
+    StartProblem,
+    bad_arguments,
+    bad_signal,
+    declaration,
+    startable,
+    stored,
+)
+from pylash.lang.static_types import (
+    show_type,
+)
+from pylash.lang.surface import (
+    Surface,
+    surface,
+    type_of_schema,
+)
+from pylash.lang.tree import (
+    TypeName,
+)
+from pylash.lang.triggers import (
+    InvalidTrigger,
+    subscription,
+)
+
+__all__ = (
+    "CELL_BOUNDS",
+    "PROCESS_BOUNDS",
+    "TRIGGER_EVENT",
+    "Artifact",
+    "Bounds",
+    "CellOutcome",
+    "ExecutionMap",
+    "Host",
+    "HostCall",
+    "HostFailed",
+    "InvalidTrigger",
+    "LashlangError",
+    "LinkedProgram",
+    "Parsed",
+    "Problem",
+    "ProcessOutcome",
+    "Refused",
+    "Registration",
+    "Resource",
+    "StartProblem",
+    "Surface",
+    "Surroundings",
+    "TypeName",
+    "artifact",
+    "bad_arguments",
+    "bad_signal",
+    "declaration",
+    "encode_artifact",
+    "from_json",
+    "incompatibility",
+    "link",
+    "parse",
+    "run_cell",
+    "run_process",
+    "show",
+    "show_type",
+    "startable",
+    "static_map",
+    "stored",
+    "subscription",
+    "surface",
+    "text_of",
+    "to_json",
+    "type_of_schema",
+)

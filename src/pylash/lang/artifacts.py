@@ -126,13 +126,13 @@ def _reference(tag: str, contents: list[Any]) -> str:
 # Storing
 
 
-def encode(made: Artifact) -> bytes:
+def encode_artifact(made: Artifact) -> bytes:
     """Return an artifact as JSON."""
     fields = {name: getattr(made, name) for name in made.__struct_fields__}
     return msgspec.json.encode(_Stored(**{**fields, "canonical": list(flat(made.canonical))}))
 
 
-def decode(data: bytes) -> Artifact:
+def decode_artifact(data: bytes) -> Artifact:
     """Return a stored artifact, not yet verified. Raises ArtifactDamaged."""
     try:
         stored = msgspec.json.decode(data, type=_Stored)

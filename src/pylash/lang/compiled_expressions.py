@@ -310,7 +310,8 @@ class Expressions:
     def _equality(self, node: Binary, left: ast.expr, right: ast.expr) -> ast.expr:
         same = node.operator == "=="
         sides = (node.left, node.right)
-        if any(isinstance(side, Null) for side in sides):
+        literals = isinstance(left, ast.Constant) and isinstance(right, ast.Constant)
+        if any(isinstance(side, Null) for side in sides) and not literals:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
             any(isinstance(side, Text) for side in sides)

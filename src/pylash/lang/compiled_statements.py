@@ -175,6 +175,7 @@ class Body(Expressions):
         """Count what is in `r` as the variable's, and bind it."""
         size = f"s{self.slot(variable)}"
         held: ast.expr = py.method("m", "hold", py.name("r"), py.name(size))
+        plain: ast.expr
         if value is None or not is_numeric(value, self._known):
             plain = py.compare(py.call("type", py.name("r")), ast.Is(), py.name("float"))
         else:

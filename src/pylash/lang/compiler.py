@@ -27,9 +27,9 @@ from pylash.lang.data import (
 )
 from pylash.lang.frame import Site
 from pylash.lang.inference import numeric_functions
-from pylash.lang.maps import arms, labels
+from pylash.lang.maps import label_of
 from pylash.lang.meter import Meter
-from pylash.lang.sites import sites
+from pylash.lang.sites import KINDS, arms, sites
 from pylash.lang.stack import deep
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import CallFunction, Type, walk
@@ -72,10 +72,10 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     ids = dict(sites(artifact.module_ref, "main", "main", module.main))
     for process in module.processes:
         ids |= sites(artifact.module_ref, "process", process.name, process)
-    named = labels(artifact)
     places = {
-        numbers[node]: Site(site, site.partition(":")[0], named.get(site, ""))
-        for node, site in ids.items()
+        numbers[key]: Site(ids[key], KINDS[type(node)], label_of(node))
+        for node in nodes
+        if (key := id(node)) in ids
     }
     refs = {
         "module_ref": artifact.module_ref,
@@ -94,7 +94,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     unit = Unit(
         numbers=numbers,
         sites=places,
-        arms=arms(artifact),
+        arms={key: arms(site) for key, site in ids.items() if site.startswith("branch:")},
         resource_types={path: m.type for path, m in artifact.required_surface.modules.items()},
         process_values=values,
         definitions=definitions(artifact),
@@ -140,7 +140,7 @@ def _type_value(kept: tuple[Type, Mapping[str, Type]], variables: dict[str, Valu
     for name, value in variables.items():
         if type(value) is not Record or list(value) != ["$lash_type"]:
             raise RunError("not_a_type", f"`{name[1:]}` holds a {kind_of(value)}, not a type value")
-        schemas[name] = to_json(value["$lash_type"])
+        schemas[name[1:]] = to_json(value["$lash_type"])
     wanted, known = kept
     return from_json({"$lash_type": schema_of(wanted, known, schemas)})
 

@@ -125,8 +125,7 @@ def measure(value: Value) -> tuple[int, int]:
         return (text_size(value) if kind is str else 8), 0
     size, depth = 16, 0
     if kind is Record:
-        for key in value:
-            size += len(key) if key.isascii() else text_size(key) - 16
+        size += sum(map(_key_size, value))
         items: Iterable[Any] = value.values()
     else:
         items = value
@@ -139,11 +138,14 @@ def measure(value: Value) -> tuple[int, int]:
         else:
             inner, below = measure(item)
             size += 8 + inner
-            if below > depth:
-                depth = below
+            depth = max(depth, below)
     if kind is not tuple:
         value.size, value.depth = size, depth + 1
     return size, depth + 1
+
+
+def _key_size(key: str) -> int:
+    return len(key) if key.isascii() else text_size(key) - 16
 
 
 def real_depth(value: Value) -> int:

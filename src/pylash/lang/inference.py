@@ -46,7 +46,7 @@ class Known(NamedTuple):
     functions: Mapping[str, tuple[bool, ...]]
 
 
-def is_numeric(expression: Expression, known: Known) -> bool:
+def is_numeric(expression: Expression, known: Known) -> bool:  # noqa: PLR0911 (a line a form)
     """Tell whether the expression gives a number whenever it gives anything."""
     match expression:
         case Number() | Negate():

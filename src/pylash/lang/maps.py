@@ -163,7 +163,7 @@ class _Drawing:
     def _site(self, node: Node, kind: str, parent: str) -> Iterator[_Todo]:
         id_ = self.ids[id(node)]
         label = node.label if isinstance(node, Labelled) else None
-        self._draw(MapNode(id_, kind, _label(node), *_titles(label)), parent, _EDGES[kind])
+        self._draw(MapNode(id_, kind, label_of(node), *_titles(label)), parent, _EDGES[kind])
         match node:
             case If(_, then, otherwise) | Conditional(_, then, otherwise):
                 for arm, (below, name) in zip(
@@ -204,7 +204,8 @@ def _titles(label: Label | None) -> tuple[str | None, str | None]:
     return (None, None) if label is None else (label.title, label.description)
 
 
-def _label(node: Node) -> str:
+def label_of(node: Node) -> str:
+    """Return what people call a site."""
     match node:
         case Operation(name=name) | ReceiverOperation(name=name):
             return name

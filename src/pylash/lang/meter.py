@@ -24,7 +24,6 @@ from pylash.lang.data import (
     text_size,
 )
 
-
 _BETWEEN_LOOKS: Final = 2048
 _SIZED: Final = frozenset({str, List, tuple, Record})
 

@@ -68,12 +68,15 @@ def _copied(value: Any, token: object) -> Any:
     return copy
 
 
-def assigned(meter: Meter, root: Value, token: object, steps: tuple[Step, ...], value: Value) -> Value:
+def assigned(
+    meter: Meter, root: Value, token: object, steps: tuple[Step, ...], value: Value
+) -> Value:
     """Return the root with the value stored at the end of the steps, in place as far as the token owns it.
 
     What the root grows by is counted.
     """
-    at, key = root, None
+    at = root
+    key: Any = None
     mine: list[Any] = []
     for is_field, wanted in steps:
         if mine:
@@ -83,7 +86,7 @@ def assigned(meter: Meter, root: Value, token: object, steps: tuple[Step, ...], 
             at = parent[key]
         kind = type(at)
         if kind is List and not is_field:
-            inner = _position(at, wanted)
+            inner: Any = _position(at, wanted)
         elif kind is Record:
             inner = wanted if is_field else record_key(wanted)
         else:
@@ -116,8 +119,7 @@ def _stored(meter: Meter, mine: list[Any], key: Any, value: Value) -> Value:
     for container in reversed(mine):
         container.size += grown
         depth += 1
-        if depth > container.depth:
-            container.depth = depth
+        container.depth = max(container.depth, depth)
     return mine[0]
 
 

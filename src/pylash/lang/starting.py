@@ -16,7 +16,7 @@ from pylash.lang import tree
 from pylash.lang.artifacts import (
     Artifact,
     ArtifactDamaged,
-    decode,
+    decode_artifact,
     definitions,
     incompatibility,
     verified,
@@ -66,7 +66,7 @@ def stored(data: bytes | None, module_ref: str) -> Artifact | StartProblem:
     if data is None:
         return _missing(f"the module {module_ref} is not stored here")
     try:
-        artifact = verified(decode(data))
+        artifact = verified(decode_artifact(data))
     except (ArtifactDamaged, msgspec.DecodeError):
         return _missing(f"what is stored as the module {module_ref} is damaged")
     if artifact.module_ref != module_ref:

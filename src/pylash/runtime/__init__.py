@@ -152,8 +152,8 @@ from pylash.runtime.tools import (
 )
 from pylash.runtime.triggers import (
     EVENT,
-    TriggerType,
     Triggers,
+    TriggerType,
 )
 from pylash.runtime.turn_execution import (
     TurnExecution,
@@ -167,6 +167,8 @@ from pylash.runtime.worker import (
 )
 
 __all__ = (
+    "EVENT",
+    "PRUNE_AT_ONCE",
     "Agent",
     "Approval",
     "Aside",
@@ -178,7 +180,6 @@ __all__ = (
     "ChildHandle",
     "Deferred",
     "Definition",
-    "EVENT",
     "Effect",
     "Emitted",
     "Environment",
@@ -192,7 +193,6 @@ __all__ = (
     "Observed",
     "Observers",
     "OpenWait",
-    "PRUNE_AT_ONCE",
     "PluginFactory",
     "Prepared",
     "ProcessContext",

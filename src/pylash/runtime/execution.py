@@ -21,7 +21,7 @@ from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, LiveRun
 from pylash.tasks import TaskOwner
-from pylash.values import LashError, Misuse, ProcessTimeout, StoreError
+from pylash.values import LashError, Misuse, ProcessTimeout, StoreError, WorkflowFailed
 
 _log = logging.getLogger("pylash")
 
@@ -74,7 +74,12 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
-            _log.warning("%s failed", run.fence.name, exc_info=error)
+            if isinstance(
+                error, WorkflowFailed
+            ):  # a program of ours: Python's stack says nothing of it
+                _log.warning("%s failed: %s", run.fence.name, error)
+            else:
+                _log.warning("%s failed", run.fence.name, exc_info=error)
             return failure_of(error)
 
     async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:

@@ -477,7 +477,7 @@ class PythonPrograms:
                 return {"metadata": metadata}
 
 
-async def _no_workflows(run: LiveRun, given: LashlangInput) -> Any:
+async def _no_workflows(_: LiveRun, given: LashlangInput) -> Any:
     """Refuse: there is no app around."""
     raise NotAProcess(given)
 

@@ -167,7 +167,7 @@ class WorkflowHost(Host):
         branch = self._branch()
         tool = self._services.tool(operation.id)
         part = branch.take(self._short(call.key))
-        made = ProcessToolCall(self._run, self._services, branch, part, tool)
+        made = ProcessToolCall(self._run, self._services, branch, part, tool, tool.name)
         return await made.result(arguments)
 
     # Other processes.

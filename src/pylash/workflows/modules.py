@@ -13,7 +13,9 @@ from pylash.durable import LashlangInput
 from pylash.lang import (
     Artifact,
     ExecutionMap,
+    Resource,
     Surface,
+    TypeName,
     artifact,
     bad_arguments,
     declaration,
@@ -22,6 +24,7 @@ from pylash.lang import (
     link,
     parse,
     static_map,
+    to_json,
 )
 from pylash.runtime import Definition, Shape
 from pylash.values import ProcessArgumentsInvalid, ProcessNotInModule, ProcessSurfaceIncompatible
@@ -114,7 +117,7 @@ class WorkflowArguments:
         missing = incompatibility(self._artifact.required_surface, self._offered)
         if missing is not None:
             raise ProcessSurfaceIncompatible(self._name, missing)
-        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        given = {**self._modules(), **dict(zip(self._names, args, strict=False)), **kwargs}
         plain = {name: self.dump_one(name, value) for name, value in given.items()}
         reason = "it takes fewer arguments" if len(args) > len(self._names) else None
         self._refuse(
@@ -134,6 +137,21 @@ class WorkflowArguments:
                 self._refuse(f"it needs the argument `{name}`")
         for name in given - set(self._names):
             self._refuse(f"it takes no argument `{name}`")
+
+    def _modules(self) -> dict[str, Any]:
+        """Return the parameters that only one module of the surface fits: they need not be given."""
+        found = {}
+        for each in declaration(self._artifact, self._name).parameters:
+            if not isinstance(each.type, TypeName):
+                continue
+            paths = [
+                path
+                for path, kind in modules_of(self._offered).items()
+                if each.type == TypeName(kind)
+            ]
+            if len(paths) == 1:
+                found[each.name] = to_json(Resource(each.type.name, paths[0]))
+        return found
 
     @property
     def _names(self) -> Sequence[str]:

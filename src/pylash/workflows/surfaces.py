@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pylash.lang import Surface, show_type, surface, type_of_schema
-from pylash.runtime import Catalog, Shape, Tool
+from pylash.runtime import Shape, Tool
 
 ABILITIES: Final = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
 
@@ -14,14 +14,14 @@ SOURCE: Final = ".Source"
 EVENT: Final = ".Event"
 
 
-def app_surface(catalog: Catalog, trigger_payloads: Mapping[str, Any]) -> Surface:
+def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:
     """Return the surface of an app: modules of tools, and a constructor for each type of trigger.
 
     A trigger type `github.push` is the constructor `github.push({ source_key: … })`, whose events are of
     type `github.push.Event`.
     """
     modules: dict[str, Any] = {"triggers": _TRIGGERS}
-    for tool in catalog.tools.values():
+    for tool in tools:
         operations = modules.setdefault(tool.module, _module(tool.module))["operations"]
         operations[tool.name] = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
     document = {"abilities": list(ABILITIES), "modules": modules}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pylash.durable import LashlangInput, Store
+from pylash.durable import LashlangInput, Registration, Store
 from pylash.lang import Surface
-from pylash.runtime import LiveRun, Services, TriggerType
+from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
 from pylash.workflows.hosting import Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
+from pylash.workflows.tools import MODULE, WorkflowTools
 
 
 class WorkflowApp(Protocol):
@@ -27,6 +28,16 @@ class WorkflowApp(Protocol):
         ...
 
     @property
+    def template(self) -> Registration:
+        """What every process of the app is registered with."""
+        ...
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the app has by name."""
+        ...
+
+    @property
     def trigger_types(self) -> Mapping[str, TriggerType]:
         """The declared types of events."""
         ...
@@ -40,18 +51,28 @@ class Workflows:
         self._offered: tuple[object, Surface] | None = None
         self.sink: Sink | None = None
 
-    def surface(self) -> Surface:
-        """Return what programs are offered: made anew when there is another tool or type of trigger."""
-        tools = self._app.services.catalog.tools
+    def surface(self, names: frozenset[str] | None = None) -> Surface:
+        """Return what programs are offered, or those that may use only the tools of some names.
+
+        It is made anew when there is another tool or type of trigger.
+        """
+        tools = self._app.catalog.tools.values()
+        usable = [tool for tool in tools if tool.module != MODULE and not hasattr(tool, "within")]
         payloads = {name: declared.payload for name, declared in self._app.trigger_types.items()}
-        known = (tuple(tools.values()), tuple(payloads))
+        if names is not None:
+            return app_surface((tool for tool in usable if tool.name in names), payloads)
+        known = (usable, tuple(payloads))
         if self._offered is None or self._offered[0] != known:
-            self._offered = (known, app_surface(self._app.services.catalog, payloads))
+            self._offered = (known, app_surface(usable, payloads))
         return self._offered[1]
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """Return the tools by which a model has workflows of its own."""
+        return WorkflowTools(self._app, self._app.catalog, self.surface).tools()
 
     async def module(self, source: str) -> LashlangModule:
         """Link a program and store it; raises LashlangError."""
-        for tool in self._app.services.catalog.tools.values():
+        for tool in self._app.catalog.tools.values():
             await tool.prepare()
         return await linked_module(source, self.surface, self._app.store.envs)
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from pylash.lang import tree
-from pylash.lang.artifacts import Artifact, artifact, encode
+from pylash.lang.artifacts import Artifact, artifact, encode_artifact
 from pylash.lang.data import from_json
 from pylash.lang.execution import run_cell
 from pylash.lang.linker import link
@@ -104,7 +104,7 @@ class Session:
 
 
 def bounds_of(limits: Limits, default: Bounds) -> Bounds:
-    """Return the default bounds with those that a case sets."""
+    """Return the bounds that a case sets, and no others; or the default ones if it sets none."""
     given = {
         name: value
         for name in Limits.__struct_fields__
@@ -264,7 +264,7 @@ def _run_scenario(case: Case) -> Observed:
         case "artifact_missing":
             world.artifacts.clear()
         case "artifact_damaged":
-            world.artifacts[made.module_ref] = encode(_damaged(made))
+            world.artifacts[made.module_ref] = encode_artifact(_damaged(made))
         case "surface_ref_mismatch":
             wanted = msgspec.structs.replace(
                 wanted, required_surface_ref=_other(wanted.required_surface_ref)

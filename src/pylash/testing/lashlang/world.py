@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pylash.lang.artifacts import Artifact, encode
+from pylash.lang.artifacts import Artifact, encode_artifact
 from pylash.lang.execution import run_process
 from pylash.lang.frame import HostCall, Refused, Surroundings
 from pylash.lang.meter import Bounds
@@ -89,7 +89,7 @@ class World:
 
     def store(self, artifact: Artifact) -> None:
         """Keep an artifact by its reference."""
-        self.artifacts[artifact.module_ref] = encode(artifact)
+        self.artifacts[artifact.module_ref] = encode_artifact(artifact)
 
     def start(
         self, process_id: str, wanted: Registration, early: Sequence[tuple[str, Any]] = ()
