@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -192,10 +193,8 @@ def run_entry(case: Case) -> Observed:
 def _run_process(case: Case, world: World, wanted: Registration, seen: Observed) -> None:
     for signal in case.signals:
         if signal.at_ms is not None:
-            world.scheduler.at(
-                START + signal.at_ms,
-                lambda s=signal: world.signal_from_outside(case.pid, s.name, s.payload),  # type: ignore[misc]
-            )
+            send = partial(world.signal_from_outside, case.pid, signal.name, signal.payload)
+            world.scheduler.at(START + signal.at_ms, send)
     early = [(signal.name, signal.payload) for signal in case.signals if signal.at_ms is None]
     problem = world.start(case.pid, wanted, early)
     if problem is not None:
