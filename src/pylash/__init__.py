@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         expect,
         replay_key,
     )
+    from pylash.lang import (
+        LashlangError,
+        Problem,
+    )
     from pylash.runtime import (
         EVENT,
         Agent,
@@ -152,6 +156,7 @@ if TYPE_CHECKING:
         Plugin,
         PluginError,
         PluginFailed,
+        ProcessArgumentsInvalid,
         ProcessBlocked,
         ProcessCancelled,
         ProcessConflict,
@@ -159,6 +164,7 @@ if TYPE_CHECKING:
         ProcessEventConflict,
         ProcessEventInvalid,
         ProcessFailed,
+        ProcessNotInModule,
         ProcessNotVisible,
         ProcessOriginatorInvalid,
         ProcessRecoveryFailed,
@@ -166,6 +172,7 @@ if TYPE_CHECKING:
         ProcessSessionTurnFailed,
         ProcessSignalWaitCancelled,
         ProcessSignalWaitTimeout,
+        ProcessSurfaceIncompatible,
         ProcessTimeout,
         ProcessUnknown,
         ProviderError,
@@ -224,6 +231,11 @@ if TYPE_CHECKING:
         WaitError,
         WaitFailed,
         WaitTimeout,
+        WorkflowFailed,
+    )
+    from pylash.workflows import (
+        LashlangModule,
+        LashlangProcess,
     )
 
 __version__ = "0.1.0"
@@ -280,6 +292,9 @@ __all__ = (
     "JournalHost",
     "Lash",
     "LashError",
+    "LashlangError",
+    "LashlangModule",
+    "LashlangProcess",
     "LeaseHeld",
     "LeaseLost",
     "Message",
@@ -307,6 +322,8 @@ __all__ = (
     "PluginFactory",
     "PluginFailed",
     "Prepared",
+    "Problem",
+    "ProcessArgumentsInvalid",
     "ProcessBlocked",
     "ProcessCancelled",
     "ProcessConflict",
@@ -318,6 +335,7 @@ __all__ = (
     "ProcessEventInvalid",
     "ProcessFailed",
     "ProcessHandle",
+    "ProcessNotInModule",
     "ProcessNotVisible",
     "ProcessOriginatorInvalid",
     "ProcessRecoveryFailed",
@@ -327,6 +345,7 @@ __all__ = (
     "ProcessSessionTurnFailed",
     "ProcessSignalWaitCancelled",
     "ProcessSignalWaitTimeout",
+    "ProcessSurfaceIncompatible",
     "ProcessTimeout",
     "ProcessUnknown",
     "ProcessView",
@@ -427,6 +446,7 @@ __all__ = (
     "WaitTimeout",
     "Window",
     "WorkerConfig",
+    "WorkflowFailed",
     "await_options",
     "draw_timeline",
     "durable_step",
@@ -439,7 +459,15 @@ __all__ = (
     "tool",
 )
 
-_PACKAGES = ("pylash.values", "pylash.turn", "pylash.durable", "pylash.runtime", "pylash.app")
+_PACKAGES = (
+    "pylash.values",
+    "pylash.turn",
+    "pylash.durable",
+    "pylash.runtime",
+    "pylash.app",
+    "pylash.lang",
+    "pylash.workflows",
+)
 
 
 def __getattr__(name: str) -> Any:

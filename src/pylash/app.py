@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
 from inspect import isawaitable
@@ -58,7 +59,7 @@ from pylash.runtime import (
     resolve_wait,
     system_entropy,
 )
-from pylash.stores import open_store
+from pylash.stores import SqlStore, open_store
 from pylash.turn import History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AppNotOpen,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_log = logging.getLogger("pylash")
 
 DEFAULT_STORE = "sqlite:///pylash.db"
 
@@ -191,6 +194,10 @@ class Lash(Declarations):
         if self.worker_config is not None:
             await self._worker.open()
             stack.push_async_callback(self._worker.close)
+        elif isinstance(host.store, SqlStore) and not await host.store.inspection.has_workers():
+            _log.warning(
+                "no worker is running on this store: what this app asks for waits until one does"
+            )
         if (watch := getattr(self._clock, "watch", None)) is not None:
             stack.callback(watch(self._worker.quiet))
 
@@ -293,6 +300,15 @@ class Lash(Declarations):
         """
         self._use("lashlang")
         return await self._workflows.module(source)
+
+    def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
+        """Tell sink what Lashlang programs do, node by node; nobody else hears of it.
+
+        Each event has a ``key``: the same key is the same event, also after a restart.
+
+        >>> app.trace_lashlang(print)
+        """
+        self._workflows.add_sink(sink)
 
     def workflows(self) -> list[Tool[..., Any]]:
         """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""

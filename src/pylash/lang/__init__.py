@@ -21,7 +21,10 @@ from pylash.lang.execution import (
     run_cell,
     run_process,
 )
-from pylash.lang.frame import (
+from pylash.lang.formatting import (
+    format_source,
+)
+from pylash.lang.hosts import (
     Host,
     HostCall,
     HostFailed,
@@ -64,7 +67,7 @@ from pylash.lang.static_types import (
 )
 from pylash.lang.surface import (
     Surface,
-    surface,
+    surface_of,
     type_of_schema,
 )
 from pylash.lang.tree import (
@@ -104,6 +107,7 @@ __all__ = (
     "bad_signal",
     "declaration",
     "encode_artifact",
+    "format_source",
     "from_json",
     "incompatibility",
     "link",
@@ -116,7 +120,7 @@ __all__ = (
     "static_map",
     "stored",
     "subscription",
-    "surface",
+    "surface_of",
     "text_of",
     "to_json",
     "type_of_schema",

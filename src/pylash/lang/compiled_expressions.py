@@ -245,25 +245,18 @@ class Expressions:
         return py.call("deep", py.name(function), py.name("m"), *arguments)
 
     def _type_value(self, node: TypeLiteral) -> ast.expr:
-        named = sorted(
-            {
-                inner.name
-                for inner in walk(node)
-                if isinstance(inner, TypeName) and inner.name[:1] == "$"
-            }
-        )
+        inner = (each for each in walk(node) if isinstance(each, TypeName))
+        named = {each.name: each for each in inner if each.name.startswith("$")}
         if not named:
-            return self._unit.keep(
-                from_json({"$lash_type": schema_of(node.type, self._unit.definitions)})
-            )
-        schema = self._unit.keep((node.type, self._unit.definitions))
-        values = [self._local_type(name) for name in named]
+            schema = schema_of(node.type, self._unit.definitions)
+            return self._unit.keep(from_json({"$lash_type": schema}))
+        values: list[ast.expr] = [
+            py.at(py.name(self.local(name[1:])), self.line(each)) for name, each in named.items()
+        ]
+        kept = self._unit.keep((node.type, self._unit.definitions))
         return py.call(
-            "type_value", schema, ast.Dict([py.constant(name) for name in named], values)
+            "type_value", kept, ast.Dict([py.constant(name[1:]) for name in named], values)
         )
-
-    def _local_type(self, name: str) -> ast.expr:
-        return py.name(self.local(name[1:]))
 
     # Operators: chains lean to the left and may be long, so they are built upwards along their spine.
 

@@ -139,8 +139,8 @@ def _type_value(kept: tuple[Type, Mapping[str, Type]], variables: dict[str, Valu
     schemas: dict[str, Any] = {}
     for name, value in variables.items():
         if type(value) is not Record or list(value) != ["$lash_type"]:
-            raise RunError("not_a_type", f"`{name[1:]}` holds a {kind_of(value)}, not a type value")
-        schemas[name[1:]] = to_json(value["$lash_type"])
+            raise RunError("not_a_type", f"`{name}` holds a {kind_of(value)}, not a type value")
+        schemas[name] = to_json(value["$lash_type"])
     wanted, known = kept
     return from_json({"$lash_type": schema_of(wanted, known, schemas)})
 

@@ -15,11 +15,12 @@ import msgspec
 from pylash.lang.artifacts import Artifact
 from pylash.lang.compiler import FILENAME, Compiled, compiled
 from pylash.lang.data import Record, RunError, Value, from_json, size_of, text_of, to_json
-from pylash.lang.frame import Failed, Frame, Surroundings
+from pylash.lang.frame import Failed, Frame
+from pylash.lang.hosts import Surroundings
 from pylash.lang.maps import static_map
 from pylash.lang.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds, Meter
 from pylash.lang.problems import Problem
-from pylash.lang.tree import Assign, Place, Variable, walk
+from pylash.lang.tree import Assign, Place, TypeName, Variable, walk
 
 _BOUNDS: Final = frozenset(
     {"step_budget_exceeded", "deadline_exceeded", "memory_exceeded", "frame_depth_exceeded"}
@@ -182,11 +183,12 @@ def _variable(artifact: Artifact, number: int | None, body: str) -> str:
     """Return the name that a program gave the variable it reads at a node."""
     nodes = list(walk(artifact.canonical))
     node = nodes[number] if number is not None else None
-    if not isinstance(node, Variable | Assign):
+    if not isinstance(node, Variable | Assign | TypeName):
         return "?"
-    if not node.name.isdigit():
-        return node.name
+    name = node.name.removeprefix("$")
+    if not name.isdigit():
+        return name
     function = next(
         (f for f in artifact.canonical.functions if any(inner is node for inner in walk(f))), None
     )
-    return artifact.names[body if function is None else f"function {function.name}"][int(node.name)]
+    return artifact.names[body if function is None else f"function {function.name}"][int(name)]

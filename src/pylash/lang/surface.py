@@ -153,7 +153,7 @@ _TRIGGERS: Final = _ModuleDocument(
 )
 
 
-def surface(document: Mapping[str, Any]) -> Surface:
+def surface_of(document: Mapping[str, Any]) -> Surface:
     """Return the surface that a JSON document describes. Raises SurfaceInvalid."""
     try:
         read = msgspec.convert(document, _Document)

@@ -132,12 +132,10 @@ class Token(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment with its `#` or `//`; `alone` if nothing stands before it on its line."""
+    """A comment with its `#` or `//`."""
 
     text: str
     start: int
-    line: int
-    alone: bool
 
 
 class Scan(NamedTuple):
@@ -155,6 +153,7 @@ def scan(source: str) -> Scan:
         # Half a character cannot be stored, whether it stands in a text, a comment or between them.
         scanner.count_lines(source[: half.start()], 0)
         scanner.unexpected(half.group(), half.start())
+        scanner.add("end of input", "end of input", half.start(), length=0)
     else:
         scanner.run()
     return Scan(scanner.tokens, scanner.comments, scanner.problems)
@@ -178,8 +177,7 @@ class _Scanner:
             position = start + len(text)
             match group:
                 case "comment":
-                    before = self.source[self.line_start : start]
-                    self.comments.append(Comment(text, start, self.line, not before.strip(SPACE)))
+                    self.comments.append(Comment(text, start))
                 case "name":
                     self.add("word" if text in RESERVED else "name", text, start)
                 case "number":
@@ -204,6 +202,9 @@ class _Scanner:
             if match is None or group is None:
                 self.unexpected(source[position], position)
                 position += 1
+                # A word in another alphabet is one mistake.
+                while position < len(source) and not PIECE.match(source, position):
+                    position += 1
                 continue
             text = match.group()
             if group == "unterminated":
@@ -255,7 +256,7 @@ class _Scanner:
         self.line_start = start + text.rindex("\n") + 1
 
     def unexpected(self, char: str, start: int) -> None:
-        # A word in another alphabet, or a pair of quotes, is one mistake.
+        # A pair of quotes is one mistake, too.
         if (self.line, char) in self.complained:
             return
         self.complained.add((self.line, char))

@@ -74,12 +74,7 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
-            if isinstance(
-                error, WorkflowFailed
-            ):  # a program of ours: Python's stack says nothing of it
-                _log.warning("%s failed: %s", run.fence.name, error)
-            else:
-                _log.warning("%s failed", run.fence.name, exc_info=error)
+            _tell(run, error)
             return failure_of(error)
 
     async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:
@@ -134,6 +129,12 @@ class Execution:
             with suppress(LashError):
                 command = CancelProcess(run.id, "its timeout is over")
                 await self._host.store.processes.perform(command)
+
+
+def _tell(run: LiveRun, error: BaseException) -> None:
+    # Of a program that is not Python's, Python's stack says nothing.
+    trace = None if isinstance(error, WorkflowFailed) else error
+    _log.warning("%s failed: %s", run.fence.name, error, exc_info=trace)
 
 
 def first_of(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

@@ -102,9 +102,14 @@ async def run_workflow(
         raise WorkflowFailed(problem.code, problem.message)
     host = WorkflowHost(services, run, made, offered, sink)
     around = Surroundings(host, modules_of(offered), sink is not None, _breathe)
-    ended = await run_process(
-        made, given.process_name, given.arguments, around, services.monotonic, process_id=run.id
-    )
+    try:
+        ended = await run_process(
+            made, given.process_name, given.arguments, around, services.monotonic, process_id=run.id
+        )
+    except asyncio.CancelledError:
+        if run.cancelled and run.is_cancelled_here():
+            host.trace({"event": "execution_finished", "status": "cancelled"})
+        raise
     if ended.failure is not None:
         raise WorkflowFailed(ended.failure.code, ended.failure.message, ended.failure.raw)
     return ended.value

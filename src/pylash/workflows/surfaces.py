@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pylash.lang import Surface, show_type, surface, type_of_schema
+from pylash.lang import Surface, show_type, surface_of, type_of_schema
 from pylash.runtime import Shape, Tool
 
 ABILITIES: Final = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
@@ -25,7 +25,7 @@ def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, 
         operations = modules.setdefault(tool.module, _module(tool.module))["operations"]
         operations[tool.name] = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
     document = {"abilities": list(ABILITIES), "modules": modules}
-    return surface({**document, **_sources(trigger_payloads)})
+    return surface_of({**document, **_sources(trigger_payloads)})
 
 
 _TRIGGERS: Final = {

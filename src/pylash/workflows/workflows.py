@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pylash.durable import LashlangInput, Registration, Store
 from pylash.lang import Surface
@@ -12,6 +13,9 @@ from pylash.workflows.hosting import Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
+
+_REMEMBERED: Final = 1000
+"""How many programs' events are remembered, so that a sink hears none of them twice."""
 
 
 class WorkflowApp(Protocol):
@@ -49,7 +53,8 @@ class Workflows:
     def __init__(self, app: WorkflowApp) -> None:
         self._app = app
         self._offered: tuple[object, Surface] | None = None
-        self.sink: Sink | None = None
+        self._sinks: list[Sink] = []
+        self._told: OrderedDict[str, set[str]] = OrderedDict()
 
     def surface(self, names: frozenset[str] | None = None) -> Surface:
         """Return what programs are offered, or those that may use only the tools of some names.
@@ -78,4 +83,26 @@ class Workflows:
 
     async def run(self, run: LiveRun, given: LashlangInput) -> Any:
         """Run a process of a stored module."""
-        return await run_workflow(self._app.services, run, given, self.surface(), self.sink)
+        sink = self._tell if self._sinks else None
+        return await run_workflow(self._app.services, run, given, self.surface(), sink)
+
+    def add_sink(self, sink: Sink) -> None:
+        """Tell the sink what programs do from now on."""
+        self._sinks.append(sink)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        """Tell every sink, unless it was told: a replay comes to the same events again."""
+        parts = (
+            event["subject"],
+            event["event"],
+            event.get("node_id", ""),
+            event.get("occurrence", 0),
+        )
+        key = ":".join(map(str, parts))
+        told = self._told.setdefault(event["subject"], set())
+        if key not in told:
+            told.add(key)
+            for sink in self._sinks:
+                sink({"key": key, **event})
+        if len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)

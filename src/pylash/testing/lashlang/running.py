@@ -21,7 +21,7 @@ from pylash.lang.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
 from pylash.lang.parser import parse
 from pylash.lang.problems import LashlangError
 from pylash.lang.starting import Registration, StartProblem, registration
-from pylash.lang.surface import Surface, surface
+from pylash.lang.surface import Surface, surface_of
 from pylash.testing.lashlang.cases import Case, Limits, Occurrence
 from pylash.testing.lashlang.journal import Replay, Suspended
 from pylash.testing.lashlang.scheduling import START, finished
@@ -56,7 +56,7 @@ def linked(source: str, offered: Surface, session: Session | None = None) -> Art
 
 def offered_to(case: Case) -> Surface:
     """Return the surface that a case links against."""
-    return surface(patched(H1, case.surface))
+    return surface_of(patched(H1, case.surface))
 
 
 class Session:
@@ -179,7 +179,7 @@ def run_entry(case: Case) -> Observed:
         made = linked(case.source, offered_to(case))
     except LashlangError as error:
         return Observed(outcome={"error": error.errors[0]})
-    worker = surface(patched(patched(H1, case.surface), case.run_surface))
+    worker = surface_of(patched(patched(H1, case.surface), case.run_surface))
     world = World(worker, bounds_of(case.bounds, PROCESS_BOUNDS))
     world.store(made)
     seen = Observed(world=world, process_id=case.pid, artifacts=[made])
@@ -242,7 +242,7 @@ def run_identity(case: Case) -> Observed:
     patches = case.surfaces or (case.surface, case.surface)
     pairs = zip(sources, patches, strict=True)
     try:
-        made = [linked(source, surface(patched(H1, patch))) for source, patch in pairs]
+        made = [linked(source, surface_of(patched(H1, patch))) for source, patch in pairs]
     except LashlangError as error:
         return Observed(outcome={"error": error.errors[0]})
     return Observed(artifacts=made)
