@@ -382,6 +382,11 @@ class Lash(Declarations):
         return self._services
 
     @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes and the last runs end."""
+        return self._services
+
+    @property
     def catalog(self) -> Catalog:
         """What the app has by name."""
         return self._catalog

@@ -91,6 +91,7 @@ class Unit:
         self.definitions = definitions
         self.traced = traced
         self.constants: dict[str, Any] = {}
+        self.waiting: set[int] = set()
         self.functions: dict[str, str] = {}
         self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
         self.nested_calls = False
@@ -111,6 +112,7 @@ class Expressions:
         self._known = known
         self._slots: dict[str, int] = {}
         self._definitions: list[list[ast.stmt]] = [[]]
+        self._numbers: dict[int, bool] = {}
         self._fresh = 0
         self._depth = 0
 
@@ -137,6 +139,17 @@ class Expressions:
         """Return the number by which the frame knows a site."""
         return py.constant(self._unit.numbers[id(node)])
 
+    def is_number(self, node: Expression) -> bool:
+        """Tell whether a node gives a number whenever it gives anything; asked of its parts first."""
+        known = self._numbers.get(id(node))
+        if known is None:
+            if isinstance(node, Binary) and node.operator == "+":
+                known = self.is_number(node.left) and self.is_number(node.right)
+            else:
+                known = is_numeric(node, self._known)
+            self._numbers[id(node)] = known
+        return known
+
     # Evaluation.
 
     def expr(self, node: Expression) -> ast.expr:
@@ -155,7 +168,7 @@ class Expressions:
         return value if is_logical(node) else py.at(py.call("truth", value), self.line(node))
 
     def _apart(self, node: Expression) -> ast.expr:
-        waits = has_effects(node)
+        waits = id(node) in self._unit.waiting
         depth, self._depth = self._depth, 0
         self._definitions.append([])
         result = self.expr(node)
@@ -195,7 +208,7 @@ class Expressions:
                 return ast.UnaryOp(ast.Not(), self.test(value))
             case Negate(value):
                 inner = self.expr(value)
-                if is_numeric(value, self._known):
+                if self.is_number(value):
                     return ast.UnaryOp(ast.USub(), inner)
                 return py.call("negate", inner)
             case Conditional(test, then, otherwise):
@@ -290,7 +303,7 @@ class Expressions:
             return (
                 found if operator == "in" else ast.UnaryOp(ast.Not(), py.at(found, self.line(node)))
             )
-        numbers = is_numeric(node.left, self._known) and is_numeric(node.right, self._known)
+        numbers = self.is_number(node.left) and self.is_number(node.right)
         if operator in _ORDER:
             native, helper = _ORDER[operator]
             return py.compare(left, native(), right) if numbers else py.call(helper, left, right)
@@ -308,7 +321,7 @@ class Expressions:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
             any(isinstance(side, Text) for side in sides)
-            or all(is_numeric(side, self._known) for side in sides)
+            or all(self.is_number(side) for side in sides)
             or all(is_logical(side) for side in sides)
         )
         if native:
@@ -319,7 +332,7 @@ class Expressions:
     # Comprehensions.
 
     def _comprehension(self, node: Comprehension) -> ast.expr:
-        waits = has_effects(node)
+        waits = id(node) in self._unit.waiting
         depth, self._depth = self._depth, 0
         self._definitions.append([])
         body = self._clauses(node, list(node.clauses), waits)
@@ -455,6 +468,24 @@ class Expressions:
         return leaf
 
 
-def has_effects(node: Node) -> bool:
-    """Tell whether evaluating the node may have to wait."""
-    return any(isinstance(inner, _EFFECTS) for inner in walk(node))
+_END: Final = object()
+
+
+def waiting_nodes(top: Node) -> set[int]:
+    """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
+    found: set[int] = set()
+    around: list[int] = []
+    pending: list[object] = [top]
+    while pending:
+        at = pending.pop()
+        if at is _END:
+            around.pop()
+        elif isinstance(at, Node):
+            around.append(id(at))
+            if isinstance(at, _EFFECTS):
+                found.update(around)
+            pending.append(_END)
+            pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")
+        elif isinstance(at, tuple):
+            pending.extend(at)
+    return found

@@ -12,10 +12,9 @@ import ast
 from collections.abc import Iterable
 
 from pylash.lang import pycode as py
-from pylash.lang.compiled_expressions import Expressions, Unit, has_effects
+from pylash.lang.compiled_expressions import Expressions, Unit
 from pylash.lang.inference import (
     grows,
-    is_numeric,
     marked_parameters,
     mutable_variables,
     numeric_variables,
@@ -84,11 +83,19 @@ class Body(Expressions):
             else:
                 # Where nobody sees the variables of a body that ran out of steps, quiet statements are
                 # counted together.
-                quiet = 1 if self._kind == "main" else max(1, _quiet(block[position:]))
+                quiet = 1 if self._kind == "main" else max(1, self._quiet(block, position))
                 made += self.count(taken + quiet, statement)
                 counted, taken = quiet - 1, 0
             made += [py.at(each, self.line(statement)) for each in self._statement(statement, last)]
         return made
+
+    def _quiet(self, block: Block, start: int) -> int:
+        """Return how many statements from there on neither branch nor touch the world."""
+        for position in range(start, len(block)):
+            statement = block[position]
+            if not isinstance(statement, Assign | Evaluate) or id(statement) in self._unit.waiting:
+                return position - start
+        return len(block) - start
 
     def _iteration(self, loop: For | While) -> list[ast.stmt]:
         return self.statements(loop.body, taken=1) if loop.body else self.count(1, loop)
@@ -163,7 +170,7 @@ class Body(Expressions):
     def _release(self, value: Expression) -> list[ast.stmt]:
         """Forget the tokens of the variables with which the list or record in `r` may share."""
         shared = sorted(self.slot(name) for name in variables_of(value) & self._mutable)
-        if not shared or is_numeric(value, self._known):
+        if not shared or self.is_number(value):
             return []
         forgotten = ast.Assign(
             [ast.Name(f"t{slot}", py.store) for slot in shared], py.constant(None)
@@ -176,7 +183,7 @@ class Body(Expressions):
         size = f"s{self.slot(variable)}"
         held: ast.expr = py.method("m", "hold", py.name("r"), py.name(size))
         plain: ast.expr
-        if value is None or not is_numeric(value, self._known):
+        if value is None or not self.is_number(value):
             plain = py.compare(py.call("type", py.name("r")), ast.Is(), py.name("float"))
         else:
             plain = py.constant(True)
@@ -302,14 +309,6 @@ class Body(Expressions):
             for name in names
             if name not in self._numeric
         ]
-
-
-def _quiet(block: Block) -> int:
-    """Return how many statements at the start of the block neither branch nor touch the world."""
-    for position, statement in enumerate(block):
-        if not isinstance(statement, Assign | Evaluate) or has_effects(statement):
-            return position
-    return len(block)
 
 
 def _mentions(block: Block, name: str) -> int:
