@@ -1,8 +1,12 @@
-"""Whether a value is what a type or a schema asks for. Both answer with the path of the first problem."""
+"""Whether a value is what a type or a schema asks for. Both answer with the path of the first problem.
+
+A value conforms as its JSON would: what is no finite number is null there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from pylash.lang import tree
@@ -29,9 +33,9 @@ def _is_integer(value: Value) -> bool:
 _SIMPLE: Final[Mapping[str, Callable[[Value], bool]]] = {
     "string": lambda value: type(value) is str,
     "integer": _is_integer,
-    "number": lambda value: type(value) is float,
+    "number": lambda value: type(value) is float and isfinite(value),
     "boolean": lambda value: type(value) is bool,
-    "null": lambda value: value is None,
+    "null": lambda value: value is None or (type(value) is float and not isfinite(value)),
     "array": lambda value: type(value) is List or type(value) is tuple,
     "object": lambda value: type(value) in {Record, Image, Resource},
 }
@@ -123,9 +127,10 @@ def nonconforming(
             ]
             return None if None in problems else _closest(problems, path, value)
         case tree.EnumType(members):
-            if type(value) is str and value in members:
-                return None
-            return _wrong(path, f"one of {', '.join(map(quoted, members))}", value)
+            known = type(value) is str and value in members
+            return (
+                None if known else _wrong(path, f"one of {', '.join(map(quoted, members))}", value)
+            )
         case tree.ListType(item):
             if type(value) is not List and type(value) is not tuple:
                 return _wrong(path, "a list", value)

@@ -99,18 +99,15 @@ def text_size(text: str) -> int:
 
 def size_of(value: Value) -> int:
     """Return what a value counts against the memory bound."""
-    match value:
-        case str():
-            return text_size(value)
-        case List() | Record():
-            try:
-                return value.size
-            except AttributeError:
-                return measure(value)[0]
-        case tuple() if type(value) is tuple:
+    kind = type(value)
+    if kind is List or kind is Record:
+        try:
+            return int(value.size)
+        except AttributeError:
             return measure(value)[0]
-        case _:
-            return 8
+    if kind is str:
+        return text_size(value)
+    return measure(value)[0] if kind is tuple else 8
 
 
 def measure(value: Value) -> tuple[int, int]:
@@ -125,30 +122,38 @@ def measure(value: Value) -> tuple[int, int]:
         return (text_size(value) if kind is str else 8), 0
     size, depth = 16, 0
     if kind is Record:
+        keys = "".join(value)
+        size += len(keys) if keys.isascii() else text_size(keys) - 16
         items: Iterable[Any] = value.values()
-        size += sum(text_size(key) - 16 for key in value)
     else:
         items = value
     for item in items:
-        if type(item) is float:
+        known = type(item)
+        if known is float:
             size += 16
-            continue
-        inner, below = measure(item)
-        size += 8 + inner
-        depth = max(depth, below)
+        elif known is str:
+            size += 24 + len(item) if item.isascii() else 8 + text_size(item)
+        else:
+            inner, below = measure(item)
+            size += 8 + inner
+            depth = max(depth, below)
     if kind is not tuple:
         value.size, value.depth = size, depth + 1
     return size, depth + 1
 
 
-def forget(value: List | Record) -> None:
-    """Drop what is kept about a list or record, so that it is worked out anew."""
-    del value.size, value.depth
+def real_depth(value: Value) -> int:
+    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept."""
+    if type(value) is Record:
+        return 1 + max(map(real_depth, value.values()), default=0)
+    if type(value) is List or type(value) is tuple:
+        return 1 + max(map(real_depth, value), default=0)
+    return 0
 
 
 def check_depth(value: Value) -> None:
     """Refuse a value that nests too deep to leave or enter a program."""
-    if measure(value)[1] > MAX_DEPTH:
+    if measure(value)[1] > MAX_DEPTH and real_depth(value) > MAX_DEPTH:
         raise too_deep()
 
 
@@ -184,6 +189,13 @@ def equal(left: Value, right: Value) -> bool:
     return bool(left == right)
 
 
+def holds(whole: Iterable[Value], item: Value) -> bool:
+    """Tell whether an item is among others."""
+    if type(item) is str:  # which Python takes for nothing else
+        return item in whole
+    return any(equal(item, other) for other in whole)
+
+
 def number_of(value: Value) -> float:
     """Return the number that an operator sees in a value."""
     if type(value) is float:
@@ -208,12 +220,12 @@ def _shortened(text: str) -> str:
 
 def number_text(number: float) -> str:
     """Return the shortest decimal that reads back equal, without an exponent."""
+    if number.is_integer() and -1e16 < number < 1e16:
+        return str(int(number))
     if isnan(number):
         return "NaN"
     if isinf(number):
         return "inf" if number > 0 else "-inf"
-    if number.is_integer() and abs(number) < 1e16:
-        return str(int(number))
     shortest = repr(number)
     return format(Decimal(shortest), "f") if "e" in shortest else shortest
 

@@ -19,13 +19,12 @@ from pylash.lang.data import (
     Record,
     RunError,
     Value,
-    forget,
+    check_depth,
     measure,
     text_size,
-    too_deep,
 )
 
-_BETWEEN_LOOKS: Final = 256
+_BETWEEN_LOOKS: Final = 2048
 _SIZED: Final = frozenset({str, List, tuple, Record})
 
 
@@ -113,12 +112,17 @@ class Meter:
         else:
             size, depth = measure(value)
             if depth > MAX_DEPTH:
-                size = _really(value)
+                check_depth(value)
         used = self.used + size - before
         if used > self.limit:
             raise self.full()
         self.used = used
         return size
+
+    def release(self, size: int) -> int:
+        """Count what a variable no longer holds; return what is left of it."""
+        self.used -= size
+        return 0
 
     def too_many_frames(self) -> RunError:
         """Return the refusal of a deeper call."""
@@ -131,13 +135,3 @@ class Meter:
 def work(value: Value) -> int:
     """Return the steps it costs a builtin to take or give a value: one for every 16 characters or items."""
     return len(value) >> 4 if type(value) in _SIZED else 0
-
-
-def _really(value: Value) -> int:
-    # Changes in place only ever raise the depth that is kept, so it may be too high.
-    if type(value) is List or type(value) is Record:
-        forget(value)
-    size, depth = measure(value)
-    if depth > MAX_DEPTH:
-        raise too_deep()
-    return size

@@ -11,7 +11,7 @@ from pylash.lang.data import (
     Record,
     RunError,
     Value,
-    equal,
+    holds,
     kind_of,
     number_of,
     size_of,
@@ -28,8 +28,12 @@ def add(meter: Meter, left: Value, right: Value) -> Value:
         return left + right
     if type(left) is str or type(right) is str:
         first, second = text_of(left), text_of(right)
-        meter.room(text_size(first) + text_size(second))
-        meter.steps((len(first) + len(second)) >> 4)
+        length = len(first) + len(second)
+        # A character takes at most four bytes: only near the bound is it worth counting them.
+        if meter.used + 4 * length + 16 > meter.limit:
+            meter.room(text_size(first) + text_size(second) - 16)
+        if length > 15:
+            meter.steps(length >> 4)
         return first + second
     sequences = (List, tuple)
     if type(left) in sequences and type(right) in sequences:
@@ -97,7 +101,7 @@ def contains(item: Value, whole: Value) -> bool:
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return any(equal(item, other) for other in whole)
+        return holds(whole, item)
     if type(item) is str and (kind is str or kind is Record):
         return item in whole
     raise RunError("invalid_membership", f"cannot look for a {kind_of(item)} in a {kind_of(whole)}")
@@ -118,8 +122,10 @@ def index(value: Value, at: Value) -> Value:
     """`value[at]`."""
     kind = type(value)
     if kind is List or kind is tuple or kind is str:
-        position = list_position(at)
-        return value[position] if -len(value) <= position < len(value) else None
+        try:
+            return value[list_position(at)]
+        except IndexError:
+            return None
     if kind is Record:
         return value.get(record_key(at))
     if value is None:
@@ -147,3 +153,17 @@ def iterated(value: Value) -> Iterable[Value]:
     if type(value) is List or type(value) is tuple:
         return value
     raise RunError("not_iterable", f"cannot iterate over a {kind_of(value)}; only a list or tuple")
+
+
+def greater(left: Value, right: Value) -> bool:
+    """`>`."""
+    if type(left) is str and type(right) is str:
+        return left > right
+    return number_of(left) > number_of(right)
+
+
+def at_least(left: Value, right: Value) -> bool:
+    """`>=`."""
+    if type(left) is str and type(right) is str:
+        return left >= right
+    return number_of(left) >= number_of(right)

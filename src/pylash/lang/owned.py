@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pylash.lang.data import (
+    MAX_DEPTH,
     SCALARS,
     Image,
     List,
@@ -19,8 +20,11 @@ from pylash.lang.data import (
     Value,
     kind_of,
     measure,
+    real_depth,
     size_of,
     text_of,
+    text_size,
+    too_deep,
 )
 from pylash.lang.meter import Meter, work
 
@@ -29,76 +33,112 @@ Step = tuple[bool, Value]
 
 
 def pushed(meter: Meter, value: Value, token: object, item: Value) -> List:
-    """Return the list with the item added, in place if the token owns it."""
+    """Return the list with the item added, in place if the token owns it, and count it."""
     if type(value) is not List:
         raise RunError("invalid_argument", f"`push` needs a list, found a {kind_of(value)}")
-    length = len(value)
-    meter.steps((length >> 4) + ((length + 1) >> 4) + work(item))
-    size, depth = measure(item)
-    meter.room(measure(value)[0] + 8 + size)
-    grown: List = _own(value, token)
-    grown.append(item)
-    grown.size += 8 + size
-    if depth >= grown.depth:
-        grown.depth = depth + 1
-    return grown
+    try:
+        mine = value if value.owner is token else _copied(value, token)
+    except AttributeError:
+        mine = _copied(value, token)
+    length = len(mine)
+    meter.left -= (length >> 4) + ((length + 1) >> 4)
+    if type(item) is float:
+        grown = 16
+    else:
+        meter.left -= work(item)
+        size, depth = measure(item)
+        grown = 8 + size
+        if depth >= mine.depth:
+            mine.depth = depth + 1
+    if meter.left < 0:
+        meter.tick()
+    whole, used = mine.size + grown, meter.used
+    if used + whole > meter.limit:
+        raise meter.full()
+    mine.append(item)
+    mine.size = whole
+    meter.used = used + grown
+    return mine
 
 
-def _own(value: Any, token: object) -> Any:
-    if getattr(value, "owner", None) is token:
-        return value
+def _copied(value: Any, token: object) -> Any:
     size, depth = measure(value)
     copy = type(value)(value)
     copy.size, copy.depth, copy.owner = size, depth, token
     return copy
 
 
-def assigned(root: Value, token: object, steps: tuple[Step, ...], value: Value) -> Value:
-    """Return the root with the value stored at the end of the steps, in place as far as the token owns it."""
-    size, depth = measure(value)
-    owned: list[Any] = [_own(_changeable(root, steps[0]), token)]
-    keys = [_key(root, steps[0])]
-    for step in steps[1:]:
-        parent, key = owned[-1], keys[-1]
-        if type(parent) is Record and key not in parent:
-            raise RunError(
-                "missing_assignment_path",
-                f"there is no field `{key}` to assign into; assign a record to it first",
-            )
-        child = _changeable(parent[key], step)
-        keys.append(_key(child, step))
-        mine = _own(child, token)
-        parent[key] = mine
-        owned.append(mine)
-    last, key = owned[-1], keys[-1]
+def assigned(
+    meter: Meter, root: Value, token: object, steps: tuple[Step, ...], value: Value
+) -> Value:
+    """Return the root with the value stored at the end of the steps, in place as far as the token owns it.
+
+    What the root grows by is counted.
+    """
+    at = root
+    key: Any = None
+    mine: list[Any] = []
+    for is_field, wanted in steps:
+        if mine:
+            parent = mine[-1]
+            if type(parent) is Record and key not in parent:
+                raise _missing(key)
+            at = parent[key]
+        kind = type(at)
+        if kind is List and not is_field:
+            inner: Any = _position(at, wanted)
+        elif kind is Record:
+            inner = wanted if is_field else record_key(wanted)
+        else:
+            raise _unchangeable(at, is_field, wanted)
+        try:
+            own = at if at.owner is token else _copied(at, token)
+        except AttributeError:
+            own = _copied(at, token)
+        if own is not at and mine:
+            mine[-1][key] = own
+        mine.append(own)
+        key = inner
+    return _stored(meter, mine, key, value)
+
+
+def _stored(meter: Meter, mine: list[Any], key: Any, value: Value) -> Value:
+    last = mine[-1]
+    size, depth = (8, 0) if type(value) is float else measure(value)
     if type(last) is Record and key not in last:
-        grown = len(key.encode("utf-8", "surrogatepass")) + 8 + size
+        grown = text_size(key) - 8 + size
     else:
-        grown = size - size_of(last[key])
+        before = last[key]
+        grown = size - (8 if type(before) is float else size_of(before))
+    if meter.used + grown > meter.limit:
+        raise meter.full()
+    if depth + len(mine) > MAX_DEPTH and real_depth(value) + len(mine) > MAX_DEPTH:
+        raise too_deep()
     last[key] = value
-    for level, container in enumerate(reversed(owned), 1):
+    meter.used += grown
+    for container in reversed(mine):
         container.size += grown
-        container.depth = max(container.depth, depth + level)
-    return owned[0]
+        depth += 1
+        container.depth = max(container.depth, depth)
+    return mine[0]
 
 
-def _changeable(value: Value, step: Step) -> Value:
-    kind = type(value)
-    if kind is Record or (kind is List and not step[0]):
-        return value
-    if kind is tuple or kind is Image:
-        raise RunError("immutable_value", f"a {kind_of(value)} can't be changed; build a new one")
-    field = f" field `{step[1]}` of" if step[0] else ""
-    raise RunError("cannot_assign", f"cannot assign to{field or ' a place in'} a {kind_of(value)}")
+def _missing(key: Any) -> RunError:
+    return RunError(
+        "missing_assignment_path",
+        f"there is no field `{key}` to assign into; assign a record to it first",
+    )
 
 
-def _key(value: Value, step: Step) -> Any:
-    is_field, key = step
-    if is_field:
-        return key
-    if type(value) is Record:
-        return record_key(key)
-    position = list_position(key)
+def _unchangeable(value: Value, is_field: bool, key: Value) -> RunError:
+    if type(value) is tuple or type(value) is Image:
+        return RunError("immutable_value", f"a {kind_of(value)} can't be changed; build a new one")
+    place = f"field `{key}` of" if is_field else "a place in"
+    return RunError("cannot_assign", f"cannot assign to {place} a {kind_of(value)}")
+
+
+def _position(value: List, index: Value) -> int:
+    position = list_position(index)
     if not -len(value) <= position < len(value):
         raise RunError(
             "index_out_of_bounds",

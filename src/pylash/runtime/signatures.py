@@ -14,7 +14,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final, Never, NoReturn
+from typing import Any, Final, Never, NoReturn, Protocol
 
 import msgspec
 
@@ -100,6 +100,27 @@ class Shape(msgspec.Struct, frozen=True):
             return False  # it may be no number at all
         annotation = type(None) if self.annotation is None else self.annotation
         return kind in _SCALARS and (kind is annotation or annotation in _PLAIN)
+
+
+class Arguments(Protocol):
+    """What a process takes, by name, and returns."""
+
+    @property
+    def result(self) -> Shape:
+        """What it returns."""
+        ...
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a start as plain JSON; refuse those that do not fit."""
+        ...
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON."""
+        ...
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names that are no parameters, and missing ones."""
+        ...
 
 
 class Signature(msgspec.Struct, frozen=True):

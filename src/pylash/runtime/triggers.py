@@ -86,7 +86,7 @@ class Triggers:
         chosen = prepared(target)
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
-        chosen.definition.signature.check_names(given)
+        chosen.definition.arguments.check_names(given)
         command = chosen.template(constants, self._app.template, session_id)
         subscription = Subscription(
             key=key,

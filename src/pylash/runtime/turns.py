@@ -39,7 +39,7 @@ from pylash.durable import (
     envelope,
     expect,
 )
-from pylash.runtime.branches import Branch, Group, outside
+from pylash.runtime.branches import Branch, BranchGroup, outside
 from pylash.runtime.completions import Completions
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
@@ -379,7 +379,7 @@ class TurnDriver:
 
         serial = [number for number, call in enumerate(calls) if self._is_serial(call)]
         alone = [[number] for number in range(len(calls)) if number not in serial]
-        group = Group(self.run, self.branch, (f"i{iteration}", 1))
+        group = BranchGroup(self.run, self.branch, (f"i{iteration}", 1))
         for numbers in (*alone, serial):
             if numbers:
                 group.start(several(numbers))

@@ -1,0 +1,78 @@
+"""What an app offers to Lashlang: its tools as operations, its trigger types as sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pylash.lang import Surface, show_type, surface_of, type_of_schema
+from pylash.runtime import Shape, Tool
+
+ABILITIES: Final = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
+
+SOURCE: Final = ".Source"
+EVENT: Final = ".Event"
+
+
+def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:
+    """Return the surface of an app: modules of tools, and a constructor for each type of trigger.
+
+    A trigger type `github.push` is the constructor `github.push({ source_key: … })`, whose events are of
+    type `github.push.Event`.
+    """
+    modules: dict[str, Any] = {"triggers": _TRIGGERS}
+    for tool in tools:
+        operations = modules.setdefault(tool.module, _module(tool.module))["operations"]
+        operations[tool.name] = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
+    document = {"abilities": list(ABILITIES), "modules": modules}
+    return surface_of({**document, **_sources(trigger_payloads)})
+
+
+_TRIGGERS: Final = {
+    "type": "Triggers",
+    "operations": {
+        "register": {"id": "triggers_register", "input": "any", "output": "TriggerHandle"},
+        "list": {
+            "id": "triggers_list",
+            "input": "{ target: Process?, name: str?, source_type: str? }",
+            "output": "list[TriggerHandle]",
+        },
+        "cancel": {
+            "id": "triggers_cancel",
+            "input": "{ key: str }",
+            "output": "{ key: str, cancelled: bool }",
+        },
+    },
+}
+
+
+def _module(path: str) -> dict[str, Any]:
+    name = "".join(
+        word[:1].upper() + word[1:] for part in path.split(".") for word in part.split("_")
+    )
+    return {"type": name, "operations": {}}
+
+
+def _input(tool: Tool[..., Any]) -> str:
+    shown = show_type(type_of_schema(tool.schema))
+    # A tool that needs nothing may be called with nothing.
+    return shown if tool.schema.get("required") else f"{shown} | null"
+
+
+def _output(tool: Tool[..., Any]) -> str:
+    return show_type(type_of_schema(tool.result_schema))
+
+
+def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "types": {f"{name}{EVENT}": show_type(_payload(one)) for name, one in payloads.items()},
+        "constructors": {
+            name: {"input": "{ source_key: str }", "type": f"{name}{SOURCE}"} for name in payloads
+        },
+        "trigger_sources": {f"{name}{SOURCE}": f"{name}{EVENT}" for name in payloads},
+    }
+
+
+def _payload(annotation: Any) -> Any:
+    shape = Shape(annotation)
+    return type_of_schema({} if shape.is_plain else shape.json_schema())
