@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -58,7 +59,7 @@ from pylash.runtime import (
     resolve_wait,
     system_entropy,
 )
-from pylash.stores import open_store
+from pylash.stores import SqlStore, open_store
 from pylash.turn import History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AppNotOpen,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_log = logging.getLogger("pylash")
 
 DEFAULT_STORE = "sqlite:///pylash.db"
 
@@ -191,6 +194,10 @@ class Lash(Declarations):
         if self.worker_config is not None:
             await self._worker.open()
             stack.push_async_callback(self._worker.close)
+        elif isinstance(host.store, SqlStore) and not await host.store.inspection.has_workers():
+            _log.warning(
+                "no worker is running on this store: what this app asks for waits until one does"
+            )
         if (watch := getattr(self._clock, "watch", None)) is not None:
             stack.callback(watch(self._worker.quiet))
 

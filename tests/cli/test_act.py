@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from pylash import Deferred, Lash, ToolContext
+from pylash.testing import ScriptedModel, call
 from tests.cli.conftest import Call, ask, ended, filled, worked
 from tests.cli.test_look import everything
 
@@ -53,6 +56,33 @@ def test_a_wait_for_a_signal_is_answered_with_it(place: str, pylash: Call) -> No
     assert pylash("resolve", wait["id"], "--error", "no").exit_code == 1
     assert ask(pylash, "resolve", wait["id"], '"here"') == {"status": "accepted"}
     assert "to here" in worked(place, ended("order-7"))
+
+
+def test_nothing_is_no_answer_where_it_cannot_be_meant(file: str, pylash: Call) -> None:
+    filled(file)
+    asyncio.run(deferred(file))
+    waits = {one["kind"]: one for one in ask(pylash, "waits")}
+    for kind, said in (("approval", "true, false, or"), ("deferred", "needs its result")):
+        refused = pylash("resolve", waits[kind]["key"])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert said in refused.stderr
+    assert len(ask(pylash, "waits")) == 3
+    assert ask(pylash, "resolve", waits["deferred"]["id"], "null") == {"status": "accepted"}
+    assert ask(pylash, "resolve", waits["signal"]["id"]) == {"status": "accepted"}
+    assert "to None" in worked(file, ended("order-7"))
+
+
+async def deferred(url: str) -> None:
+    app = Lash(url, model=ScriptedModel([call("ask_bob")]))
+
+    @app.tool
+    async def ask_bob(ctx: ToolContext[None]) -> Deferred:
+        return ctx.defer()
+
+    async with app, app.session("bob").stream("ask him") as stream:
+        async for event in stream:
+            if event.type == "wait_opened":
+                break
 
 
 @pytest.mark.parametrize("key", ["v1.a.b.c", "", "zzz", "a" * 64])

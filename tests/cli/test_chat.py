@@ -82,7 +82,7 @@ def test_a_line_steers_and_others_wait_for_the_next_turn(chat: Terminal, shop: P
 
 def test_an_approval_is_asked_and_a_no_has_a_reason(chat: Terminal) -> None:
     chat.enter("refund me")
-    chat.expect("? refund(cents=500)", "Money leaves the shop", "approve? y/n/e ›")
+    chat.expect('? refund(why="late", cents=500)', "Money leaves the shop", "approve? y/n/e ›")
     chat.enter("yes but only if it is cheap")
     chat.expect("y approves, n rejects")
     chat.enter("n too much")
@@ -93,9 +93,11 @@ def test_the_arguments_of_an_approval_can_be_changed(chat: Terminal) -> None:
     chat.enter("refund me")
     chat.expect("approve? y/n/e ›")
     chat.enter("e")
-    chat.expect('› {"cents":500}')
+    chat.expect('› {"why":"late","cents":500}')
     chat.enter("\x15[1]")
     chat.expect("Arguments are a JSON object.", "› [1]")
+    chat.enter('\x15{"cents":"x"}')
+    chat.expect("cents should be a valid integer", '› {"cents":"x"}')
     chat.enter('\x15{"cents":7}')
     chat.expect('✓ approved with {"cents":7}', "It said: refunded 7")
 
@@ -106,7 +108,7 @@ def test_something_else_can_be_said_instead_of_an_approval(chat: Terminal) -> No
     chat.enter("/interrupt never mind")
     text = chat.expect("› never mind", "I heard 'never mind'.")
     chat.expect_gone("approve?")
-    assert "✗ refund(cents=500)" in text
+    assert '✗ refund(why="late", cents=500)' in text
 
 
 def test_a_deferred_result_is_given_by_its_number(chat: Terminal) -> None:
@@ -126,6 +128,38 @@ def test_ctrl_c_cancels_the_turn_and_a_second_one_leaves(chat: Terminal) -> None
     chat.type("\x03")
     assert chat.expect_end() == 0
     assert LEAVING in chat.screen.text
+
+
+def test_ctrl_c_takes_back_what_was_said_for_after_the_turn(chat: Terminal, shop: Path) -> None:
+    chat.enter("wait please")
+    chat.expect(WAITING)
+    chat.enter("hurry")
+    chat.enter("/queue and then")
+    chat.expect("⋯ hurry", "⋯ and then (next turn)")
+    chat.type("\x03")
+    text = chat.expect("■ cancelled", "Taken back, nobody heard it", "  hurry", "  and then")
+    assert "⋯ hurry" not in text
+    chat.enter("look again")
+    text = chat.expect("It said: order 17")
+    assert "› hurry" not in text
+    assert "I heard" not in text
+    chat.enter("/queue")
+    chat.expect("Nothing is queued.")
+
+
+def test_two_ctrl_c_at_once_cancel_the_turn_and_do_not_say_that_it_is_kept(
+    chat: Terminal, shop: Path
+) -> None:
+    chat.enter("wait please")
+    chat.expect(WAITING)
+    chat.type("\x03\x03")
+    assert chat.expect_end() == 0
+    assert LEAVING in chat.screen.text
+    assert "kept" not in chat.screen.text
+    with chatting(shop) as again:
+        again.expect("✗ gate()", "/help")
+        again.enter("look once")
+        again.expect("It said: order 17")
 
 
 def test_ctrl_c_where_nothing_runs_says_how_to_leave_and_keys_make_it_the_first_again(
@@ -180,7 +214,7 @@ def test_an_approval_is_asked_again_by_whoever_resumes(shop: Path) -> None:
         assert first.expect_end() == 0
         assert LEAVING in first.screen.text
     with chatting(shop) as second:
-        second.expect("› refund me", "? refund(cents=500)", "approve? y/n/e ›")
+        second.expect("› refund me", '? refund(why="late", cents=500)', "approve? y/n/e ›")
         second.enter("y")
         second.expect("✓ approved", "It said: refunded 500")
 
@@ -223,8 +257,18 @@ def test_a_chat_that_is_told_to_end_leaves_what_runs_behind(chat: Terminal, shop
 
 def test_an_answer_that_starts_anew_says_so(chat: Terminal) -> None:
     chat.enter("stutter")
+    chat.expect("↺ the answer starts anew: ConnectionError: cut")  # before it does
     text = chat.expect("I heard 'stutter'.")
-    assert text.count("↺ the answer starts anew") == 1
+    assert text.count("↺") == 1
+
+
+def test_what_is_tried_again_is_a_quiet_line(chat: Terminal) -> None:
+    chat.enter("wobble")
+    text = chat.expect("It said: it stands")
+    assert [line for line in text.split("\n") if line.startswith("↺")] == [
+        "↺ wobble again: ValueError: it fell once",
+        "↺ wobble again: ValueError: it fell twice",
+    ]
 
 
 def test_nothing_that_others_wrote_commands_the_terminal(chat: Terminal) -> None:

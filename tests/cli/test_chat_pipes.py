@@ -22,13 +22,15 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pylash", "chat", "shop:app", *arguments]
+def command(*arguments: str, named: str = "shop:app") -> list[str]:
+    return [sys.executable, "-m", "pylash", "chat", named, *arguments]
 
 
-def piped(shop: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def piped(
+    shop: Path, text: str, *arguments: str, named: str = "shop:app"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments),
+        command(*arguments, named=named),
         input=text,
         cwd=shop,
         env=clean_environment(),
@@ -48,10 +50,10 @@ def test_answers_are_plain_and_all_else_is_on_stderr(shop: Path) -> None:
     told = done.stderr.splitlines()
     assert told[0].startswith('✓ look(order="17") ')
     assert told[1:3] == [
-        "? refund(cents=500): Money leaves the shop [approve? y/n/e]",
+        '? refund(why="late", cents=500): Money leaves the shop [approve? y/n/e]',
         "✓ approved",
     ]
-    assert told[3].startswith("✓ refund(cents=500) ")
+    assert told[3].startswith('✓ refund(why="late", cents=500) ')
     assert told[4].startswith("5 model calls")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
@@ -87,6 +89,11 @@ def test_a_turn_that_fails_is_told_and_is_the_exit_status(shop: Path) -> None:
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr.startswith("✗ failed: The model is away.")
     assert piped(shop, "fail\nhello\n").returncode == 0
+
+
+@pytest.mark.parametrize("named", ["shop.py:app", "./shop.py:app", "./shop:app"])
+def test_a_path_of_a_file_names_an_app(shop: Path, named: str) -> None:
+    assert piped(shop, "look once\n", named=named).stdout == "I look.\nIt said: order 17\n"
 
 
 def test_what_cannot_be_chatted_with_is_refused_in_a_sentence(shop: Path) -> None:

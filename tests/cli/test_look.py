@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pylash import Lash, TurnBudget
 from pylash.cli import output
 from pylash.cli.main import cli
 from pylash.stores import Operation
@@ -116,6 +117,73 @@ def test_an_end_is_shown_with_its_result(file: str, pylash: Call) -> None:
     assert "to 5 High St, grown" in ask(pylash, "show", "order-7")["output"]["value"]
     assert "to 5 High St, grown" in pylash("show", "order-7").stdout
     assert "failed     it is broken [process_failed]" in pylash("show", "broken-1").stdout
+
+
+def test_what_did_not_complete_says_why(place: str, pylash: Call) -> None:
+    worked(place, _undone)
+    errors = {one["id"]: one["error"] for one in ask(pylash, "ps")}
+    assert errors["broken-1"] == "it is broken [process_failed]"
+    assert errors["gone-1"] == "no longer wanted"
+    assert errors["chat-1/lost"] == "the budget of 0 iterations is used up [turn_stopped]"
+    assert "  it is broken [process_failed]" in pylash("ps").stdout
+
+
+async def _undone(app: Lash) -> None:
+    await app.start(shop.broken.options(id="broken-1"))
+    await ended("broken-1")(app)
+    await app.start(shop.busy.options(id="gone-1"))
+    await app.process_handle("gone-1").cancel("no longer wanted", force=True)
+    await ended("gone-1")(app)
+    budget = TurnBudget(iterations=0)
+    await app.session("chat-1", budget=budget).turn("hello", turn_id="lost")
+
+
+def test_work_that_nobody_runs_says_that_there_is_no_worker(place: str, pylash: Call) -> None:
+    filled(place)
+    pylash("signal", "order-7", "address")  # it is ready now, and nobody is there
+    (row,) = ask(pylash, "ps", "--status", "blocked")
+    assert row["reason"] == "unknown_target: no worker is running"
+    assert pylash("ps", "-s", "blocked").stdout.rstrip().endswith("  no worker is running")
+    assert "no worker is running: pylash worker" in pylash("show", "order-7").stdout
+    assert pylash("retry", "order-7").stdout == "waits for a worker  order-7\n"
+
+
+def test_work_that_the_workers_do_not_know_says_so(file: str, pylash: Call) -> None:
+    filled(file)
+    pylash("signal", "order-7", "address")
+
+    async def beside_another() -> Any:
+        async with Lash(file):
+            return await asyncio.to_thread(pylash, "show", "order-7")
+
+    assert "no live worker knows 'python:order'" in asyncio.run(beside_another()).stdout
+
+
+def test_a_turn_that_queued_words_began_shows_them(file: str, pylash: Call) -> None:
+    asyncio.run(_enqueued(file))
+    (waiting,) = ask(pylash, "ps", "--kind", "turn")
+    assert ask(pylash, "show", waiting["id"])["input"] == "refund it"
+    worked(file, _until_it_asks)
+    shown = ask(pylash, "show", waiting["id"])
+    assert shown["input"] == "refund it"
+    assert [one["name"] for one in shown["effects"]] == [
+        "environment",
+        "words",
+        "model",
+        "approval",
+    ]
+
+
+async def _enqueued(url: str) -> None:
+    async with Lash(url, worker=None) as client:
+        await client.session("chat-1").enqueue("refund it")
+
+
+async def _until_it_asks(app: Lash) -> None:
+    async def asks() -> bool:
+        return bool(await app.waits())
+
+    await eventually(asks)
 
 
 def test_what_is_blocked_says_where_the_replay_differed(

@@ -97,6 +97,7 @@ async def _start_busy(url: str) -> None:
         ("tests.cli.shop:nobody", "there is no 'nobody' in 'tests.cli.shop'"),
         ("tests.cli.shop:nothing", "that is a builtins.int and no pylash.Lash"),
         ("tests.cli.shop:client", "it was made with worker=None, which runs nothing"),
+        ("nowhere/shop.py:app", "there is no file 'nowhere/shop.py'"),
         ("tests.cli.shop", "it is not of the form module:variable"),
     ],
 )

@@ -218,6 +218,10 @@ SESSION_SCENARIOS = {
     ),
     # Who takes them again in another process reads the effect, and does not take.
     "_take": Scenario(stirred, lambda s, m: s.sessions.take(m.fence, m.session, heard), same=False),
+    # Those that were taken back before are not taken back again.
+    "_take_back": Scenario(
+        stirred, lambda s, _: s.sessions.take_back(S, ["one", "three"]), same=False
+    ),
     "_cancel": Scenario(waiting, lambda s, _: s.sessions.cancel(S, "why")),
     "_cancel: blocked": Scenario(blocked, lambda s, _: s.sessions.cancel(S, "why")),
     "_fork": Scenario(committed, lambda s, m: s.sessions.fork(m, "fork", 2, (1, 1))),

@@ -373,6 +373,16 @@ async def test_a_process_nobody_knows_shows_as_blocked_until_someone_does(durabl
         assert await handle.result(timeout="10s") == 1
 
 
+async def test_an_app_that_only_asks_says_that_nobody_works(
+    durable: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Lash(durable.url, worker=None):
+        assert caplog.messages[0].startswith("no worker is running on this store")
+        caplog.clear()
+    async with Lash(durable.url), Lash(durable.url, worker=None):
+        assert caplog.messages == []
+
+
 async def test_what_can_never_run_fails_with_its_code(backend: Backend) -> None:
     async with Lash(backend.url, tools=[value]) as app:
         for ref, reason in ((None, "missing a captured"), ("0" * 64, "is gone")):

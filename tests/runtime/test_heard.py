@@ -70,3 +70,14 @@ def test_recorded_thoughts_are_told_only_to_who_heard_none() -> None:
     heard = Heard()
     heard.new_of(TurnEvent("reasoning_delta", "i1.llm", text="Let "))
     assert heard.left_of(thought) == []
+
+
+def test_that_something_is_tried_again_is_told_once() -> None:
+    heard = Heard()
+    reset = TurnEvent("text_reset", "i1.llm", text="overloaded", attempt=2)
+    again = TurnEvent("tool_progress", "c1", text="it fell", attempt=2)
+    half = TurnEvent("tool_progress", "c1", text="half")
+    assert told(heard, reset, again, half, half) == ["overloaded", "it fell", "half", "half"]
+    heard.begin_again()
+    assert told(heard, reset, again) == []
+    assert told(heard, delta("It"), reset) == ["It", "overloaded"]  # what was heard does not count

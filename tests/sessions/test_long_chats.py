@@ -108,7 +108,11 @@ async def test_other_options_hold_from_the_next_turn(sqlite: Backend) -> None:
     async with Lash(sqlite.url, model=model, instructions="Help.") as app:
         await app.session("chat").turn("b", timeout="10s")
         assert sent(model) == ["b"]
-        await app.session("chat", history=Window(tokens=1_000)).turn("c", timeout="10s")
+        await app.session("chat", history=Window(1_000)).turn("c", timeout="10s")
+        assert sent(model)[0] == LONG
+        await app.session("chat", history=Window(1)).turn("d", timeout="10s")
+        assert sent(model) == ["d"]
+        await app.session("chat", history=Window()).turn("e", timeout="10s")
         assert sent(model)[0] == LONG
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, Lash, ModelRequest, ToolContext, TurnEvent, WorkerConfig
+from pylash import ArgumentsInvalid, Lash, ModelRequest, Retry, ToolContext, TurnEvent, WorkerConfig
 from pylash.testing import ScriptedModel, call, calls, fail, kill, say
 from pylash.turn import Delta
 from pylash.values import ProviderError
@@ -248,7 +248,24 @@ async def test_what_was_heard_of_an_answer_that_is_repeated_is_taken_back() -> N
         "turn_completed t1",
     ]
     reset = next(event for event in events if event.type == "text_reset")
-    assert reset.attempt == 2
+    assert (reset.attempt, reset.text) == (2, "cut off")
+
+
+async def test_a_tool_that_is_tried_again_says_so_once(sqlite: Backend) -> None:
+    app = Lash(sqlite.url, model=ScriptedModel([call("wobble"), say("Done.")]), worker=PARKING)
+
+    @app.tool(retry=Retry(2, delay="300ms", jitter=False))  # it is parked meanwhile
+    async def wobble(ctx: ToolContext[None]) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("it fell")
+        return "it stands"
+
+    async with app, app.session("chat").stream("go") as stream:
+        events = await heard(stream)
+    again = [event for event in events if event.type == "tool_progress"]
+    assert [(one.tool, one.attempt, one.text) for one in again] == [
+        ("wobble", 2, "ValueError: it fell")
+    ]
 
 
 async def test_a_model_call_that_is_repeated_after_a_death_resets_the_text(

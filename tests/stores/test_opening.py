@@ -55,6 +55,18 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert "no/such/folder" in error.message
 
 
+async def test_a_new_file_is_its_owners_alone_and_another_stays_as_it_is(tmp_path: Path) -> None:
+    def modes() -> dict[str, int]:
+        return {one.name: one.stat().st_mode & 0o777 for one in tmp_path.glob("a.db*")}
+
+    store = await opened(f"sqlite:///{tmp_path}/a.db")
+    assert modes() == dict.fromkeys(("a.db", "a.db-wal", "a.db-shm", "a.db-poke"), 0o600)
+    await store.close()
+    (tmp_path / "a.db").chmod(0o640)
+    await (await opened(f"sqlite:///{tmp_path}/a.db")).close()
+    assert modes()["a.db"] == 0o640
+
+
 async def test_a_folder_is_no_database(tmp_path: Path) -> None:
     assert (await refusal(f"sqlite:///{tmp_path}")).code == "store_path_unwritable"
 

@@ -264,7 +264,9 @@ def test_options_that_mean_nothing_are_refused(make: Any) -> None:
         make()
 
 
-@pytest.mark.parametrize("option", [None, Window(tokens=5), Summarise(tokens=8, keep=2, model="m")])
+@pytest.mark.parametrize(
+    "option", [None, Window(), Window(5), Summarise(tokens=8, keep=2, model="m")]
+)
 def test_options_survive_being_stored(option: Any) -> None:
     stored = msgspec.json.encode(SessionOptions(history=option))
     assert OPTIONS.decode(stored).history == option

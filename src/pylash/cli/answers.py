@@ -18,8 +18,8 @@ from pylash.cli.output import (
     say_json,
     say_table,
 )
-from pylash.durable import ResolveOutcome
-from pylash.runtime import JournalHost, OpenWait, open_waits, resolve_wait
+from pylash.durable import ResolveOutcome, ToolCompletion
+from pylash.runtime import JournalHost, OpenWait, is_approval, open_waits, resolve_wait
 from pylash.stores import SqlStore
 from pylash.values import AlreadyResolved, AwaitEventUnknownOrRevoked, RunAmbiguous
 
@@ -111,25 +111,42 @@ def resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | No
     """Answer a wait.
 
     KEY is a wait's key, or the ID that pylash waits shows. An approval is answered with true or false, or
-    with a record that has approved and perhaps reason, by and arguments. The first answer wins.
+    with a record that has approved and perhaps reason, by and arguments; a deferred tool with its result.
+    Without JSON a signal or a wait of your own is answered with null. The first answer wins.
 
     \b
       pylash resolve 4ed6b596af9c true --by ann
       pylash resolve 4ed6b596af9c '{"approved": false, "reason": "too much"}'
     """
-    run(_resolve(asked, key, answer, error, by))
+    source = click.get_current_context().get_parameter_source("answer")
+    given = error is not None or source is click.core.ParameterSource.COMMANDLINE
+    run(_resolve(asked, key, answer, error, by, given=given))
 
 
-async def _resolve(asked: Asked, key: str, answer: Any, error: str | None, by: str | None) -> None:
+async def _resolve(
+    asked: Asked, key: str, answer: Any, error: str | None, by: str | None, *, given: bool
+) -> None:
 
     async with asked.opened() as (host, store):
         whole = key if key.startswith("v1.") else await _key(host, store, key)
+        if not given:
+            _want_answer(host, whole)
         outcome = await resolve_wait(host, host, whole, answer, error, by)
     _refuse(outcome)
     if asked.as_json:
         say_json({"status": outcome.status})
     else:
         say(paint("accepted", "green"))
+
+
+def _want_answer(host: JournalHost, key: str) -> None:
+    """Refuse to answer with nothing where that cannot be meant."""
+    name = host.signer.name(key)
+    if name is not None and is_approval(name):
+        answers = 'true, false, or {"approved": false, "reason": "…"}'
+        raise click.UsageError(f"An approval needs an answer: {answers}.")
+    if name is not None and isinstance(name.wait, ToolCompletion):
+        raise click.UsageError("A deferred tool needs its result, as JSON; null if there is none.")
 
 
 async def _key(host: JournalHost, store: SqlStore, short: str) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -97,8 +98,11 @@ class Length(click.ParamType[int]):
 
 
 def loaded(named: str) -> Lash:
-    """Return the app that ``module:app`` names; modules of the current folder are found, too."""
-    module, colon, path = named.partition(":")
+    """Return the app that ``module:app`` names; modules of the current folder are found, too.
+
+    A path of a file may stand for the module.
+    """
+    module, colon, path = named.rpartition(":")
     if not (module and colon and path):
         raise AppInvalid(named, "it is not of the form module:variable")
     found: Any = _imported(named, module)
@@ -114,7 +118,13 @@ def loaded(named: str) -> Lash:
 
 def _imported(named: str, module: str) -> Any:
 
-    if (here := os.getcwd()) not in sys.path:
+    here = os.getcwd()
+    if module.endswith(".py") or os.sep in module:
+        file = Path(module if module.endswith(".py") else f"{module}.py")
+        if not file.is_file():
+            raise AppInvalid(named, f"there is no file {str(file)!r}")
+        here, module = str(file.resolve().parent), file.stem
+    if here not in sys.path:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module)

@@ -42,7 +42,8 @@ RECENT_SESSIONS: Final = 10
 def chat(target: str, session_id: str | None, model: str | None) -> int:
     """Talk to an agent.
 
-    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder; its own store is used.
+    MODULE:APP names a Lash, such as shop:app or ./shop.py:app in shop.py of the current folder; its own
+    store is used.
 
     Without a terminal every line of stdin is a turn, and the answers go to stdout. /help in the chat says
     what else can be typed.
@@ -106,7 +107,7 @@ class Chat:
         self._left = asyncio.Event()
         self._target = target
         self._model = model
-        self._busy = False
+        self._busy = self._cancelled = False
 
     def new_id(self) -> str:
         """Return the id of a session that nobody has talked to."""
@@ -124,6 +125,7 @@ class Chat:
             ]
             await self._left.wait()
             self._busy = self.talk.turn is not None
+            self._cancelled = self.talk.cancelling
             for task in hearing:
                 task.cancel()
             self._stop()
@@ -215,8 +217,7 @@ class Chat:
         """Say how to come back."""
         to_stderr = not self.view.interactive
         if self._busy:
-            click.echo(
-                "The turn goes on for a moment, and is kept; Ctrl-C leaves at once.", err=True
-            )
+            does = "is being cancelled" if self._cancelled else "goes on for a moment, and is kept"
+            click.echo(f"The turn {does}; Ctrl-C leaves at once.", err=True)
         if self._busy or self.view.interactive:
             click.echo(self.how_to_resume(), err=to_stderr)

@@ -116,7 +116,7 @@ COMMANDS: Final[dict[str, tuple[str, str, Command]]] = {
     "help": ("/help", "this", _help),
     "interrupt": ("/interrupt TEXT", "say it now, instead of what the turn waits for", _interrupt),
     "queue": ("/queue [TEXT]", "say it in the next turn; or show what is queued", _queue),
-    "cancel": ("/cancel", "end the turn", _cancel),
+    "cancel": ("/cancel", "end the turn, and take back what was said for after it", _cancel),
     "retry": ("/retry", "let a blocked turn go on", _retry),
     "waits": ("/waits", "what waits for an answer", _waits),
     "resolve": ("/resolve N JSON", "answer one of them", _resolve),

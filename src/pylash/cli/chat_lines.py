@@ -103,7 +103,7 @@ class Lines:
                 if not within:
                     self.stream(event.text, event.type.removesuffix("_delta"))
             case "text_reset":
-                self._reset(within)
+                self._reset(event, within)
             case "tool_started" | "tool_progress" | "tool_completed" | "wait_opened":
                 self._tool(event, within)
             case "code_started" | "code_completed":
@@ -115,10 +115,10 @@ class Lines:
             case _:
                 assert_never(event.type)
 
-    def _reset(self, within: str) -> None:
-        if self._spoke and not within:
+    def _reset(self, event: TurnEvent, within: str) -> None:
+        if not within and (told := told_again(event, spoke=self._spoke)):
             self._pending, self._spoke = "", False
-            self.add("note", row((ANEW, "warn")))
+            self.text(told, "note", "warn")
 
     def _tool(self, event: TurnEvent, within: str) -> None:
         name = (within, event.correlation_id)
@@ -127,12 +127,22 @@ class Lines:
             self.tools[name] = Running(_called(event), self.now(), INDENT if within else "")
         elif event.type in ("tool_completed", "code_completed"):
             self._completed(name, event)
+        elif event.type == "tool_progress" and event.attempt > 1:
+            self._failed(name, event)
         elif event.type == "tool_progress" and name in self.tools:
             self.tools[name].progress, self.tools[name].waits = _progress(event), False
         elif event.type == "wait_opened":
             call = (within, event.correlation_id.rpartition(".")[0])
             if call in self.tools:
                 self.tools[call].waits = True
+
+    def _failed(self, name: tuple[str, str], event: TurnEvent) -> None:
+        """Say that a tool is tried again, and why."""
+        if name in self.tools:
+            self.tools[name].progress = ""
+        indent = INDENT if name[0] else ""
+        told = f"{indent}↺ {one_line(event.tool or 'tool')} again: {one_line(event.text)}"
+        self.add("tool", row((clipped(told, self.width()), "dim")))
 
     def _completed(self, name: tuple[str, str], event: TurnEvent) -> None:
         tool = self.tools.pop(name, None)
@@ -187,6 +197,14 @@ class Lines:
         """Forget what runs: it is over, or shown no more."""
         self.finish()
         self.tools.clear()
+
+
+def told_again(event: TurnEvent, *, spoke: bool) -> str:
+    """Return what is said of an answer that is asked for again; ``spoke``: some of it was heard."""
+    why = one_line(event.text)
+    if spoke:
+        return f"{ANEW}: {why}" if why else ANEW
+    return f"↺ the model is asked again: {why}" if why else ""
 
 
 def _called(event: TurnEvent) -> str:

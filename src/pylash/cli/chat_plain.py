@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal, Self, TextIO
 
-from pylash.cli.chat_lines import ANEW, Lines
+from pylash.cli.chat_lines import Lines, told_again
 from pylash.cli.chat_text import PROMPT, clean, in_columns, one_line, shown_call
 from pylash.cli.chat_view import Sign, Tone
 from pylash.runtime import OpenWait
@@ -97,8 +97,9 @@ class PlainView:
             case "text_delta" if not within:
                 self._print(clean(event.text), sys.stdout, end="")
                 self._open = True
-            case "text_reset" if self._open and not within:
-                self._print(ANEW, sys.stderr)
+            case "text_reset" if not within:
+                if told := told_again(event, spoke=self._open):
+                    self._print(told, sys.stderr)
             case "usage" | "turn_completed" if not within:
                 self._end_line()
             case "text_delta" | "reasoning_delta" | "text_reset":

@@ -16,7 +16,7 @@ from pylash.app import Lash
 from pylash.cli.chat_text import shown_call
 from pylash.cli.chat_view import View
 from pylash.runtime import OpenWait
-from pylash.values import LashError, decode, write
+from pylash.values import LashError, ToolArgumentsInvalid, decode, write
 
 APPROVE: Final = "approve? y/n/e"
 
@@ -99,12 +99,26 @@ class Questions:
         if not line:
             return
         arguments = read_json(line)
-        if not isinstance(arguments, dict):
-            self._view.note("Arguments are a JSON object.", "bad")
+        if (trouble := await self._trouble(self._asked.tool, arguments)) is not None:
+            self._view.note(trouble, "bad")
             self._edit(line)
             return
         answer = {"approved": True, "arguments": arguments}
         await self.resolve(self._asked, answer, f"✓ approved with {line}")
+
+    async def _trouble(self, tool_name: str | None, arguments: Any) -> str | None:
+        """Return why a tool does not take arguments: a slip must not use up the question."""
+        if not isinstance(arguments, dict):
+            return "Arguments are a JSON object."
+        tool = self._app.services.catalog.tools.get(tool_name or "")
+        if tool is None:  # of a plugin, or of another app
+            return None
+        await tool.prepare()
+        try:
+            tool.load(arguments)
+        except ToolArgumentsInvalid as error:
+            return error.message
+        return None
 
     async def resolve(self, wait: OpenWait, value: Any, done: str) -> None:
         """Answer a wait, and say so."""

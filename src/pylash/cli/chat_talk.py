@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Final, Literal, assert_never
+from typing import Final, Literal, assert_never
 
 from pylash.app import Lash
 from pylash.cli.chat_questions import Questions
 from pylash.cli.chat_view import View
+from pylash.cli.words import queued_text, words_of
 from pylash.durable import (
     NewTurn,
     RunState,
-    Segment,
     SessionTurnInput,
     TurnRecord,
     TurnScope,
@@ -27,7 +27,6 @@ from pylash.durable import (
 from pylash.runtime import Feed, Session
 from pylash.turn import (
     ASKS,
-    MESSAGES,
     AssistantMessage,
     Message,
     Text,
@@ -59,6 +58,8 @@ class Talk:
         self.app = app
         self.session = session
         self.turn: TurnRecord | None = None
+        self.cancelling = False
+        """Whether the person asked the turn that runs to end."""
         self.failed = False
         self.settled = asyncio.Event()
         self.questions = Questions(app, session.id, view, self.settled)
@@ -82,6 +83,7 @@ class Talk:
         key = self.app.services.new_id()
         if self.turn is None and not self._words and not self._mine:
             self._mine.add(key)
+            self.cancelling = False
             try:
                 async with self.session.stream(text, turn_id=key):
                     """It goes on by itself; whoever follows the session shows it."""
@@ -97,17 +99,31 @@ class Talk:
         self._bell.set()
 
     async def cancel(self) -> bool:
-        """Ask the turn to end; False if there is none."""
-        if self.turn is None:
+        """Ask the turn to end, and take back what was said for after it; False if there is nothing."""
+        if self.turn is None and not self._words and not self._mine:
             return False
-        self._view.busy("cancelling")
+        self.cancelling = True
+        if self.turn is not None:
+            self._view.busy("cancelling")
+        await self._take_back()  # before the turn ends: what waits would begin another
         await self.session.cancel()
         return True
+
+    async def _take_back(self) -> None:
+        """Take back the words of this chat that no turn has heard."""
+        async with self._saying:
+            keys = await self.app.store.sessions.take_back(self.session.id, list(self._words))
+            unsaid = [self._words.pop(key)[0] for key in keys]
+        self._show_words()
+        self._bell.set()
+        if unsaid:
+            self._view.note("Taken back, nobody heard it; Up finds it again:", "warn")
+            self._view.note("\n".join(f"  {text}" for text in unsaid))
 
     async def queued(self) -> list[str]:
         """Return the words that wait, from wherever they came."""
         waiting = await self.app.store.sessions.queued(self.session.id)
-        return [f"{_shown_body(one.body)} ({one.policy.replace('_', ' ')})" for one in waiting]
+        return [f"{queued_text(one)} ({one.policy.replace('_', ' ')})" for one in waiting]
 
     def _show_words(self) -> None:
         hints = {"now": "", "next_turn": " (next turn)", "interrupt": " (interrupts)"}
@@ -224,7 +240,7 @@ class Talk:
                     await self.questions.look()
             result = await self.session.ended(new, None)
         finally:
-            self.turn = None
+            self.turn, self.cancelling = None, False
             self._view.busy(None)
         self._seen.add(turn.run)
         self._mine.discard(turn.scope.id)
@@ -261,17 +277,10 @@ class Talk:
     async def _show_words_of(self, turn: TurnRecord) -> None:
         """Show what began a turn that nobody asked for: queued words, except those that were shown."""
         sessions = self.app.store.sessions
-        record, now = await sessions.get(self.session.id), await sessions.turn(turn.scope)
-        if isinstance(turn.scope, TurnScope) or record is None or now is None:
+        now = await sessions.turn(turn.scope)
+        if isinstance(turn.scope, TurnScope) or now is None:
             return
-        if now.settled:
-            first, last = (now.result or {}).get("nodes", (0, 0))
-            bodies = await sessions.nodes(Segment(record.number, last), first - 1) if last else []
-        else:
-            bodies = list((await sessions.uncommitted(record)).values())
-        for message in map(MESSAGES.decode, bodies):
-            if not isinstance(message, UserMessage):
-                break
+        for message in await words_of(sessions, now):
             if message.text in self._shown:
                 self._shown.remove(message.text)
             else:
@@ -305,11 +314,11 @@ class Talk:
         """Show the words that were heard meanwhile; those for the next turn when it ``begins``."""
         async with (
             self._saying
-        ):  # what is being said this moment is among the words, or not yet queued
+        ):  # what is said or taken back this moment is queued and ours, or not
             if not self._words:
                 return
-        waiting = await self.app.store.sessions.queued(self.session.id)
-        left = {one.source for one in waiting}
+            waiting = await self.app.store.sessions.queued(self.session.id)
+        left = {one.key for one in waiting}
         for key, (text, when) in tuple(self._words.items()):
             if key not in left and (begins or when != "next_turn"):
                 self._view.said(text)
@@ -337,9 +346,3 @@ def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
     status = "failed" if message.error else "completed"
     given = None if call is None else call.arguments
     return TurnEvent("tool_completed", "", message.text, message.tool, given, status)
-
-
-def _shown_body(body: Any) -> str:
-    parts = body.get("parts", ()) if isinstance(body, dict) else ()
-    texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
-    return " ".join(texts) or str(body)

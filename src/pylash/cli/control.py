@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pylash.cli.asking import Asked, Json, run, shared
+from pylash.cli.listing import UNKNOWN
 from pylash.cli.output import paint, say, say_json
 from pylash.durable import CancelProcess, SignalProcess
 from pylash.runtime import JournalHost
@@ -118,11 +119,12 @@ async def _retry(asked: Asked, text: str) -> None:
 
     async with asked.opened() as (host, store):
         named = await _named(store, text)
+        waits = named is not None and named.reason == UNKNOWN
         if named is None:
             await _retry_session(host, store, text)
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
             raise NotBlocked(text, named.status, named.kind.capitalize())
-    _done(asked, done="goes on", id=text)
+    _done(asked, done="waits for a worker" if waits else "goes on", id=text)
 
 
 async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> None:

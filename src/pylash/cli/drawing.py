@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pylash.cli.answers import SHORT
-from pylash.cli.listing import say_runs
+from pylash.cli.listing import NO_WORKER, say_runs
 from pylash.cli.output import (
     STATUS_COLOURS,
     brief,
@@ -66,7 +66,7 @@ def draw_session(view: dict[str, Any]) -> None:
     for wait in view["waits"]:
         _wait(view, wait)
     if view["queued"]:
-        _fact("queued", f"{view['queued']} messages")
+        _fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
     if view["usage"]:
         _fact("usage", _usage(view["usage"]))
     say()
@@ -77,7 +77,10 @@ def _blocked(view: dict[str, Any]) -> None:
     if view["status"] != "blocked":
         return
     if view["code"] == "unknown_target":
-        _fact("blocked", f"no live worker knows {view['target']!r}: start one that does", "red")
+        if view["reason"] == NO_WORKER:
+            _fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
+        else:
+            _fact("blocked", f"no live worker knows {view['target']!r}: start one that does", "red")
         return
     _fact("blocked", str(view["code"]), "red")
     if view["difference"]:

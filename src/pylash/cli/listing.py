@@ -22,6 +22,7 @@ from pylash.cli.output import (
     say_json,
     say_table,
 )
+from pylash.durable import Aborted, Failure, Output, RunState
 from pylash.stores import OpenEffect, RunRow, SqlStore
 
 STATUSES = (
@@ -34,6 +35,9 @@ STATUSES = (
     "cancelled",
     "stopped",
 )
+UNDONE = ("failed", "stopped", "cancelled")
+UNKNOWN = "unknown_target"
+NO_WORKER = "no worker is running"
 KINDS = {
     "process": ("process",),
     "turn": ("turn", "queue_drain"),
@@ -65,7 +69,7 @@ def ps(asked: Asked, status: Sequence[str], kind: Sequence[str], limit: int) -> 
     """List processes and turns, the newest first.
 
     A turn is named SESSION/TURN. TIME is how long ago it was started, or how long it took; the last column
-    says what it waits for, or why it is blocked.
+    says what it waits for, or why it is blocked or failed.
 
     \b
       pylash ps --status blocked --status failed
@@ -92,12 +96,51 @@ async def described_rows(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[s
     """Return runs as programs read them, with what each of them waits for."""
     live = [row.run for row in rows if row.settled is None]
     doing = await store.inspection.open_effects(live) if live else []
+    errors = await _errors(store, [row for row in rows if row.status in UNDONE])
+    idle = any(row.reason == UNKNOWN for row in rows) and not await store.inspection.has_workers()
     now = await store.inspection.now()
-    return [described_row(row, waits_of(row, doing), now) for row in rows]
+    return [
+        {
+            **_described(row, now),
+            "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
+            "waits_for": [_waits_for(one) for one in doing if one.run == row.run],
+            "error": errors.get(row.run),
+        }
+        for row in rows
+    ]
 
 
-def described_row(row: RunRow, waits: Sequence[str], now: int) -> dict[str, Any]:
-    """Return a run as programs read it."""
+async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | None]:
+    """Return why runs did not complete, in a sentence with its code."""
+    turns = [row.scope for row in rows if row.kind != "process"]
+    results = await store.sessions.results(turns) if turns else {}
+    processes = [row.id for row in rows if row.kind == "process"]
+    outputs = await store.processes.outputs(processes) if processes else {}
+    return {
+        row.run: _of_process(outputs.get(row.id))
+        if row.kind == "process"
+        else _of_turn(results.get(row.scope))
+        for row in rows
+    }
+
+
+def _of_process(output: Output | None) -> str | None:
+    match output:
+        case Failure(code=code, message=message):
+            return f"{message} [{code}]"
+        case Aborted(reason=reason):
+            return reason
+        case _:
+            return None
+
+
+def _of_turn(ended: tuple[RunState, Any] | None) -> str | None:
+    result = {} if ended is None else ended[1] or {}
+    code = f" [{result['code']}]" if result.get("code") else ""
+    return f"{result['error']}{code}" if result.get("error") else None
+
+
+def _described(row: RunRow, now: int) -> dict[str, Any]:
     return {
         "id": row.id,
         "kind": "turn" if row.kind == "queue_drain" else row.kind,
@@ -105,18 +148,14 @@ def described_row(row: RunRow, waits: Sequence[str], now: int) -> dict[str, Any]
         "target": row.target,
         "status": row.status.value,
         "reason": row.reason,
-        "waits_for": list(waits),
+        "waits_for": [],
+        "error": None,
         "created": iso(row.created),
         "settled": iso(row.settled),
         "seconds": max(0, (row.settled or now) - row.created) / SECOND,
         "attempts": row.attempts,
         "worker": row.owner,
     }
-
-
-def waits_of(row: RunRow, doing: Sequence[OpenEffect]) -> list[str]:
-    """Return what a run waits for, in words."""
-    return [_waits_for(one) for one in doing if one.run == row.run]
 
 
 def _waits_for(effect: OpenEffect) -> str:
@@ -163,8 +202,8 @@ def say_runs(described: Sequence[dict[str, Any]]) -> None:
 
 def why_of(view: dict[str, Any]) -> str:
     """Return why a run is where it is, in a few words."""
-    if view["reason"]:
-        return str(view["reason"])
+    if view["reason"] or view["error"]:
+        return str(view["reason"] or view["error"]).removeprefix(f"{UNKNOWN}: ")
     if view["waits_for"]:
         first, *others = view["waits_for"]
         return f"{first} (and {len(others)} more)" if others else str(first)

@@ -13,9 +13,11 @@ from pylash.cli.drawing import draw_run, draw_session
 from pylash.cli.finding import found
 from pylash.cli.listing import described_rows
 from pylash.cli.output import iso, say_json
+from pylash.cli.words import queued_text, words_of
 from pylash.durable import (
     JournalEntry,
     QueueDrainScope,
+    TurnRecord,
     TurnScope,
     scope_from_text,
     scope_text,
@@ -77,7 +79,7 @@ async def _run(
     waits = [] if row.settled is not None else await _waits(host, row)
     view = {
         **described,
-        **_blocked(row.reason),
+        **_blocked(described["reason"]),
         **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
         "waits": [described_wait(wait) for wait in waits],
         "children": await _children(store, entries),
@@ -120,12 +122,21 @@ async def _turn(store: SqlStore, row: RunRow) -> dict[str, Any]:
         return {"input": None, "output": None}
     turn = await store.sessions.turn(scope)
     results = await store.sessions.results([row.scope])
-    parts = () if turn is None or not turn.body else ASKS.decode(turn.body).parts
-    said = " ".join(part.text for part in parts if isinstance(part, Text))
     return {
-        "input": said or None,
+        "input": None if turn is None else await _asked(store, turn) or None,
         "output": results[row.scope][1] if row.scope in results else None,
     }
+
+
+async def _asked(store: SqlStore, turn: TurnRecord) -> str:
+    """Return what a turn was asked; one that nobody asked for was begun by queued words."""
+    if turn.body:
+        parts = ASKS.decode(turn.body).parts
+        return " ".join(part.text for part in parts if isinstance(part, Text))
+    heard = [message.text for message in await words_of(store.sessions, turn)]
+    if not heard and not turn.settled:
+        heard = list(map(queued_text, await store.sessions.queued(turn.scope.session_id)))
+    return " ".join(heard)
 
 
 async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[str, Any]]:

@@ -40,8 +40,8 @@ def worker(
 ) -> None:
     """Run a worker until it is told to stop.
 
-    MODULE:APP names a Lash, such as shop:app in shop.py of the current folder. Its own store is used unless another is
-    named.
+    MODULE:APP names a Lash, such as shop:app or ./shop.py:app in shop.py of the current folder. Its own store
+    is used unless another is named.
 
     Ctrl-C or SIGTERM drains: nothing new is claimed, and what waits is parked. A second signal ends at once;
     nothing is lost then either. Logs go to stderr.

@@ -153,6 +153,7 @@ from pylash.durable.session_store import (
     TurnEvents,
 )
 from pylash.durable.sessions import (
+    SAID,
     TURN_TARGET,
     DeleteReport,
     NewTurn,
@@ -228,6 +229,7 @@ __all__ = (
     "OUTPUTS",
     "REGISTRATIONS",
     "RESOLUTIONS",
+    "SAID",
     "SECOND",
     "SESSION_TURN",
     "SETTLED",

@@ -86,6 +86,10 @@ class Sessions(Protocol):
         """Return what waits for a session, the oldest first."""
         ...
 
+    def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
+        """Forget a person's words that no turn has heard yet; return the keys of those."""
+        ...
+
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
         """Ask the turn that has the session's lane to end; return it, if there is one."""
         ...

@@ -9,7 +9,7 @@ Rule 3. Nodes of a turn are written as they come, behind the head: nobody sees t
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -158,6 +158,10 @@ class Policy(StrEnum):
     WAKE = "wake"
 
 
+SAID: Final = "key:"
+"""With which the source of a person's words begins: the rest is the key they came with."""
+
+
 class Queued(msgspec.Struct, frozen=True):
     """Words that wait for a session. ``source`` is the process that said them, or the key they came with."""
 
@@ -166,6 +170,11 @@ class Queued(msgspec.Struct, frozen=True):
     body: Any
     policy: Policy
     at: Instant
+
+    @property
+    def key(self) -> str | None:
+        """The key that a person's words came with; None of those of a process."""
+        return self.source[len(SAID) :] if self.source.startswith(SAID) else None
 
 
 class DeleteReport(msgspec.Struct, frozen=True):

@@ -159,6 +159,7 @@ from pylash.runtime.turn_execution import (
     TurnExecution,
 )
 from pylash.runtime.waits import (
+    is_approval,
     open_waits,
     resolve_wait,
 )
@@ -240,6 +241,7 @@ __all__ = (
     "fitted",
     "fork_registration",
     "is_again",
+    "is_approval",
     "materialised",
     "open_waits",
     "own_branch",

@@ -68,6 +68,7 @@ from pylash.values import (
     StoreClosed,
     encode,
     first_difference,
+    write,
 )
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class JournalController(JournalState, EffectController):
                     kind=command.wait_kind,
                     title=command.title,
                     tool=command.tool,
-                    arguments=None if command.arguments is None else encode(command.arguments),
+                    arguments=None if command.arguments is None else write(command.arguments),
                     timeout=local.timeout,
                 )
                 return self._await(asked, fence, local, opening, flight)

@@ -43,8 +43,13 @@ class Feed:
     def begin_reply(self, correlation_id: str, attempt: int) -> None:
         """Begin a reply; what was heard of an earlier attempt at it does not count."""
         if correlation_id in self._spoken:
-            self.say(TurnEvent("text_reset", correlation_id, attempt=attempt))
+            self.reset_reply(correlation_id, attempt)
         self._spoken.add(correlation_id)
+
+    def reset_reply(self, correlation_id: str, attempt: int, why: str = "") -> None:
+        """Say that a reply will begin anew, and why."""
+        self.say(TurnEvent("text_reset", correlation_id, text=why, attempt=attempt))
+        self._spoken.discard(correlation_id)
 
     def replay_reply(self, correlation_id: str, text: str) -> None:
         """Say a recorded reply as a whole, unless it was heard as it came."""

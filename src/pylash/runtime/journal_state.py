@@ -108,6 +108,10 @@ class JournalState:
             return entry is not None
         return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
 
+    def begun(self, key: str) -> bool:
+        """Return whether the effect of key has begun, in whichever execution of the run."""
+        return key in self._entries
+
     def is_pending(self, key: str) -> bool:
         """Return whether the effect of key is under way, and can be cancelled."""
         flight = self._flights.get(key)

@@ -45,6 +45,8 @@ class ModelCalls:
 
     def __init__(self, turn: TurnDriver) -> None:
         self._turn = turn
+        self.trouble = ""
+        """Why the last call failed."""
 
     async def call(self, iteration: int, attempt: int) -> ModelReplied | ModelFailed:
         """Return what the model answered, now or when it was recorded."""
@@ -67,6 +69,7 @@ class ModelCalls:
         try:
             outcome = await turn.run.effect(turn.branch, key, "model", request, local)
         except LashError as error:
+            self.trouble = error.message
             return model_failed(error)
         turn.writer.landed(key)
         place = expect(outcome, LlmCallOutcome).result["place"]

@@ -117,6 +117,8 @@ class Tries(msgspec.Struct, frozen=True):
     name: str
     retry: Retry | None
     delay_key: Callable[[int], str]
+    failed: Callable[[int, LashError], None] | None = None
+    """Hears of every attempt that failed and is not the last."""
 
     async def first_success(
         self, attempt: Callable[[int], Awaitable[T]], failure: type[LashError] = LashError
@@ -129,6 +131,8 @@ class Tries(msgspec.Struct, frozen=True):
             except failure as error:
                 if self.retry is None or error.final or number >= self.retry.max:
                     raise
+                if self.failed is not None:
+                    self.failed(number, error)
             key = self.delay_key(number)
             pause = self.retry.pause(number, chance(self.run.seed, key))
             command = Sleep(round(pause * 1000), retry=True)

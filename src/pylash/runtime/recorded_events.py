@@ -33,13 +33,13 @@ class Heard:
                 return self._new_text(reply, event)
             case "text_reset":
                 self._again.pop(reply, None)
-                self._texts[reply] = ""
-                return [event]
+                before, self._texts[reply] = self._texts.get(reply), ""
+                return [event] if before or self._is_first(event) else []
             case "reasoning_delta":
                 self._reasoned.add(reply)
                 return [event]
             case "tool_progress":
-                return [event]
+                return [event] if event.attempt == 1 or self._is_first(event) else []
             case _:
                 known = (event.type, reply)
                 if known in self._once:
@@ -71,6 +71,13 @@ class Heard:
         if heard.startswith(self._again[reply]):
             return []
         return self.left_of(_text(reply, self._again.pop(reply)))
+
+    def _is_first(self, event: TurnEvent) -> bool:
+        """Take note that something is tried again; return whether that was not heard yet."""
+        known = (f"{event.type} {event.attempt}", event.correlation_id)
+        first = known not in self._once
+        self._once.add(known)
+        return first
 
     def _is_over(self, reply: str) -> bool:
         return ("usage", reply) in self._once

@@ -89,7 +89,7 @@ def _effect(entry: JournalEntry, until: int | None) -> Effect:
     tried = _ATTEMPT.search(entry.key)
     return Effect(
         entry.key,
-        entry.label or entry.key,
+        entry.label or ("words" if entry.kind == "queue" else entry.key),
         entry.kind,
         entry.started,
         ended,

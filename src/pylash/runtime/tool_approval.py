@@ -62,9 +62,16 @@ async def approved(ready: Ready, effect: Effect, wait: Wait) -> Ready:
     # Of what was given: how today's code reads it may change while a person thinks.
     asked = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
     title = reason if isinstance(reason, str) else f"Approve {tool.name}"
-    shown = AwaitEvent("", "approval", title, tool.name, tool.dump(ready.arguments))
+    shown = AwaitEvent("", "approval", title, tool.name, _as_given(ready))
     identity = CustomWait(f"approval:{call.id}:{asked}")
     return _decided(ready, await wait("approval", identity, shown, tool.approval_timeout))
+
+
+def _as_given(ready: Ready) -> Any:
+    """Return all arguments as they are read, in the order in which they were given."""
+    read = ready.tool.dump(ready.arguments)
+    given = ready.given if isinstance(ready.given, dict) else {}
+    return {name: read[name] for name in (*given, *read) if name in read}
 
 
 async def _needs_approval(ready: Ready, effect: Effect) -> bool | str:

@@ -169,14 +169,24 @@ class ToolCalls:
 
     async def _attempted(self, ready: Ready, position: int) -> ToolMessage:
         turn, call = self._turn, ready.call
+        before = Usage()
+
+        def delay_key(number: int) -> str:
+            return f"{call.id}.delay.{number}"
+
+        def failed(number: int, error: LashError) -> None:
+            if turn.is_new(delay_key(number)):
+                again = TurnEvent("tool_progress", call.id, error.message, call.tool)
+                turn.feed.say(replace(again, attempt=number + 1))
+
         tries = Tries(
             turn.run,
             own_branch(turn.run, "tool"),
             ready.tool.name,
             ready.tool.retry,
-            lambda number: f"{call.id}.delay.{number}",
+            delay_key,
+            failed,
         )
-        before = Usage()
 
         async def tried(number: int) -> tuple[int, ToolAttemptOutcome]:
             nonlocal before

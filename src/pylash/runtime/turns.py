@@ -211,12 +211,18 @@ class TurnDriver:
                 answer = ToolsReturned(await self._run_tools(iteration, calls))
             case Pause(iteration=iteration, attempt=attempt, milliseconds=pause):
                 key = f"{llm_key(iteration, attempt)}.pause"
+                if self.is_new(key):
+                    self.feed.reset_reply(llm_key(iteration, 1), attempt + 1, self._models.trouble)
                 command = Sleep(pause, retry=True)
                 await self.run.effect(self.branch, key, "model again", command, sleep_executor())
                 answer = Paused()
             case None:
                 return
         self.machine.handle_response(answer)
+
+    def is_new(self, key: str) -> bool:
+        """Return whether an effect begins now: who listens has heard of the others."""
+        return self.run.journal is None or not self.run.journal.begun(key)
 
     def note(self) -> None:
         """Have what the machine said by itself written with whatever is written next."""

@@ -94,11 +94,17 @@ async def resolve_wait(
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         return await _send(host, name, name.wait, value)
     plain = Shape(Any).dump(value)
-    is_approval = name is not None and getattr(name.wait, "key", "").startswith("approval:")
-    if is_approval and error is None and (trouble := approval_trouble(plain)) is not None:
-        raise ArgumentsInvalid("resolve", trouble)
+    if name is not None and is_approval(name) and error is None:
+        trouble = approval_trouble(plain)
+        if trouble is not None:
+            raise ArgumentsInvalid("resolve", trouble)
     resolution = Ok(plain) if error is None else Err("wait_failed", error, plain)
     return await effects.resolve(key, resolution, by=by)
+
+
+def is_approval(name: WaitName) -> bool:
+    """Return whether a wait is for a person to agree to a tool call."""
+    return getattr(name.wait, "key", "").startswith("approval:")
 
 
 def approval_trouble(answer: Any) -> str | None:
@@ -106,7 +112,7 @@ def approval_trouble(answer: Any) -> str | None:
     if isinstance(answer, bool):
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
-        return "an approval is answered with True, False, or a record with approved=True or False"
+        return "an approval is answered with true or false, or a record whose approved is true or false"
     unknown = sorted(set(answer) - {"approved", "reason", "by", "arguments"})
     if unknown:
         return (

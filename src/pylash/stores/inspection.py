@@ -184,6 +184,11 @@ class SqlInspection(Port):
         ]
 
     @operation(read_only=True)
+    def has_workers(self) -> Steps[bool]:
+        """Return whether anybody runs anything; who only looks and asks runs nothing."""
+        return bool((yield from known_targets()))
+
+    @operation(read_only=True)
     def overdue(self, age: int) -> Steps[int]:
         """Return how many runs have been ready for longer than age."""
         return int((yield Statement(_OVERDUE, (age,))).rows[0][0])

@@ -107,7 +107,7 @@ class PokeFile:
 
     def __init__(self, database: Path, name: bytes) -> None:
         self._path = f"{database.resolve()}-poke"
-        self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if os.fstat(self._fd).st_size < COUNTERS * 8:
             # Once and for all: growing it later would look like a poke, or find the disk full.
             os.pwrite(self._fd, bytes(COUNTERS * 8), 0)

@@ -45,6 +45,10 @@ order by at, process, sequence"""
 
 TAKE_WORDS = "delete from pylash_queue where session = ? and process = ? and sequence = ?"
 
+_THESE_WORDS = """
+select process from pylash_queue where session = ? and process in ({texts})
+order by at, process, sequence {update}"""
+
 _HAS_WORDS = "select 1 from pylash_queue where session = ? limit 1"
 
 _HOLDER = "select holder from pylash_lanes where lane = ?"
@@ -93,6 +97,18 @@ def add_words(
     """Queue words for a session whose lane is locked; False if they are there."""
     words = (session_id, source, sequence, write(body), session_id, policy)
     return bool((yield Statement(_ADD_WORDS, words)).changed)
+
+
+def take_words_back(session_id: str, sources: Sequence[str]) -> Steps[list[str]]:
+    """Forget words that nobody has heard, and return whose they were.
+
+    The lane is locked: whoever gives it on meanwhile begins no turn for them.
+    """
+    yield from locked_lane(session_id)
+    rows = (yield Statement(_THESE_WORDS, (session_id, list(sources)))).rows
+    for (source,) in rows:
+        yield Statement(TAKE_WORDS, (session_id, source, 0))
+    return [source for (source,) in rows]
 
 
 def told(session_id: str, holder: int | None, new_run: int, *, person: bool = False) -> Steps[None]:

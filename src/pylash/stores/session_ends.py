@@ -1,4 +1,4 @@
-"""Forks and deletions of sessions in SQL.
+"""Forks and deletions of sessions in SQL, and what is taken back.
 
 Rule 1. A fork copies no node: it begins with another line's, which stay while anyone needs them.
 Rule 2. A deletion fences the session first (waits revoked, runs ended); then rows go in small pieces. What
@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pylash.durable import (
+    SAID,
     DeleteReport,
     QueueDrainScope,
     Segment,
@@ -27,7 +28,13 @@ from pylash.durable import (
 from pylash.stores.carried import NODE_BITS
 from pylash.stores.handles import delete_session
 from pylash.stores.logs import lock_runs
-from pylash.stores.queue import lane_holder, locked_lane, supersede_waits, waiters_of
+from pylash.stores.queue import (
+    lane_holder,
+    locked_lane,
+    supersede_waits,
+    take_words_back,
+    waiters_of,
+)
 from pylash.stores.session_rows import (
     SESSION,
     TURN,
@@ -159,6 +166,18 @@ class SqlSessionEnds(Port):
         yield from add_session(new_id, options, msgspec.json.encode(origin), counts)
         for line in sorted({segment.number for segment in origin}):
             yield Statement(_ADD_FORK, (line, new_id))
+
+    def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
+        """Forget a person's words that no turn has heard yet; return the keys of those."""
+        return self._take_back(session_id, [f"{SAID}{key}" for key in keys], {})
+
+    @operation()
+    def _take_back(
+        self, session_id: str, sources: Sequence[str], tried: dict[str, None]
+    ) -> Steps[list[str]]:
+        """Take words back. ``tried`` has those that an attempt before this one found."""
+        tried.update(dict.fromkeys((yield from take_words_back(session_id, sources))))
+        return [source.removeprefix(SAID) for source in tried]
 
     @operation(read_only=True)
     def current(self, session_id: str) -> Steps[TurnRecord | None]:

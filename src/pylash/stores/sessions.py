@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pylash.durable import (
+    SAID,
     AwaitTurn,
     Clock,
     Entropy,
@@ -294,7 +295,7 @@ class SqlSessions(SqlSessionEnds):
         if interrupts and holder is not None:
             yield from supersede_waits(session_id, waiting)
         yield Statement(_SAY, (session_id, *key))
-        yield from add_words(session_id, f"key:{key[0]}", 0, body, policy)
+        yield from add_words(session_id, f"{SAID}{key[0]}", 0, body, policy)
         yield from opened_session(session_id)
         yield from told(session_id, holder, self._new_run(), person=True)
         return True

@@ -52,6 +52,8 @@ QUICK_SECONDS: Final = 0.001
 """A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
 
+PRIVATE: Final = 0o600
+
 MAGIC: Final = b"SQLite format 3\0"
 
 _WORDS = {
@@ -159,6 +161,7 @@ class SqliteDriver(Publisher):
                     f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
                 )
             self._refuse_other_files()
+            self._make_private()
             connection = self._raw_connection()
             try:
                 self._prepare(connection)
@@ -175,6 +178,12 @@ class SqliteDriver(Publisher):
             head = file.read(len(MAGIC))
         if head not in (b"", MAGIC):
             raise not_a_database(self.path)
+
+    def _make_private(self) -> None:
+        """Make a new file that only its owner may open: messages are in it, and the secret of keys."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):  # it is there, or SQLite will say why it cannot be
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._when_free(connection, "pragma page_size = 2048")

@@ -184,6 +184,20 @@ async def a_commit_with_words_left_starts_a_turn(store: SubjectStore) -> None:
     equal(await history_of(store, session_id), [b"a", b'"later"'], "the history")
 
 
+async def words_that_are_taken_back_start_no_turn(store: SubjectStore) -> None:
+    mine, worker = await turning(store), await joined(store)
+    session_id = mine.session.id
+    await said(store, session_id, "heard", key="heard")
+    equal(await taken(store, mine), ["heard"], "what the turn takes")
+    await said(store, session_id, "later", Policy.NEXT_TURN, key="later")
+    await said(store, session_id, "stays", Policy.NEXT_TURN, key="stays")
+    equal(await store.sessions.take_back(session_id, ["heard", "later"]), ["later"], "taken back")
+    equal([one.key for one in await store.sessions.queued(session_id)], ["stays"], "what is left")
+    equal(await store.sessions.take_back(session_id, ["stays"]), ["stays"], "taken back then")
+    await ended(store, mine, b'"heard"')
+    equal(await turns_waiting(store, worker, session_id), [], "turns after it")
+
+
 async def turns_that_never_take_their_words_come_to_an_end(store: SubjectStore) -> None:
     worker, session_id = await joined(store), f"session-{next(ids)}"
     await said(store, session_id, "hello")
@@ -398,6 +412,7 @@ QUEUE_LAWS = (
     words_are_taken_once,
     words_said_at_once_are_heard_once_by_one_turn,
     a_commit_with_words_left_starts_a_turn,
+    words_that_are_taken_back_start_no_turn,
     turns_that_never_take_their_words_come_to_an_end,
     an_interruption_ends_the_waits_of_the_session,
     words_that_do_not_interrupt_leave_the_waits,

@@ -28,7 +28,8 @@ class TurnEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened in a turn. ``correlation_id`` is the call or the reply it belongs to.
 
     ``text`` is the piece of a delta, the progress of a tool, or the result of one; ``data`` is a
-    tool's arguments or what is known of a wait; ``status`` is how a tool or the turn ended.
+    tool's arguments or what is known of a wait; ``status`` is how a tool or the turn ended. An ``attempt``
+    above 1 says that a model (``text_reset``) or a tool (``tool_progress``) is tried again, ``text`` why.
     """
 
     type: EventKind

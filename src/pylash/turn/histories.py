@@ -37,21 +37,22 @@ PIECES: Final = 8
 SUMMARY: Final = "Summary of the conversation so far:\n"
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="window"):
+class Window(msgspec.Struct, frozen=True, tag_field="kind", tag="window"):
     """Sends the newest turns that fit so many tokens, as they are estimated; the turn that runs always.
+
+    ``Window()`` has no limit: a session that had one sends everything again.
 
     >>> session = app.session("chat-42", history=Window(tokens=100_000))
     """
 
-    tokens: int
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
-        _check("Window", self.tokens)
+        if self.tokens is not None:
+            _check("Window", self.tokens)
 
 
-class Summarise(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="summarise", omit_defaults=True
-):
+class Summarise(msgspec.Struct, frozen=True, tag_field="kind", tag="summarise", omit_defaults=True):
     """Sends a summary in place of old turns, made when a request would have more than ``tokens``.
 
     The newest turns up to ``keep`` tokens (a quarter, unless given) are sent as they are. ``model`` is
@@ -181,11 +182,11 @@ def extent(
 
     ``summary`` is the newest in the history; one that the turn made is newer.
     """
-    if option is None:
+    if option is None or option.tokens is None:
         return Extent()
     if isinstance(option, Summarise):
         summary = next((m for m in reversed(said) if is_summary(m)), summary)
-    room = _room(option, said, summary, prompt)
+    room = _room(option.tokens, said, summary, prompt)
     return Extent(_fitting(history, _floor(summary), room), summary)
 
 
@@ -201,7 +202,7 @@ def to_summarise(
 
     A turn makes at most one: what it says itself is not summarised.
     """
-    floor, room = _floor(summary), _room(option, said, summary, prompt)
+    floor, room = _floor(summary), _room(option.tokens, said, summary, prompt)
     if any(map(is_summary, said)) or _fitting(history, floor, room) == floor:
         return None
     upto = _fitting(history, floor, min(option.kept, room))
@@ -216,12 +217,10 @@ def _floor(summary: UserMessage | None) -> int:
     return 0 if summary is None or summary.summary is None else summary.summary.covers
 
 
-def _room(
-    option: History, said: Sequence[Message], summary: UserMessage | None, prompt: int
-) -> int:
+def _room(tokens: int, said: Sequence[Message], summary: UserMessage | None, prompt: int) -> int:
     """Return how many tokens are left for a history."""
     whole = [m for m in said if not is_summary(m)]
-    return option.tokens - prompt - tokens_of(whole if summary is None else [summary, *whole])
+    return tokens - prompt - tokens_of(whole if summary is None else [summary, *whole])
 
 
 def _fitting(history: Sequence[Message], floor: int, room: int) -> int:
