@@ -21,6 +21,9 @@ from pylash.lang.execution import (
     run_cell,
     run_process,
 )
+from pylash.lang.formatting import (
+    format_source,
+)
 from pylash.lang.frame import (
     Host,
     HostCall,
@@ -104,6 +107,7 @@ __all__ = (
     "bad_signal",
     "declaration",
     "encode_artifact",
+    "format_source",
     "from_json",
     "incompatibility",
     "link",

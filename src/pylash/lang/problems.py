@@ -34,6 +34,10 @@ class LashlangError(Misuse):
         super().__init__("\n".join(show(problem, source) for problem in errors))
         self.errors = errors
 
+    def __str__(self) -> str:
+        # The code would stand behind the carets; the kinds are in `errors`.
+        return self.message
+
 
 def show(problem: Problem, source: str) -> str:
     """Return the message, the place, the line of the source and carets under what is meant."""
