@@ -31,7 +31,7 @@ class LashlangError(Misuse):
     """The program cannot run as it is written; `errors` says why, first things first."""
 
     def __init__(self, errors: tuple[Problem, ...], source: str) -> None:
-        super().__init__("\n".join(show(problem, source) for problem in errors))
+        super().__init__("\n\n".join(show(problem, source) for problem in errors))
         self.errors = errors
 
     def __str__(self) -> str:
