@@ -1,11 +1,14 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pylash.lang import tree
 from pylash.lang.formatting import format_source, print_program
 from pylash.lang.parser import parse
 from pylash.lang.problems import LashlangError
+from pylash.lang.tokens import scan
 from tests.lang.programs import PROGRAMS
+from tests.lang.test_fuzz import PROGRAM
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -180,3 +183,22 @@ def test_parentheses_without_which_an_expression_is_too_long_are_left_alone() ->
 def test_what_cannot_be_read_is_not_formatted() -> None:
     with pytest.raises(LashlangError, match="expected a value"):
         format_source("x = ")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_comment_is_lost_wherever_it_stands(data: st.DataObject) -> None:
+    source = PROGRAM
+    starts = [token.start for token in scan(source).tokens]
+    places = data.draw(st.lists(st.sampled_from(starts), min_size=1, max_size=5, unique=True))
+    for place in sorted(places, reverse=True):
+        before = data.draw(st.sampled_from([" ", "\n", "\n\n"]))
+        source = f"{source[:place]}{before}#c{place}\n{source[place:]}"
+    program = parse(source)
+    if not program.problems:
+        formatted = format_source(source)
+        assert parse(formatted).program == program.program
+        assert sorted(c.text for c in scan(formatted).comments) == sorted(
+            c.text for c in scan(source).comments
+        )
+        assert format_source(formatted) == formatted

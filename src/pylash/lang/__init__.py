@@ -24,7 +24,7 @@ from pylash.lang.execution import (
 from pylash.lang.formatting import (
     format_source,
 )
-from pylash.lang.frame import (
+from pylash.lang.hosts import (
     Host,
     HostCall,
     HostFailed,

@@ -15,7 +15,8 @@ import msgspec
 from pylash.lang.artifacts import Artifact
 from pylash.lang.compiler import FILENAME, Compiled, compiled
 from pylash.lang.data import Record, RunError, Value, from_json, size_of, text_of, to_json
-from pylash.lang.frame import Failed, Frame, Surroundings
+from pylash.lang.frame import Failed, Frame
+from pylash.lang.hosts import Surroundings
 from pylash.lang.maps import static_map
 from pylash.lang.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds, Meter
 from pylash.lang.problems import Problem

@@ -8,12 +8,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from decimal import ROUND_FLOOR, Decimal
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pylash.lang.data import (
     List,
@@ -28,16 +25,10 @@ from pylash.lang.data import (
     text_of,
     to_json,
 )
+from pylash.lang.hosts import HostCall, HostFailed, Refused, Surroundings
 from pylash.lang.meter import Meter
+from pylash.lang.moments import instant, milliseconds
 from pylash.lang.operators import unwrap
-
-
-class Refused(Exception):
-    """The host refuses to start a process or to take a signal; the text says why."""
-
-
-class HostFailed(Exception):
-    """The host could not perform an effect; the text says why."""
 
 
 class Failed(Exception):
@@ -46,61 +37,6 @@ class Failed(Exception):
     def __init__(self, value: Value) -> None:
         super().__init__(text_of(value))
         self.value = value
-
-
-class HostCall(NamedTuple):
-    """One operation to perform. `payload` is plain JSON."""
-
-    key: str
-    path: str
-    operation: str
-    payload: Any
-    node: str
-    occurrence: int
-
-
-class Host(Protocol):
-    """What performs effects, records them by their keys, and answers from the record."""
-
-    async def call(self, calls: Sequence[HostCall]) -> Sequence[Mapping[str, Any]]:
-        """Perform the operations at once; answer each `{"ok": true, "value"}` or `{"ok": false, "error"}`."""
-        ...
-
-    async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
-        """Start a process of the same module, or raise `Refused`."""
-        ...
-
-    async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
-        """Wait for a process to end; answer as for an operation."""
-        ...
-
-    async def cancel(self, key: str, process_id: str) -> None:
-        """Ask a process to stop."""
-        ...
-
-    async def sleep(self, key: str, *, ms: int | None = None, until: int | None = None) -> None:
-        """Wait so many milliseconds, or until a time in milliseconds since 1970."""
-        ...
-
-    async def wait_signal(self, key: str, name: str, within: int | None) -> tuple[bool, Any]:
-        """Take the oldest signal of the name; answer whether there was one in time, and its payload."""
-        ...
-
-    async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
-        """Signal a process, or raise `Refused`."""
-        ...
-
-    async def event(self, key: str, kind: str, payload: dict[str, Any]) -> None:
-        """Append `process.yield` or `process.wake`."""
-        ...
-
-    def print(self, value: Any) -> None:
-        """Take an observation of a cell, as plain JSON."""
-        ...
-
-    def trace(self, event: dict[str, Any]) -> None:
-        """Take an execution event."""
-        ...
 
 
 class Site(NamedTuple):
@@ -125,25 +61,6 @@ class Shape(NamedTuple):
     kind: type
     parts: tuple[Shape | Leaf, ...]
     keys: tuple[str, ...] = ()
-
-
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|s|m|h|d|w)")
-_TIME: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-)
-_LONGEST: Final = 2**53
-
-
-class Surroundings(NamedTuple):
-    """What an execution is given besides its program: who performs its effects, and how."""
-
-    host: Host
-    modules: Mapping[str, str]
-    """The resource type of each module path that the host has."""
-    traced: bool = False
-    breathe: Callable[[], Awaitable[None]] | None = None
-    """Lets others run; called now and then by a program that computes for long."""
 
 
 class Frame:
@@ -376,7 +293,7 @@ class Frame:
 
     async def sleep_until(self, site: int, time: Value) -> None:
         """`sleep until`."""
-        until = _instant(time)
+        until = instant(time)
         with self._node(site):
             await self._host.sleep(self._sleep_key(), until=until)
 
@@ -494,42 +411,4 @@ def _built(shape: Shape | Leaf, settled: list[Value]) -> Value:
     parts = [_built(part, settled) for part in shape.parts]
     return (
         Record(zip(shape.keys, parts, strict=True)) if shape.kind is Record else shape.kind(parts)
-    )
-
-
-def milliseconds(duration: Value) -> int:
-    """Return a duration in whole milliseconds, halves rounded up."""
-    exact: Decimal | None = None
-    if type(duration) is float and 0 <= duration <= _LONGEST:
-        exact = Decimal(duration)
-    elif type(duration) is str and (match := _DURATION.fullmatch(duration)):
-        exact = Decimal(match.group(1)) * _UNITS[match.group(2)]
-    if exact is None or exact > _LONGEST:
-        shown = text_of(duration)
-        raise RunError(
-            "invalid_duration",
-            f'`{shown}` is no duration; use milliseconds, or a text such as "90s" or "2d"',
-        )
-    return int((exact + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
-
-
-def _instant(time: Value) -> int:
-    if type(time) is float and abs(time) <= _LONGEST:
-        return int((Decimal(time) + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
-    if type(time) is str and (match := _TIME.fullmatch(time)):
-        day, minute, second, fraction, offset = match.groups()
-        try:
-            zone = "+00:00" if offset in "Zz" else offset
-            # A leap second is the first of the next minute.
-            whole = datetime.fromisoformat(f"{day}T{minute}:{min(int(second), 59):02}{zone}")
-            extra = timedelta(seconds=1 if second == "60" else 0)
-            if int(second) <= 60:
-                since = whole - datetime.fromisoformat("1970-01-01T00:00:00+00:00") + extra
-                ms = since // timedelta(milliseconds=1)
-                return ms + int(Decimal(fraction or "0") * 1000)
-        except (ValueError, OverflowError):
-            pass
-    raise RunError(
-        "invalid_time",
-        f"`{text_of(time)}` is no time; use a text such as 2026-01-31T09:00:00Z, or milliseconds since 1970",
     )

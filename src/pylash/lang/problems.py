@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from pylash.values import Misuse
+from pylash.values import Misuse, cells
 
 Stage = Literal["parse", "link", "run"]
 
@@ -44,9 +44,10 @@ def show(problem: Problem, source: str) -> str:
     lines = source.split("\n")
     line = lines[problem.line - 1].rstrip("\r") if problem.line <= len(lines) else ""
     number = str(problem.line)
-    # Tabs are kept, so that the carets stand where the eye expects them.
-    indent = "".join("\t" if char == "\t" else " " for char in line[: problem.column - 1])
-    carets = indent + "^" * max(1, min(problem.width, len(line) - problem.column + 1))
+    start = problem.column - 1
+    # Tabs are kept and wide characters counted, so that the carets stand where the eye expects them.
+    indent = "".join("\t" if char == "\t" else " " * cells(char) for char in line[:start])
+    carets = indent + "^" * max(1, cells(line[start : start + problem.width]))
     hint = f" {problem.hint}" if problem.hint else ""
     return (
         f"{problem.message}\n"

@@ -202,6 +202,9 @@ class _Scanner:
             if match is None or group is None:
                 self.unexpected(source[position], position)
                 position += 1
+                # A word in another alphabet is one mistake.
+                while position < len(source) and not PIECE.match(source, position):
+                    position += 1
                 continue
             text = match.group()
             if group == "unterminated":
@@ -253,7 +256,7 @@ class _Scanner:
         self.line_start = start + text.rindex("\n") + 1
 
     def unexpected(self, char: str, start: int) -> None:
-        # A word in another alphabet, or a pair of quotes, is one mistake.
+        # A pair of quotes is one mistake, too.
         if (self.line, char) in self.complained:
             return
         self.complained.add((self.line, char))

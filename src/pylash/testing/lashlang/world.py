@@ -16,7 +16,7 @@ import msgspec
 
 from pylash.lang.artifacts import Artifact, encode_artifact
 from pylash.lang.execution import run_process
-from pylash.lang.frame import HostCall, Refused, Surroundings
+from pylash.lang.hosts import HostCall, Refused, Surroundings
 from pylash.lang.meter import Bounds
 from pylash.lang.starting import (
     Registration,
