@@ -116,7 +116,7 @@ WRONG = [
         ),
         "calls[1]",
     ),
-    (cell(ECHO, finish=1, trace=[{"event": "execution_started"}]), "trace: 3 more"),
+    (cell(ECHO, finish=1, trace=[{"event": "execution_started"}]), "trace: 5 more"),
     (cell("x = 1", **{"continue": True}, map={"nodes": []}), 'not expected: "main main"'),
     (cell("x = 1", **{"continue": True}, map={"has_nodes": ["branch if"]}), "missing"),
     (cell("x = 1", **{"continue": True}, map={"edges": [["a", "b", "c"]]}), "map edges: missing"),

@@ -120,7 +120,8 @@ def bad_signal(
     """Return why a process does not take a signal: it must declare its name, and the payload conform."""
     accepted = signals(declaration(artifact, process))
     if name not in accepted:
-        return f"process `{process}` accepts no signal `{name}`"
+        known = ", ".join(f"`{each}`" for each in accepted) or "none"
+        return f"process `{process}` accepts no signal `{name}` (it accepts: {known})"
     reason = _unfit(payload, accepted[name], definitions(artifact), modules)
     return None if reason is None else f"the payload of signal `{name}` does not fit: {reason}"
 

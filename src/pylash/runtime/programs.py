@@ -313,6 +313,7 @@ class Services:
         self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
         self.run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]] = _no_workflows
+        self.check_signal: Callable[[str, str, Any], Awaitable[None]] = _no_check
         self._host = host
         self._effects = effects
         self._clock = clock
@@ -480,6 +481,10 @@ class PythonPrograms:
 async def _no_workflows(_: LiveRun, given: LashlangInput) -> Any:
     """Refuse: there is no app around."""
     raise NotAProcess(given)
+
+
+async def _no_check(process_id: str, name: str, payload: Any) -> None:
+    """Let every signal through: there is no app around."""
 
 
 async def _no_triggers(emitted: Any, key: str) -> None:

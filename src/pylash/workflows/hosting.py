@@ -19,12 +19,14 @@ from pylash.durable import (
     AppendEvent,
     AwaitProcess,
     CancelProcess,
+    Envs,
     EventBinding,
     Failure,
     LashlangInput,
     Process,
     ProcessCommand,
     ProcessOutcome,
+    ProcessRecord,
     Registration,
     SignalProcess,
     Sleep,
@@ -227,16 +229,12 @@ class WorkflowHost(Host):
         await self._refusable(self._ask(key, command, f"signal {name}"))
 
     async def _refuse_signal(self, process_id: str, name: str, payload: Any) -> None:
-        record = await self._services.store.processes.get(process_id)
-        given = None if record is None else record.registration.input
-        if not isinstance(given, LashlangInput):
-            return
-        made = stored(await self._services.store.envs.get(given.module_ref), given.module_ref)
-        if isinstance(made, StartProblem):
-            return
-        problem = bad_signal(made, given.process_name, name, payload, modules_of(self._offered))
-        if problem is not None:
-            raise Refused(problem)
+        store = self._services.store
+        record = await store.processes.get(process_id)
+        if record is not None:
+            problem = await refused_signal(store.envs, record, name, payload, self._offered)
+            if problem is not None:
+                raise Refused(problem)
 
     # Time and events.
 
@@ -382,6 +380,19 @@ class WorkflowHost(Host):
             raise
         except LashError as error:
             raise Refused(error.message) from error
+
+
+async def refused_signal(
+    envs: Envs, record: ProcessRecord, name: str, payload: Any, offered: Surface
+) -> str | None:
+    """Return why a process does not take a signal, if it is one of a module that says what it takes."""
+    given = record.registration.input
+    if not isinstance(given, LashlangInput):
+        return None
+    made = stored(await envs.get(given.module_ref), given.module_ref)
+    if isinstance(made, StartProblem):
+        return None
+    return bad_signal(made, given.process_name, name, payload, modules_of(offered))
 
 
 def _shown(until: int) -> str:

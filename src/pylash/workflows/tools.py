@@ -114,6 +114,7 @@ class WorkflowTools:
     ) -> str:
         """Send a signal to a workflow that waits for it."""
         await self._own(ctx, process_id)
+        await self._app.services.check_signal(process_id, name, payload)
         command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
         await self._app.store.processes.perform(command)
         return "sent"

@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from pylash.durable import LashlangInput, Registration, Store
+from pylash.durable import LashlangInput, ProcessRecord, Registration, Store
 from pylash.lang import Surface
 from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
-from pylash.workflows.hosting import Sink, run_workflow
+from pylash.values import ProcessEventInvalid
+from pylash.workflows.hosting import Sink, refused_signal, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
@@ -85,6 +86,13 @@ class Workflows:
         """Run a process of a stored module."""
         sink = self._tell if self._sinks else None
         return await run_workflow(self._app.services, run, given, self.surface(), sink)
+
+    async def check_signal(self, record: ProcessRecord, name: str, payload: Any) -> None:
+        """Refuse a signal that a process does not declare, or not with such a payload."""
+        envs = self._app.store.envs
+        problem = await refused_signal(envs, record, name, payload, self.surface())
+        if problem is not None:
+            raise ProcessEventInvalid(record.registration.id, f"signal.{name}", problem)
 
     def add_sink(self, sink: Sink) -> None:
         """Tell the sink what programs do from now on."""
