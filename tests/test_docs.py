@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/guide/*.md"))]
 PAGES = [*DOCUMENTS, *sorted(ROOT.glob("docs/reference/*.md"))]
 FILE = re.compile(r"# (\w+\.(?:py|lash))\n")
-STORIES = [page for page in DOCUMENTS if re.search(r"^```\w+\n# \w+\.py$", page.read_text(), re.M)]
+STORIES = [
+    page for page in DOCUMENTS if re.search(r"^```\w+\n# \w+\.py$", page.read_text(), re.MULTILINE)
+]
 """Pages whose examples are files of one directory."""
 
 

@@ -132,7 +132,9 @@ def test_the_bounds_are_those_there_are() -> None:
 
 
 def test_every_public_name_is_listed_with_what_it_says_of_itself() -> None:
-    listed = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", REFERENCE.split("`pylash.lang` is")[1], re.M))
+    listed = dict(
+        re.findall(r"^\| `(\w+)` \| (.*) \|$", REFERENCE.split("`pylash.lang` is")[1], re.MULTILINE)
+    )
     assert tuple(listed) == lang.__all__
     for name, told in listed.items():
         value = getattr(lang, name)

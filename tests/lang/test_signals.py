@@ -43,9 +43,9 @@ async def test_a_signal_that_is_not_declared_is_refused_where_it_is_sent(
 
 async def test_a_model_is_told_that_a_signal_is_not_declared() -> None:
     def reply(request: Any) -> Any:
-        if request.call_number == 1:
+        if request.call_number == 0:
             return call("start_workflow", source=SOURCE, process="ask")
-        if request.call_number == 2:
+        if request.call_number == 1:
             started = json.loads(request.messages[-1].text)["process_id"]
             return call("signal_workflow", process_id=started, name="answer", payload="yes")
         return say("I see.")

@@ -67,6 +67,7 @@ from pylash.lang.static_types import (
 )
 from pylash.lang.surface import (
     Surface,
+    SurfaceInvalid,
     surface_of,
     type_of_schema,
 )
@@ -100,6 +101,7 @@ __all__ = (
     "Resource",
     "StartProblem",
     "Surface",
+    "SurfaceInvalid",
     "Surroundings",
     "TypeName",
     "artifact",
