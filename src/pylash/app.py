@@ -172,7 +172,6 @@ class Lash(Declarations):
         self._services.emit_trigger = self._emit
         self._services.check_trigger = self.triggers.payload
         self._services.run_workflow = self._run_workflow
-        self._services.check_signal = self._check_signal
         environment = Environment(self._catalog.model, self._catalog.instructions)
         self._services.env = environment.ref
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
@@ -383,6 +382,11 @@ class Lash(Declarations):
         return self._services
 
     @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes and the last runs end."""
+        return self._services
+
+    @property
     def catalog(self) -> Catalog:
         """What the app has by name."""
         return self._catalog
@@ -413,11 +417,6 @@ class Lash(Declarations):
 
     async def _run_workflow(self, run: LiveRun, given: LashlangInput) -> Any:
         return await self._workflows.run(run, given)
-
-    async def _check_signal(self, process_id: str, name: str, payload: Any) -> None:
-        record = await self.store.processes.get(process_id)
-        if record is not None and isinstance(record.registration.input, LashlangInput):
-            await self._workflows.check_signal(record, name, payload)
 
     def _opened(self) -> None:
         if self._stack is None:

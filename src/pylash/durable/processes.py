@@ -122,12 +122,13 @@ class Slot(msgspec.Struct, frozen=True):
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process to start. ``event_types`` of None takes any event, as a plain one.
 
-    ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
+    ``signals`` are the JSON Schemas of the signals it takes, by name; None takes any. ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
     """
 
     id: str
     input: ProcessInput
     event_types: tuple[EventType, ...] | None = None
+    signals: dict[str, Any] | None = None
     originator: Originator = HostRef()
     wake_target: SessionRef | None = None
     env: str | None = None
@@ -316,6 +317,19 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
     raise ProcessEventInvalid(registration.id, kind, f"it was not declared (declared: {known})")
 
 
+def check_signal(registration: Registration, name: str, payload: Any) -> None:
+    """Refuse a signal that the process does not take."""
+    if registration.signals is None:
+        return
+    if name not in registration.signals:
+        known = ", ".join(registration.signals) or "none"
+        trouble: str | None = f"it declares no such signal (declared: {known})"
+    else:
+        trouble = schema_trouble(payload, registration.signals[name])
+    if trouble is not None:
+        raise ProcessEventInvalid(registration.id, signal_type(name), trouble)
+
+
 def signal_type(name: str) -> str:
     """Return the type of a signal's event, or refuse a name that cannot be one."""
     if not isinstance(name, str) or not name.strip() or re.search(r"[\x00-\x1f]", name):
@@ -379,6 +393,14 @@ class Resumed(msgspec.Struct, frozen=True):
     record: ProcessRecord
     entries: dict[str, JournalEntry]
     now: Instant
+
+
+def shown_target(target: str, registration: bytes | None) -> str:
+    """Return what people are told that a process runs: of a Lashlang module, which of its processes."""
+    if target != LASHLANG or registration is None:
+        return target
+    given = REGISTRATIONS.decode(registration).input
+    return f"{target}:{given.process_name}" if isinstance(given, LashlangInput) else target
 
 
 class ProcessView(msgspec.Struct, frozen=True):

@@ -6,6 +6,9 @@ from pylash.lang.artifacts import (
     encode_artifact,
     incompatibility,
 )
+from pylash.lang.assumed import (
+    assumed_surface,
+)
 from pylash.lang.compiled_expressions import (
     TRIGGER_EVENT,
 )
@@ -57,8 +60,8 @@ from pylash.lang.starting import (
     Registration,
     StartProblem,
     bad_arguments,
-    bad_signal,
     declaration,
+    signal_schemas,
     startable,
     stored,
 )
@@ -67,7 +70,6 @@ from pylash.lang.static_types import (
 )
 from pylash.lang.surface import (
     Surface,
-    SurfaceInvalid,
     surface_of,
     type_of_schema,
 )
@@ -101,12 +103,11 @@ __all__ = (
     "Resource",
     "StartProblem",
     "Surface",
-    "SurfaceInvalid",
     "Surroundings",
     "TypeName",
     "artifact",
+    "assumed_surface",
     "bad_arguments",
-    "bad_signal",
     "declaration",
     "encode_artifact",
     "format_source",
@@ -118,6 +119,7 @@ __all__ = (
     "run_process",
     "show",
     "show_type",
+    "signal_schemas",
     "startable",
     "static_map",
     "stored",

@@ -237,5 +237,7 @@ class Cursor:
             "ambiguous_question_mark",
             "`?` directly after a value unwraps it; a conditional has white space on both sides of its `?`",
             at,
-            "write `test ? a : b`, or `value?` and an end",
+            "write `a == null ? b : a`"
+            if self.source.startswith("??", at.start)
+            else "write `test ? a : b`, or `value?` and an end",
         )

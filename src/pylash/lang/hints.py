@@ -38,6 +38,7 @@ FOREIGN = {
     "until": "write `while not`",
     "loop": "write `while true { … }`",
     "do": "write `while true { … }`",
+    "let": DESTRUCTURING,
     "del": "nothing is deleted; assign `null`",
     "echo": "write `print`",
     "emit": "write `yield`",
@@ -116,6 +117,8 @@ def _foreign(tokens: list[Token], index: int) -> str | None:
         return None
     if before.text in FOREIGN:
         return FOREIGN[before.text]
+    if before.text in STATEMENTS:
+        return None
     close = get_close_matches(before.text, STATEMENTS, 1, 0.75)
     return f"did you mean `{close[0]}`?" if close else None
 
@@ -136,6 +139,8 @@ def _by_itself(found: Token, following: Token) -> str | None:
         return "write `0.5`, not `.5`"
     if found.text == ":" and following.kind == "end of line":
         return BRACES
+    if found.text == "=" and following.text == ">" and not following.spaced:
+        return VALUES
     return ALONE.get(found.text)
 
 

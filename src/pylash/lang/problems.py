@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,6 +27,10 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str | None = None
 
 
+_WIDEST: Final = 160
+"""How much of a line is shown."""
+
+
 class LashlangError(Misuse):
     """The program cannot run as it is written; `errors` says why, first things first."""
 
@@ -45,6 +49,11 @@ def show(problem: Problem, source: str) -> str:
     line = lines[problem.line - 1].rstrip("\r") if problem.line <= len(lines) else ""
     number = str(problem.line)
     start = problem.column - 1
+    if start > _WIDEST // 2 and len(line) > _WIDEST:
+        cut = start - _WIDEST // 2
+        line, start = f"…{line[cut:]}", start - cut + 1
+    if len(line) > _WIDEST:
+        line = f"{line[:_WIDEST]}…"
     # Tabs are kept and wide characters counted, so that the carets stand where the eye expects them.
     indent = "".join("\t" if char == "\t" else " " * cells(char) for char in line[:start])
     carets = indent + "^" * max(1, cells(line[start : start + problem.width]))

@@ -23,6 +23,7 @@ from pylash.lang.artifacts import (
 )
 from pylash.lang.conforming import nonconforming
 from pylash.lang.data import RunError, from_json
+from pylash.lang.static_types import schema_of
 from pylash.lang.surface import Surface
 
 Code = Literal[
@@ -120,10 +121,34 @@ def bad_signal(
     """Return why a process does not take a signal: it must declare its name, and the payload conform."""
     accepted = signals(declaration(artifact, process))
     if name not in accepted:
-        known = ", ".join(f"`{each}`" for each in accepted) or "none"
-        return f"process `{process}` accepts no signal `{name}` (it accepts: {known})"
+        return f"process `{process}` accepts no signal `{name}`"
     reason = _unfit(payload, accepted[name], definitions(artifact), modules)
     return None if reason is None else f"the payload of signal `{name}` does not fit: {reason}"
+
+
+def signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
+    """Return the JSON Schemas of the signals that a process accepts, by name.
+
+    They ask of a payload what `bad_signal` asks; of resources and host values only that they are objects.
+    """
+    types = definitions(artifact)
+    accepted = signals(declaration(artifact, process))
+    return {name: _open(schema_of(type_, types)) for name, type_ in accepted.items()}
+
+
+def _open(schema: Any) -> Any:
+    """Return a schema without its refusals of fields it does not know."""
+    if isinstance(schema, list):
+        return [_open(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        word: {name: _open(one) for name, one in inner.items()}
+        if word == "properties"
+        else _open(inner)
+        for word, inner in schema.items()
+        if word != "additionalProperties"
+    }
 
 
 def _unfit(

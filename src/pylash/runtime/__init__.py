@@ -99,6 +99,7 @@ from pylash.runtime.pruning import (
     PRUNE_AT_ONCE,
 )
 from pylash.runtime.runs import (
+    Detached,
     LiveRun,
 )
 from pylash.runtime.sessions import (
@@ -181,6 +182,7 @@ __all__ = (
     "ChildHandle",
     "Deferred",
     "Definition",
+    "Detached",
     "Effect",
     "Emitted",
     "Environment",

@@ -96,13 +96,10 @@ class ProcessHandle(Generic[R]):
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:  # noqa: A002 - the public name
         """Send a signal; the same ``id`` again is the same signal.
 
-        Raises ProcessEventInvalid if a Lashlang process does not declare it, or with another payload.
-
         Cancellation: atomic.
         """
         self._services.outside("handle.signal")
         plain = Shape(Any).dump(payload)
-        await self._services.check_signal(self.id, name, plain)
         command = SignalProcess(self.id, name, id or self._services.new_id(), plain)
         await self._services.store.processes.perform(command)
 

@@ -40,6 +40,7 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
+    command_of,
     expect,
 )
 from pylash.runtime.branches import CURRENT
@@ -106,6 +107,10 @@ class Definition(Generic[P, R]):
     def input(self, arguments: dict[str, Any]) -> EngineInput | LashlangInput:
         """Return what a process of it is registered with."""
         raise NotImplementedError
+
+    def signals(self) -> dict[str, Any] | None:
+        """Return the JSON Schemas of the signals it takes, by name; None takes any."""
+        return None
 
     async def prepare(self) -> None:
         """Load what is needed to check arguments and result, once."""
@@ -253,6 +258,7 @@ class Prepared(Generic[P, R]):
         registration = Registration(
             id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
             input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
             env=inherited.env,
@@ -274,6 +280,7 @@ class Prepared(Generic[P, R]):
         return Registration(
             id="",
             input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=session or inherited.originator,
             wake_target=wake,
             env=inherited.env,
@@ -313,7 +320,6 @@ class Services:
         self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
         self.run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]] = _no_workflows
-        self.check_signal: Callable[[str, str, Any], Awaitable[None]] = _no_check
         self._host = host
         self._effects = effects
         self._clock = clock
@@ -414,7 +420,7 @@ class Services:
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
-        return await self.store.processes.perform(command)
+        return await self.store.processes.perform(command_of(run.id, command))
 
 
 Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]
@@ -481,10 +487,6 @@ class PythonPrograms:
 async def _no_workflows(_: LiveRun, given: LashlangInput) -> Any:
     """Refuse: there is no app around."""
     raise NotAProcess(given)
-
-
-async def _no_check(process_id: str, name: str, payload: Any) -> None:
-    """Let every signal through: there is no app around."""
 
 
 async def _no_triggers(emitted: Any, key: str) -> None:

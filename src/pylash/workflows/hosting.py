@@ -1,6 +1,7 @@
 """Running a process of a Lashlang module: its effects as effects of its run.
 
 1. The key of an effect is the language's, without the part that names the process: the run has that.
+   That part is the process's seed, so that a fork finds what was recorded before it.
 2. What a tool does wrong is the program's data; what goes wrong with the run itself passes through.
 """
 
@@ -19,20 +20,17 @@ from pylash.durable import (
     AppendEvent,
     AwaitProcess,
     CancelProcess,
-    Envs,
     EventBinding,
     Failure,
     LashlangInput,
     Process,
     ProcessCommand,
     ProcessOutcome,
-    ProcessRecord,
     Registration,
     SignalProcess,
     Sleep,
     StartProcess,
     Subscription,
-    SubscriptionView,
     Success,
     ValueBinding,
     WaitSignal,
@@ -43,22 +41,23 @@ from pylash.lang import (
     Artifact,
     Host,
     HostCall,
+    HostFailed,
     InvalidTrigger,
     Refused,
     StartProblem,
     Surface,
     Surroundings,
     bad_arguments,
-    bad_signal,
     run_process,
+    signal_schemas,
     startable,
-    stored,
     subscription,
 )
 from pylash.lang import Registration as WorkflowRegistration
 from pylash.runtime import (
     Branch,
     BranchGroup,
+    Detached,
     LiveRun,
     ProcessContext,
     ProcessToolCall,
@@ -78,7 +77,7 @@ from pylash.values import (
     stable_hash,
     write,
 )
-from pylash.workflows.modules import modules_of
+from pylash.workflows.modules import modules_of, process_input
 from pylash.workflows.surfaces import SOURCE
 
 T = TypeVar("T")
@@ -88,10 +87,14 @@ Sink = Callable[[dict[str, Any]], None]
 
 
 async def run_workflow(
-    services: Services, run: LiveRun, given: LashlangInput, offered: Surface, sink: Sink | None
+    services: Services,
+    run: LiveRun,
+    given: LashlangInput,
+    made: Artifact | StartProblem,
+    offered: Surface,
+    sink: Sink | None,
 ) -> Any:
     """Run a process of a module from its start, over what is recorded of it; return its result."""
-    made = stored(await services.store.envs.get(given.module_ref), given.module_ref)
     problem = (
         made
         if isinstance(made, StartProblem)
@@ -103,10 +106,15 @@ async def run_workflow(
             run.give_up(ProcessSurfaceIncompatible(given.process_name, problem.message))
         raise WorkflowFailed(problem.code, problem.message)
     host = WorkflowHost(services, run, made, offered, sink)
-    around = Surroundings(host, modules_of(offered), sink is not None, _breathe)
+    around = Surroundings(host, modules_of(offered), sink is not None, host.breathe)
     try:
         ended = await run_process(
-            made, given.process_name, given.arguments, around, services.monotonic, process_id=run.id
+            made,
+            given.process_name,
+            given.arguments,
+            around,
+            services.monotonic,
+            process_id=run.seed,
         )
     except asyncio.CancelledError:
         if run.cancelled and run.is_cancelled_here():
@@ -122,10 +130,6 @@ def _wanted(given: LashlangInput) -> WorkflowRegistration:
     return WorkflowRegistration(*refs, given.process_name, given.arguments)
 
 
-async def _breathe() -> None:
-    await asyncio.sleep(0)
-
-
 class WorkflowHost(Host):
     """Performs the effects of one process."""
 
@@ -137,14 +141,24 @@ class WorkflowHost(Host):
         self._run = run
         self._artifact = made
         self._offered = offered
-        self._prefix = f"process:{run.id}:"
+        self._prefix = f"process:{run.seed}:"
         self._context: ProcessContext[Any] = ProcessContext(run, services)
+        self._names: dict[str, str] = {}
+        """The names of processes started here, for people."""
 
     def _branch(self) -> Branch:
         return own_branch(self._run, "lashlang")
 
     def _short(self, key: str) -> str:
         return key.removeprefix(self._prefix)
+
+    async def breathe(self) -> None:
+        """Let others run; end here if the process is to end, and computes for long."""
+        await asyncio.sleep(0)
+        if self._run.closed:
+            raise Detached
+        if self._run.root.cancelling and not self._run.replaying:
+            raise asyncio.CancelledError
 
     # Operations.
 
@@ -167,12 +181,16 @@ class WorkflowHost(Host):
             return {"ok": False, "error": error.message if error.data is None else error.data}
 
     async def _value(self, call: HostCall) -> Any:
-        operation = self._offered.modules[call.path].operations[call.operation]
-        arguments = {} if call.payload == {"args": []} else call.payload
+        operation = self._offered.modules[call.path].operations.get(call.operation)
+        if operation is None:  # another module of the resource's type has it
+            raise HostFailed(f"the module `{call.path}` has no operation `{call.operation}`")
         if call.path == "triggers":
-            return await self._trigger(call.operation, self._short(call.key), arguments)
+            return await self._trigger(call.operation, self._short(call.key), call.payload)
         branch = self._branch()
         tool = self._services.tool(operation.id)
+        # A call without arguments, unless the tool has a parameter of that name.
+        is_empty = call.payload == {"args": []} and "args" not in tool.schema["properties"]
+        arguments = {} if is_empty else call.payload
         part = branch.take(self._short(call.key))
         made = ProcessToolCall(self._run, self._services, branch, part, tool, tool.name)
         return await made.result(arguments)
@@ -182,25 +200,24 @@ class WorkflowHost(Host):
     async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
         """Start another process of the module."""
         made = self._artifact
-        problem = bad_arguments(made, process, args, modules_of(self._offered))
-        if problem is not None:
-            raise Refused(problem)
-        parent = self._run.process.registration
-        refs = (made.module_ref, made.processes[process], made.required_surface_ref)
-        registration = Registration(
+        if not self._is_recorded(key):
+            problem = bad_arguments(made, process, args, modules_of(self._offered))
+            if problem is not None:
+                raise Refused(problem)
+        registration = replace(
+            self._heir(process, process_input(made, process, args)),
             id=process_id,
-            input=LashlangInput(*refs, process, args),
-            originator=parent.originator,
-            wake_target=parent.wake_target,
-            env=parent.env,
-            parent=self._run.id,
+            parent="",  # whoever starts it: of a fork that is another than the first time
         )
         await self._refusable(self._ask(key, StartProcess(registration), f"start {process}"))
+        self._names[process_id] = process
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
         try:
-            answer = await self._ask(key, AwaitProcess(process_id), f"await {process_id}")
+            answer = await self._ask(
+                key, AwaitProcess(process_id), self._named("await", process_id)
+            )
         except (DurabilityError, StoreError):
             raise
         except LashError as error:
@@ -216,25 +233,35 @@ class WorkflowHost(Host):
     async def cancel(self, key: str, process_id: str) -> None:
         """Ask a process to end; one that has, or never was, is left alone."""
         try:
-            await self._ask(key, CancelProcess(process_id), f"cancel {process_id}")
+            await self._ask(key, CancelProcess(process_id), self._named("cancel", process_id))
         except (DurabilityError, StoreError):
             raise
         except LashError:
             return
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
-        """Signal a process that declares such a signal."""
-        await self._refuse_signal(process_id, name, payload)
+        """Signal a process; the registry refuses what it does not declare."""
         command = SignalProcess(process_id, name, key, payload)
         await self._refusable(self._ask(key, command, f"signal {name}"))
 
-    async def _refuse_signal(self, process_id: str, name: str, payload: Any) -> None:
-        store = self._services.store
-        record = await store.processes.get(process_id)
-        if record is not None:
-            problem = await refused_signal(store.envs, record, name, payload, self._offered)
-            if problem is not None:
-                raise Refused(problem)
+    def _heir(self, process: str, given: LashlangInput) -> Registration:
+        """Return the registration, still without an id, of a process that acts for whom this one does."""
+        parent = self._run.process.registration
+        return Registration(
+            id="",
+            input=given,
+            signals=signal_schemas(self._artifact, process),
+            originator=parent.originator,
+            wake_target=parent.wake_target,
+            env=parent.env,
+        )
+
+    def _named(self, word: str, process_id: str) -> str:
+        return f"{word} {self._names.get(process_id, process_id)}"
+
+    def _is_recorded(self, key: str) -> bool:
+        journal = self._run.journal
+        return journal is not None and journal.recorded(self._branch().key(self._short(key)))
 
     # Time and events.
 
@@ -258,7 +285,8 @@ class WorkflowHost(Host):
     async def event(self, key: str, kind: str, payload: dict[str, Any]) -> None:
         """Append to the process's log."""
         number = self._short(key).removeprefix("event:")
-        await self._ask(key, AppendEvent("", kind, payload, number), kind)
+        command = AppendEvent("", kind, payload, number)
+        await self._possible(self._ask(key, command, kind.removeprefix("process.")))
 
     def print(self, value: Any) -> None:
         """Refuse: only cells print, and the parser says so."""
@@ -298,15 +326,8 @@ class WorkflowHost(Host):
             raise LashError(error.message, code=error.code) from None
         key = self._owned(wanted.key)
         kind = wanted.source_type.removesuffix(SOURCE)
-        target = wanted.target
-        refs = (target["module_ref"], target["process_ref"], target["required_surface_ref"])
-        template = replace(
-            self._run.process.registration,
-            id="",
-            parent=None,
-            attached=False,
-            input=LashlangInput(*refs, target["process_name"], {}),
-        )
+        target = wanted.target["process_name"]  # of this module: the linker saw to it
+        template = self._heir(target, process_input(self._artifact, target, {}))
         inputs = {
             name: EventBinding() if value == {TRIGGER_EVENT: True} else ValueBinding(value)
             for name, value in wanted.inputs.items()
@@ -326,24 +347,19 @@ class WorkflowHost(Host):
 
     async def _list(self, payload: dict[str, Any]) -> Any:
         views = await self._services.store.triggers.listed(self._session)
-        handles = [
-            self._handle(view)
-            for view in views
-            if isinstance(view.subscription.template.input, LashlangInput)
-        ]
-        wanted = {"name": payload.get("name"), "source_type": payload.get("source_type")}
-        target = payload.get("target")
-        wanted["target"] = target["process_name"] if isinstance(target, dict) else None
+        found = [view.subscription for view in views]
         return [
-            handle
-            for handle in handles
-            if all(value is None or handle[name] == value for name, value in wanted.items())
+            self._handle(one, one.template.input)
+            for one in found
+            if one.session_id == self._session
+            and isinstance(one.template.input, LashlangInput)
+            and payload.get("name") in (None, one.name)
+            and payload.get("source_type") in (None, f"{one.type}{SOURCE}")
+            and (payload.get("target") or {}).get("process_ref")
+            in (None, one.template.input.process_ref)
         ]
 
-    def _handle(self, view: SubscriptionView) -> dict[str, Any]:
-        found = view.subscription
-        given = found.template.input
-        assert isinstance(given, LashlangInput)
+    def _handle(self, found: Subscription, given: LashlangInput) -> dict[str, Any]:
         return {
             "type": "trigger_handle",
             "id": _handle_id(found.key),
@@ -381,18 +397,13 @@ class WorkflowHost(Host):
         except LashError as error:
             raise Refused(error.message) from error
 
-
-async def refused_signal(
-    envs: Envs, record: ProcessRecord, name: str, payload: Any, offered: Surface
-) -> str | None:
-    """Return why a process does not take a signal, if it is one of a module that says what it takes."""
-    given = record.registration.input
-    if not isinstance(given, LashlangInput):
-        return None
-    made = stored(await envs.get(given.module_ref), given.module_ref)
-    if isinstance(made, StartProblem):
-        return None
-    return bad_signal(made, given.process_name, name, payload, modules_of(offered))
+    async def _possible(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except (DurabilityError, StoreError):
+            raise
+        except LashError as error:
+            raise HostFailed(error.message) from error
 
 
 def _shown(until: int) -> str:

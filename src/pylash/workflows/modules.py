@@ -23,6 +23,7 @@ from pylash.lang import (
     incompatibility,
     link,
     parse,
+    signal_schemas,
     static_map,
     to_json,
 )
@@ -97,9 +98,17 @@ class LashlangProcess(Definition[..., Any]):
 
     def input(self, arguments: dict[str, Any]) -> LashlangInput:
         """Return what a process of it is registered with."""
-        made = self.artifact
-        refs = (made.module_ref, made.processes[self.name], made.required_surface_ref)
-        return LashlangInput(*refs, self.name, arguments)
+        return process_input(self.artifact, self.name, arguments)
+
+    def signals(self) -> dict[str, Any]:
+        """Return the JSON Schemas of the signals it takes, by name."""
+        return signal_schemas(self.artifact, self.name)
+
+
+def process_input(made: Artifact, name: str, arguments: dict[str, Any]) -> LashlangInput:
+    """Return what a process of a module is registered with."""
+    refs = (made.module_ref, made.processes[name], made.required_surface_ref)
+    return LashlangInput(*refs, name, arguments)
 
 
 class WorkflowArguments:

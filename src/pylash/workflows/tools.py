@@ -21,7 +21,6 @@ from pylash.durable import (
     SessionRef,
     SignalProcess,
     StartProcess,
-    Store,
 )
 from pylash.lang import LashlangError, Surface
 from pylash.runtime import Catalog, Services, Tool, ToolContext
@@ -37,13 +36,8 @@ class WorkflowStore(Protocol):
     """What the tools need of the app."""
 
     @property
-    def store(self) -> Store:
-        """The open store."""
-        ...
-
-    @property
-    def services(self) -> Services:
-        """What the parts of the app share."""
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
         ...
 
     @property
@@ -106,7 +100,9 @@ class WorkflowTools:
         )
         process_id = f"{process}-{ctx.idempotency_key[:16]}"
         command = chosen.options(id=process_id).command((), args or {}, str, template)
-        await self._app.store.processes.start(StartProcess(command.registration, grant=session))
+        await self._app.running.store.processes.start(
+            StartProcess(command.registration, grant=session)
+        )
         return {"process_id": process_id}
 
     async def signal_workflow(
@@ -114,37 +110,44 @@ class WorkflowTools:
     ) -> str:
         """Send a signal to a workflow that waits for it."""
         await self._own(ctx, process_id)
-        await self._app.services.check_signal(process_id, name, payload)
         command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
-        await self._app.store.processes.perform(command)
+        await self._app.running.store.processes.perform(command)
         return "sent"
 
     async def list_workflows(self, ctx: ToolContext[Any]) -> list[dict[str, Any]]:
         """List the workflows of this conversation, and how each of them stands."""
         command = ListProcesses(SessionRef(ctx.session_id), "all")
-        found = await self._app.store.processes.perform(command)
-        return [{"process_id": one["id"], "status": one["status"]} for one in found]
+        found = await self._app.running.store.processes.perform(command)
+        records = [await self._app.running.store.processes.get(one["id"]) for one in found]
+        inputs = [None if record is None else record.registration.input for record in records]
+        return [
+            {"process_id": one["id"], "process": given.process_name, "status": one["status"]}
+            for one, given in zip(found, inputs, strict=True)
+            if isinstance(given, LashlangInput)
+        ]
 
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
         """Ask a workflow of this conversation to end."""
         await self._own(ctx, process_id)
-        await self._app.store.processes.perform(
+        await self._app.running.store.processes.perform(
             CancelProcess(process_id, "its conversation asked for it")
         )
         return "asked to end"
 
     async def _module(self, ctx: ToolContext[Any], source: str) -> LashlangModule:
         names = await self._allowed(ctx)
-        return await linked_module(source, lambda: self._offered(names), self._app.store.envs)
+        return await linked_module(
+            source, lambda: self._offered(names), self._app.running.store.envs
+        )
 
     async def _allowed(self, ctx: ToolContext[Any]) -> frozenset[str]:
-        record = await self._app.store.sessions.get(ctx.session_id)
+        record = await self._app.running.store.sessions.get(ctx.session_id)
         given = {} if record is None or record.options is None else record.options
         options = msgspec.convert(given, SessionOptions)
         return frozenset(self._catalog.offered(options, ()))
 
     async def _own(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
-        record = await self._app.store.processes.get(process_id)
+        record = await self._app.running.store.processes.get(process_id)
         mine = record is not None and record.registration.originator == SessionRef(ctx.session_id)
         if record is None or not mine or not isinstance(record.registration.input, LashlangInput):
             raise ProcessUnknown(process_id)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from pylash.durable import LashlangInput, ProcessRecord, Registration, Store
-from pylash.lang import Surface
+from pylash.durable import LashlangInput, Registration
+from pylash.lang import Artifact, StartProblem, Surface, stored
 from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
-from pylash.values import ProcessEventInvalid
-from pylash.workflows.hosting import Sink, refused_signal, run_workflow
+from pylash.workflows.hosting import Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
 
-_REMEMBERED: Final = 1000
-"""How many programs' events are remembered, so that a sink hears none of them twice."""
+_TOLD: Final = 10_000
+"""Of how many processes it is remembered what sinks were told, so that they hear nothing twice."""
+
+_KEPT: Final = 256
+"""How many modules are kept as they are run: reading one is work, and who was parked is read again."""
+
+_log = logging.getLogger("pylash")
 
 
 class WorkflowApp(Protocol):
     """What workflows need of the app."""
 
     @property
-    def store(self) -> Store:
-        """The open store."""
-        ...
-
-    @property
-    def services(self) -> Services:
-        """What the parts of the app share."""
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
         ...
 
     @property
@@ -55,7 +55,8 @@ class Workflows:
         self._app = app
         self._offered: tuple[object, Surface] | None = None
         self._sinks: list[Sink] = []
-        self._told: OrderedDict[str, set[str]] = OrderedDict()
+        self._told: OrderedDict[str, int] = OrderedDict()
+        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
     def surface(self, names: frozenset[str] | None = None) -> Surface:
         """Return what programs are offered, or those that may use only the tools of some names.
@@ -80,37 +81,53 @@ class Workflows:
         """Link a program and store it; raises LashlangError."""
         for tool in self._app.catalog.tools.values():
             await tool.prepare()
-        return await linked_module(source, self.surface, self._app.store.envs)
+        return await linked_module(source, self.surface, self._app.running.store.envs)
 
     async def run(self, run: LiveRun, given: LashlangInput) -> Any:
         """Run a process of a stored module."""
-        sink = self._tell if self._sinks else None
-        return await run_workflow(self._app.services, run, given, self.surface(), sink)
+        for tool in self._app.catalog.tools.values():
+            await tool.prepare()
+        made = await self._artifact(given.module_ref)
+        sink = self._telling() if self._sinks else None
+        return await run_workflow(self._app.running, run, given, made, self.surface(), sink)
 
-    async def check_signal(self, record: ProcessRecord, name: str, payload: Any) -> None:
-        """Refuse a signal that a process does not declare, or not with such a payload."""
-        envs = self._app.store.envs
-        problem = await refused_signal(envs, record, name, payload, self.surface())
-        if problem is not None:
-            raise ProcessEventInvalid(record.registration.id, f"signal.{name}", problem)
+    async def _artifact(self, module_ref: str) -> Artifact | StartProblem:
+        made = self._artifacts.get(module_ref)
+        if made is None:
+            found = stored(await self._app.running.store.envs.get(module_ref), module_ref)
+            if isinstance(found, StartProblem):
+                return found
+            made = self._artifacts[module_ref] = found
+            if len(self._artifacts) > _KEPT:
+                self._artifacts.popitem(last=False)
+        return made
 
     def add_sink(self, sink: Sink) -> None:
         """Tell the sink what programs do from now on."""
         self._sinks.append(sink)
 
-    def _tell(self, event: dict[str, Any]) -> None:
-        """Tell every sink, unless it was told: a replay comes to the same events again."""
-        parts = (
-            event["subject"],
-            event["event"],
-            event.get("node_id", ""),
-            event.get("occurrence", 0),
-        )
-        key = ":".join(map(str, parts))
-        told = self._told.setdefault(event["subject"], set())
-        if key not in told:
-            told.add(key)
+    def _telling(self) -> Sink:
+        """Return what tells the sinks of one execution, but for what they heard of an earlier one.
+
+        A replay comes to the same events in the same order, so their number says which those are.
+        """
+        number = 0
+
+        def tell(event: dict[str, Any]) -> None:
+            nonlocal number
+            number += 1
+            subject = event["subject"]
+            if number <= self._told.get(subject, 0):
+                return
+            self._told[subject] = number
+            if len(self._told) > _TOLD:
+                self._told.popitem(last=False)
+            node, occurrence = event.get("node_id", ""), event.get("occurrence", 0)
+            key = f"{subject}:{event['event']}:{node}:{occurrence}"
             for sink in self._sinks:
-                sink({"key": key, **event})
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+                try:
+                    sink({"key": key, **event})
+                except Exception:  # noqa: BLE001 - a sink is theirs, and the program is not
+                    _log.exception("a sink of Lashlang's execution events failed")
+
+        return tell
