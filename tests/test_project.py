@@ -46,7 +46,9 @@ def name(path: Path) -> str:
 # --- the surface ---
 
 
-@pytest.mark.parametrize("package", ["", ".values", ".durable", ".runtime", ".stores", ".testing"])
+@pytest.mark.parametrize(
+    "package", ["", ".values", ".durable", ".lang", ".runtime", ".stores", ".testing", ".workflows"]
+)
 def test_what_a_package_exports_is_there(package: str) -> None:
     module = importlib.import_module(f"pylash{package}")
     assert isinstance(module.__all__, tuple)
@@ -76,7 +78,9 @@ def test_importing_the_package_loads_nothing_that_is_not_needed() -> None:
     assert not heavy & set(loaded)
 
 
-@pytest.mark.parametrize("package", ["values", "durable", "runtime", "stores", "testing"])
+@pytest.mark.parametrize(
+    "package", ["values", "durable", "lang", "runtime", "stores", "testing", "workflows"]
+)
 def test_public_names_have_docstrings(package: str) -> None:
     module = importlib.import_module(f"pylash.{package}")
     for exported in module.__all__:

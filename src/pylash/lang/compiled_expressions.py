@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pylash.lang import pycode as py
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.data import List, Record, Resource, from_json
-from pylash.lang.frame import Leaf, Shape, Site
+from pylash.lang.frame import Leaf, Shape
 from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
@@ -47,7 +48,6 @@ from pylash.lang.tree import (
     Text,
     TriggerEvent,
     TupleLiteral,
-    Type,
     TypeLiteral,
     TypeName,
     Unwrap,
@@ -59,7 +59,6 @@ from pylash.lang.tree import (
 _DEEPEST: Final = 40
 _CLAUSES: Final = 8
 """How many loops of a comprehension go into one function: Python nests only so many."""
-_EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
 _HELPERS: Final = {"-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
@@ -69,40 +68,6 @@ _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
     ">=": (ast.GtE, "at_least"),
 }
 TRIGGER_EVENT: Final = "$lash_trigger_event"
-
-
-class Unit:
-    """What the bodies of one module share: node numbers, sites, constants and definitions."""
-
-    def __init__(
-        self,
-        *,
-        numbers: Mapping[int, int],
-        sites: Mapping[int, Site],
-        arms: Mapping[int, tuple[str, str]],
-        resource_types: Mapping[str, str],
-        process_values: Mapping[str, dict[str, Any]],
-        definitions: Mapping[str, Type],
-        traced: bool,
-    ) -> None:
-        self.numbers = numbers
-        self.sites = sites
-        self.arms = arms
-        self.resource_types = resource_types
-        self.process_values = process_values
-        self.definitions = definitions
-        self.traced = traced
-        self.constants: dict[str, Any] = {}
-        self.waiting: set[int] = set()
-        self.functions: dict[str, str] = {}
-        self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
-        self.nested_calls = False
-
-    def keep(self, value: Any) -> ast.Name:
-        """Keep a value beside the code and return how the code reads it."""
-        identifier = f"k{len(self.constants)}"
-        self.constants[identifier] = value
-        return py.name(identifier)
 
 
 class Expressions:
@@ -497,26 +462,3 @@ class Expressions:
         value = self._pending(base) if is_call else self.expr(base)  # type: ignore[arg-type]
         leaves.append(py.at(value, self.line(base)))
         return leaf
-
-
-_END: Final = object()
-
-
-def waiting_nodes(top: Node) -> set[int]:
-    """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
-    found: set[int] = set()
-    around: list[int] = []
-    pending: list[object] = [top]
-    while pending:
-        at = pending.pop()
-        if at is _END:
-            around.pop()
-        elif isinstance(at, Node):
-            around.append(id(at))
-            if isinstance(at, _EFFECTS):
-                found.update(around)
-            pending.append(_END)
-            pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")
-        elif isinstance(at, tuple):
-            pending.extend(at)
-    return found

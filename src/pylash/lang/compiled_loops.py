@@ -11,7 +11,8 @@ import ast
 from typing import Final
 
 from pylash.lang import pycode as py
-from pylash.lang.compiled_expressions import Expressions, Unit
+from pylash.lang.compiled_expressions import Expressions
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.inference import Known, mutable_variables, variables_of
 from pylash.lang.tree import Assign, Block, Expression, For, Node, Variable, While, walk
 

@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterable
 
 from pylash.lang import pycode as py
-from pylash.lang.compiled_expressions import Unit
 from pylash.lang.compiled_loops import Loops, mentions
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.inference import (
     grows,
     marked_parameters,

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from pylash.lang import operators, owned
 from pylash.lang.artifacts import Artifact, definitions
 from pylash.lang.builtins import BUILTINS, counted_range
-from pylash.lang.compiled_expressions import Unit, waiting_nodes
 from pylash.lang.compiled_statements import function_code, main_code, process_code
+from pylash.lang.compiled_unit import Unit, waiting_nodes
 from pylash.lang.data import (
     CONTAINERS,
     List,

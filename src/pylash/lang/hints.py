@@ -42,7 +42,18 @@ FOREIGN = {
     "del": "nothing is deleted; assign `null`",
     "echo": "write `print`",
     "emit": "write `yield`",
+    "sleep": "write `sleep for` or `sleep until`",
 }
+SPELLED = {
+    "None": "write `null`",
+    "nil": "write `null`",
+    "undefined": "write `null`",
+    "True": "write `true`",
+    "False": "write `false`",
+    "return": FOREIGN["return"],
+}
+"""Names that are unknown here, and what they are elsewhere."""
+
 STATEMENTS = [
     "break",
     "cancel",
@@ -65,6 +76,7 @@ STATEMENTS = [
 
 ASSIGNED = "one name, field or item is assigned at a time; there is no destructuring"
 NO_BITS = "there are no bit operators"
+NO_NAMES = "an operation takes a record, `({ name: value })`; only `start` takes arguments by name"
 
 
 def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
@@ -75,12 +87,16 @@ def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
     found = tokens[index]
     following = tokens[min(index + 1, len(tokens) - 1)]
     if index == 0:
-        return _by_itself(found, following)
+        return _by_itself(found, None, following)
     before = tokens[index - 1]
     return (
         _doubled(found, before, tokens[max(index - 2, 0)])
         or _foreign(tokens, index)
-        or (_after_value(found, before, following) if ended else _by_itself(found, following))
+        or (
+            _after_value(found, before, following)
+            if ended
+            else _by_itself(found, before, following)
+        )
     )
 
 
@@ -133,12 +149,14 @@ ALONE = {
 }
 
 
-def _by_itself(found: Token, following: Token) -> str | None:
+def _by_itself(found: Token, before: Token | None, following: Token) -> str | None:
     """Return a hint about what stands where a value or a statement must."""
     if found.text == "." and following.kind == "number" and not following.spaced:
         return "write `0.5`, not `.5`"
     if found.text == ":" and following.kind == "end of line":
         return BRACES
+    if found.text == ":" and before is not None and before.kind == "name":
+        return NO_NAMES
     if found.text == "=" and following.text == ">" and not following.spaced:
         return VALUES
     return ALONE.get(found.text)

@@ -287,6 +287,8 @@ class _Scanner:
         else:
             return ""
         hint = f"write {text.replace('_', '')}" if text.replace("_", "").isdecimal() else None
+        if text.lstrip("0123456789.") in ("ms", "s", "m", "h", "d", "w"):
+            hint = f'a duration is a text: "{text}"'
         self.complain("invalid_number", message, match.start(), len(text), hint)
         return text
 
