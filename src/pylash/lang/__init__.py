@@ -6,6 +6,9 @@ from pylash.lang.artifacts import (
     encode_artifact,
     incompatibility,
 )
+from pylash.lang.assumed import (
+    assumed_surface,
+)
 from pylash.lang.compiled_expressions import (
     TRIGGER_EVENT,
 )
@@ -20,6 +23,9 @@ from pylash.lang.execution import (
     ProcessOutcome,
     run_cell,
     run_process,
+)
+from pylash.lang.formatting import (
+    format_source,
 )
 from pylash.lang.hosts import (
     Host,
@@ -100,9 +106,11 @@ __all__ = (
     "Surroundings",
     "TypeName",
     "artifact",
+    "assumed_surface",
     "bad_arguments",
     "declaration",
     "encode_artifact",
+    "format_source",
     "from_json",
     "incompatibility",
     "link",

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pylash.lang import pycode as py
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.data import List, Record, Resource, from_json
-from pylash.lang.frame import Leaf, Shape, Site
+from pylash.lang.frame import Leaf, Shape
 from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
@@ -47,7 +48,6 @@ from pylash.lang.tree import (
     Text,
     TriggerEvent,
     TupleLiteral,
-    Type,
     TypeLiteral,
     TypeName,
     Unwrap,
@@ -57,7 +57,8 @@ from pylash.lang.tree import (
 )
 
 _DEEPEST: Final = 40
-_EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
+_CLAUSES: Final = 8
+"""How many loops of a comprehension go into one function: Python nests only so many."""
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
 _HELPERS: Final = {"-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
@@ -69,39 +70,6 @@ _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
 TRIGGER_EVENT: Final = "$lash_trigger_event"
 
 
-class Unit:
-    """What the bodies of one module share: node numbers, sites, constants and definitions."""
-
-    def __init__(
-        self,
-        *,
-        numbers: Mapping[int, int],
-        sites: Mapping[int, Site],
-        arms: Mapping[int, tuple[str, str]],
-        resource_types: Mapping[str, str],
-        process_values: Mapping[str, dict[str, Any]],
-        definitions: Mapping[str, Type],
-        traced: bool,
-    ) -> None:
-        self.numbers = numbers
-        self.sites = sites
-        self.arms = arms
-        self.resource_types = resource_types
-        self.process_values = process_values
-        self.definitions = definitions
-        self.traced = traced
-        self.constants: dict[str, Any] = {}
-        self.functions: dict[str, str] = {}
-        self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
-        self.nested_calls = False
-
-    def keep(self, value: Any) -> ast.Name:
-        """Keep a value beside the code and return how the code reads it."""
-        identifier = f"k{len(self.constants)}"
-        self.constants[identifier] = value
-        return py.name(identifier)
-
-
 class Expressions:
     """Compiles the expressions of one body."""
 
@@ -111,6 +79,7 @@ class Expressions:
         self._known = known
         self._slots: dict[str, int] = {}
         self._definitions: list[list[ast.stmt]] = [[]]
+        self._numbers: dict[int, bool] = {}
         self._fresh = 0
         self._depth = 0
 
@@ -137,6 +106,17 @@ class Expressions:
         """Return the number by which the frame knows a site."""
         return py.constant(self._unit.numbers[id(node)])
 
+    def is_number(self, node: Expression) -> bool:
+        """Tell whether a node gives a number whenever it gives anything; asked of its parts first."""
+        known = self._numbers.get(id(node))
+        if known is None:
+            if isinstance(node, Binary) and node.operator == "+":
+                known = self.is_number(node.left) and self.is_number(node.right)
+            else:
+                known = is_numeric(node, self._known)
+            self._numbers[id(node)] = known
+        return known
+
     # Evaluation.
 
     def expr(self, node: Expression) -> ast.expr:
@@ -155,7 +135,7 @@ class Expressions:
         return value if is_logical(node) else py.at(py.call("truth", value), self.line(node))
 
     def _apart(self, node: Expression) -> ast.expr:
-        waits = has_effects(node)
+        waits = id(node) in self._unit.waiting
         depth, self._depth = self._depth, 0
         self._definitions.append([])
         result = self.expr(node)
@@ -195,7 +175,7 @@ class Expressions:
                 return ast.UnaryOp(ast.Not(), self.test(value))
             case Negate(value):
                 inner = self.expr(value)
-                if is_numeric(value, self._known):
+                if self.is_number(value):
                     return ast.UnaryOp(ast.USub(), inner)
                 return py.call("negate", inner)
             case Conditional(test, then, otherwise):
@@ -290,7 +270,7 @@ class Expressions:
             return (
                 found if operator == "in" else ast.UnaryOp(ast.Not(), py.at(found, self.line(node)))
             )
-        numbers = is_numeric(node.left, self._known) and is_numeric(node.right, self._known)
+        numbers = self.is_number(node.left) and self.is_number(node.right)
         if operator in _ORDER:
             native, helper = _ORDER[operator]
             return py.compare(left, native(), right) if numbers else py.call(helper, left, right)
@@ -308,7 +288,7 @@ class Expressions:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
             any(isinstance(side, Text) for side in sides)
-            or all(is_numeric(side, self._known) for side in sides)
+            or all(self.is_number(side) for side in sides)
             or all(is_logical(side) for side in sides)
         )
         if native:
@@ -319,43 +299,72 @@ class Expressions:
     # Comprehensions.
 
     def _comprehension(self, node: Comprehension) -> ast.expr:
-        waits = has_effects(node)
+        waits = id(node) in self._unit.waiting
         depth, self._depth = self._depth, 0
         self._definitions.append([])
-        body = self._clauses(node, list(node.clauses), waits)
+        chunks = [node.clauses[at : at + _CLAUSES] for at in range(0, len(node.clauses), _CLAUSES)]
+        functions = [self.fresh() for _ in chunks]
+        inner = [self._clauses(node, chunk, chunks, functions, waits) for chunk in chunks]
         definitions = self._definitions.pop()
         self._depth = depth
-        identifier = self.fresh()
-        used = py.at(ast.Attribute(py.name("m"), "used", py.load), self.line(node))
+        later = list(zip(functions, inner, strict=True))[1:]
+        if later:
+            # Names of the loops further out are seen by those further in.
+            names = [self.local(clause.name) for chunk in chunks for clause in chunk]
+            bound: list[ast.stmt] = [py.assign(name, py.constant(None)) for name in names]
+            definitions = [
+                py.branch(py.constant(False), bound),
+                *definitions,
+                *(
+                    py.function(
+                        name, [], [ast.Nonlocal(sorted({*names})), *body], asynchronous=waits
+                    )
+                    for name, body in later
+                ),
+            ]
         steps: list[ast.stmt] = [
             py.assign("out", py.call("List")),
-            py.assign("before", used),
-            *body,
+            py.assign("before", ast.Attribute(py.name("m"), "used", py.load)),
+            *inner[0],
             ast.Assign([ast.Attribute(py.name("m"), "used", py.store)], py.name("before")),
             ast.Return(py.name("out")),
         ]
-        function = py.function(identifier, [], [*definitions, *steps], asynchronous=waits)
-        self._definitions[-1].append(function)
-        value = py.call(identifier)
+        function = py.function(functions[0], [], [*definitions, *steps], asynchronous=waits)
+        self._definitions[-1].append(py.at(function, self.line(node)))
+        value = py.call(functions[0])
         return py.awaited(value) if waits else value
 
-    def _clauses(self, node: Comprehension, clauses: list[Clause], waits: bool) -> list[ast.stmt]:
-        if not clauses:
+    def _clauses(
+        self,
+        node: Comprehension,
+        chunk: tuple[Clause, ...],
+        chunks: list[tuple[Clause, ...]],
+        functions: list[str],
+        waits: bool,
+    ) -> list[ast.stmt]:
+        """Return the loops of some clauses, around those of the next ones or around the element."""
+        heads = [self._clause(clause, waits) for clause in chunk]
+        following = chunks.index(chunk) + 1
+        if following < len(chunks):
+            onward: ast.expr = py.call(functions[following])
+            body: list[ast.stmt] = [ast.Expr(py.awaited(onward) if waits else onward)]
+        else:
             item = self.expr(node.element)
-            grow = py.at(
-                ast.Expr(py.call("gather", py.name("m"), py.name("out"), item)), self.line(node)
-            )
-            return [grow]
-        clause, rest = clauses[0], clauses[1:]
+            body = [ast.Expr(py.call("gather", py.name("m"), py.name("out"), item))]
+        body = [py.at(each, self.line(node)) for each in body]
+        for target, source, counted, test in reversed(heads):
+            inner = body if test is None else [py.branch(test, body)]
+            body = [ast.For(target, source, [*counted, *inner], [])]
+        return body
+
+    def _clause(
+        self, clause: Clause, waits: bool
+    ) -> tuple[ast.Name, ast.expr, list[ast.stmt], ast.expr | None]:
         source = py.at(self.iterated(clause.source), self.line(clause.source))
         target = ast.Name(self.local(clause.name), py.store)
-        inner: list[ast.stmt] = self.count(1, clause, waits=waits)
         tests = [self.test(condition) for condition in clause.conditions]
-        body = self._clauses(node, rest, waits)
-        if tests:
-            test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-            body = [py.branch(test, body)]
-        return [ast.For(target, source, [*inner, *body], [])]
+        test = ast.BoolOp(ast.And(), tests) if len(tests) > 1 else (tests[0] if tests else None)
+        return target, source, self.count(1, clause, waits=waits), test
 
     def iterated(self, source: Expression) -> ast.expr:
         """Return what a loop over the source goes over."""
@@ -453,8 +462,3 @@ class Expressions:
         value = self._pending(base) if is_call else self.expr(base)  # type: ignore[arg-type]
         leaves.append(py.at(value, self.line(base)))
         return leaf
-
-
-def has_effects(node: Node) -> bool:
-    """Tell whether evaluating the node may have to wait."""
-    return any(isinstance(inner, _EFFECTS) for inner in walk(node))

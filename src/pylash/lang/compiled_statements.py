@@ -12,12 +12,11 @@ import ast
 from collections.abc import Iterable
 
 from pylash.lang import pycode as py
-from pylash.lang.compiled_expressions import Expressions, Unit, has_effects
+from pylash.lang.compiled_loops import Loops, mentions
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.inference import (
     grows,
-    is_numeric,
     marked_parameters,
-    mutable_variables,
     numeric_variables,
     settled_in_main,
     variables_of,
@@ -55,18 +54,14 @@ from pylash.lang.tree import (
 _RESULT = "result"
 
 
-class Body(Expressions):
+class Body(Loops):
     """Compiles one body."""
 
     def __init__(
         self, unit: Unit, block: Block, *, kind: str, given: frozenset[str], unknown: Iterable[str]
     ) -> None:
         known = numeric_variables(block, given, unknown, unit.numeric_functions)
-        super().__init__(unit, in_function=kind == "function", known=known)
-        self._numeric = known.variables
-        self._kind = kind
-        self._block = block
-        self._mutable = mutable_variables(block)
+        super().__init__(unit, kind, block, known)
 
     # Blocks.
 
@@ -84,14 +79,19 @@ class Body(Expressions):
             else:
                 # Where nobody sees the variables of a body that ran out of steps, quiet statements are
                 # counted together.
-                quiet = 1 if self._kind == "main" else max(1, _quiet(block[position:]))
+                quiet = 1 if self._kind == "main" else max(1, self._quiet(block, position))
                 made += self.count(taken + quiet, statement)
                 counted, taken = quiet - 1, 0
             made += [py.at(each, self.line(statement)) for each in self._statement(statement, last)]
         return made
 
-    def _iteration(self, loop: For | While) -> list[ast.stmt]:
-        return self.statements(loop.body, taken=1) if loop.body else self.count(1, loop)
+    def _quiet(self, block: Block, start: int) -> int:
+        """Return how many statements from there on neither branch nor touch the world."""
+        for position in range(start, len(block)):
+            statement = block[position]
+            if not isinstance(statement, Assign | Evaluate) or id(statement) in self._unit.waiting:
+                return position - start
+        return len(block) - start
 
     def _statement(self, node: Statement, result: bool) -> list[ast.stmt]:  # noqa: C901, PLR0911, PLR0912 (one for each kind)
         match node:
@@ -109,19 +109,15 @@ class Body(Expressions):
                         self.statements(otherwise, result=result),
                     )
                 ]
-            case While(test):
-                return [ast.While(self.test(test), self._iteration(node), [])]
-            case For():
-                return self._for(node)
+            case While() | For():
+                return self.loop(node)
             case Break():
-                return [ast.Break()]
+                return [*self.leave_labels(self.labels_in_loop), ast.Break()]
             case Continue():
-                return [ast.Continue()]
+                return [*self.leave_labels(self.labels_in_loop), ast.Continue()]
             case Finish(value):
                 ended = py.method("h", "finish", self.site(node), self.expr(value))
-                if self._kind == "main":
-                    return [ast.Return(py.tuple_of([py.constant(True), ended]))]
-                return [ast.Return(ended)]
+                return self.returned(ended)
             case Fail(value):
                 return [ast.Expr(py.method("h", "fail", self.site(node), self.expr(value)))]
             case Print(value):
@@ -138,12 +134,18 @@ class Body(Expressions):
                 target, sent = self.expr(handle), self.expr(payload)
                 return self._effect_statement(node, "send_signal", target, py.constant(name), sent)
             case Labelled(_, statement):
-                inner = [
-                    py.at(each, self.line(statement)) for each in self._statement(statement, result)
-                ]
-                if not self._unit.traced:
-                    return inner
-                return [ast.With([ast.withitem(py.method("h", "step", self.site(node)))], inner)]
+                return self._labelled(node, statement, result)
+
+    def _labelled(self, node: Labelled, statement: Statement, result: bool) -> list[ast.stmt]:
+        if not self._unit.traced:
+            return self._statement(statement, result)
+        begin = ast.Expr(py.method("h", "open_step", self.site(node)))
+        self.labels += 1
+        self.labels_in_loop += 1
+        inner = [py.at(each, self.line(statement)) for each in self._statement(statement, result)]
+        self.labels -= 1
+        self.labels_in_loop -= 1
+        return [begin, *inner, *self.leave_labels(1)]
 
     def _effect_statement(self, node: Node, method: str, *arguments: ast.expr) -> list[ast.stmt]:
         return [ast.Expr(py.awaited(py.method("h", method, self.site(node), *arguments)))]
@@ -158,12 +160,12 @@ class Body(Expressions):
         if node.name in self._numeric:
             return [py.assign(self.local(node.name), self.expr(node.value))]
         value = py.at(py.assign("r", self.expr(node.value)), self.line(node))
-        return [value, *self._release(node.value), *self._hold(node.name, node.value)]
+        return [value, *self._release(node.value), *self.hold(node.name, node.value)]
 
     def _release(self, value: Expression) -> list[ast.stmt]:
         """Forget the tokens of the variables with which the list or record in `r` may share."""
         shared = sorted(self.slot(name) for name in variables_of(value) & self._mutable)
-        if not shared or is_numeric(value, self._known):
+        if not shared or self.is_number(value):
             return []
         forgotten = ast.Assign(
             [ast.Name(f"t{slot}", py.store) for slot in shared], py.constant(None)
@@ -171,12 +173,12 @@ class Body(Expressions):
         kept = py.compare(py.call("type", py.name("r")), ast.In(), py.name("CONTAINERS"))
         return [py.branch(kept, [forgotten])]
 
-    def _hold(self, variable: str, value: Expression | None) -> list[ast.stmt]:
+    def hold(self, variable: str, value: Expression | None) -> list[ast.stmt]:
         """Count what is in `r` as the variable's, and bind it."""
         size = f"s{self.slot(variable)}"
         held: ast.expr = py.method("m", "hold", py.name("r"), py.name(size))
         plain: ast.expr
-        if value is None or not is_numeric(value, self._known):
+        if value is None or not self.is_number(value):
             plain = py.compare(py.call("type", py.name("r")), ast.Is(), py.name("float"))
         else:
             plain = py.constant(True)
@@ -233,53 +235,6 @@ class Body(Expressions):
             py.assign(size, ast.Attribute(py.name(self.local(node.name)), "size", py.load)),
         ]
 
-    # Loops.
-
-    def _for(self, node: For) -> list[ast.stmt]:
-        source = self.fresh()
-        variable = self.local(node.name)
-        shared = sorted(self.slot(name) for name in variables_of(node.source) & self._mutable)
-        begin: list[ast.stmt] = [
-            py.at(
-                py.assign(source, self.iterated(node.source)),
-                self.line(node.source),
-            ),
-            *(py.assign(f"t{slot}", py.constant(None)) for slot in shared),
-        ]
-        if node.name in self._numeric:
-            target, bind = variable, list[ast.stmt]()
-        else:
-            target, bind = "r", self._hold(node.name, None)
-        inner = [*bind, *self._iteration(node)]
-        loop = ast.For(ast.Name(target, py.store), py.name(source), inner, [])
-        if not self._seen_outside(node):
-            return [*begin, loop]
-        before, bound = self.fresh(), self.fresh()
-        remember = ast.Try(
-            [py.assign(before, py.name(variable)), py.assign(bound, py.constant(True))],
-            [ast.ExceptHandler(py.name("NameError"), None, [py.assign(bound, py.constant(False))])],
-            [],
-            [],
-        )
-        back: list[ast.stmt] = [py.assign(variable, py.name(before))]
-        gone: list[ast.stmt] = [
-            py.assign(variable, py.constant(None)),
-            ast.Delete([ast.Name(variable, ast.Del())]),
-        ]
-        if node.name not in self._numeric:
-            size = f"s{self.slot(node.name)}"
-            back.append(py.assign(size, py.method("m", "hold", py.name(before), py.name(size))))
-            gone.append(py.assign(size, py.method("m", "release", py.name(size))))
-        restore = py.branch(py.name(bound), back, gone)
-        if self._kind == "main":
-            return [*begin, remember, ast.Try([loop], [], [], [restore])]
-        return [*begin, remember, loop, restore]
-
-    def _seen_outside(self, loop: For) -> bool:
-        if self._kind == "main":
-            return True
-        return _mentions(self._block, loop.name) > _mentions((loop,), loop.name)
-
     # Whole bodies.
 
     def define(self, identifier: str, parameters: list[str], block: list[ast.stmt]) -> ast.stmt:
@@ -289,7 +244,11 @@ class Body(Expressions):
         tokens = [
             py.assign(f"t{self.slot(name)}", py.constant(None)) for name in sorted(self._mutable)
         ]
-        body = [*counters, *tokens, *self._definitions[0], *block]
+        bound: list[ast.stmt] = [
+            py.assign(f"v{slot}", py.constant(None)) for slot in sorted(self.shared)
+        ]
+        known = [py.branch(py.constant(False), bound)] if bound else []
+        body = [*known, *counters, *tokens, *self._definitions[0], *block]
         return py.function(identifier, parameters, body, asynchronous=not self._in_function)
 
     def held_parameters(self, names: Iterable[str]) -> list[ast.stmt]:
@@ -302,23 +261,6 @@ class Body(Expressions):
             for name in names
             if name not in self._numeric
         ]
-
-
-def _quiet(block: Block) -> int:
-    """Return how many statements at the start of the block neither branch nor touch the world."""
-    for position, statement in enumerate(block):
-        if not isinstance(statement, Assign | Evaluate) or has_effects(statement):
-            return position
-    return len(block)
-
-
-def _mentions(block: Block, name: str) -> int:
-    found = 0
-    for statement in block:
-        for node in walk(statement):
-            if isinstance(node, Variable | Assign | For) and node.name == name:
-                found += 1
-    return found
 
 
 def function_code(unit: Unit, declaration: FunctionDeclaration) -> list[ast.stmt]:
@@ -389,7 +331,7 @@ def process_code(unit: Unit, declaration: ProcessDeclaration, identifier: str) -
     unknown = [name for name in names if name not in numbers]
     body = Body(unit, declaration.body, kind="process", given=numbers, unknown=unknown)
     parameters = ["m", "h", *(body.local(name) for name in names)]
-    used = [name for name in names if _mentions(declaration.body, name)]
+    used = [name for name in names if mentions(declaration.body, name)]
     statements = [*body.held_parameters(used), *body.statements(declaration.body)]
     return body.define(identifier, parameters, statements)
 

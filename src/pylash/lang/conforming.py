@@ -1,8 +1,12 @@
-"""Whether a value is what a type or a schema asks for. Both answer with the path of the first problem."""
+"""Whether a value is what a type or a schema asks for. Both answer with the path of the first problem.
+
+A value conforms as its JSON would: what is no finite number is null there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from pylash.lang import tree
@@ -29,9 +33,9 @@ def _is_integer(value: Value) -> bool:
 _SIMPLE: Final[Mapping[str, Callable[[Value], bool]]] = {
     "string": lambda value: type(value) is str,
     "integer": _is_integer,
-    "number": lambda value: type(value) is float,
+    "number": lambda value: type(value) is float and isfinite(value),
     "boolean": lambda value: type(value) is bool,
-    "null": lambda value: value is None,
+    "null": lambda value: value is None or (type(value) is float and not isfinite(value)),
     "array": lambda value: type(value) is List or type(value) is tuple,
     "object": lambda value: type(value) in {Record, Image, Resource},
 }

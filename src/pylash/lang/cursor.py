@@ -41,6 +41,8 @@ class Cursor:
         self.index = 0
         self.token = tokens[0]
         self.places: Places = {}
+        # Where each node begins and ends in the text.
+        self.spans: dict[int, tuple[int, int]] = {}
         self.problems: list[Problem] = []
         self.brackets: list[Token] = []
         self.open = 0
@@ -163,6 +165,7 @@ class Cursor:
         line_end = self.source.find("\n", start.start, end)
         width = max(1, (end if line_end < 0 else line_end) - start.start)
         self.places[id(node)] = Place(start.line, start.column, width)
+        self.spans[id(node)] = (start.start, end)
         return node
 
     def note(
@@ -205,19 +208,15 @@ class Cursor:
         self.check_unwrap()
         self.check_mark()
         message = f"expected the end of the statement, found {self.token.shown}"
-        self.fail(
-            "expected_statement_end",
-            message,
-            self.token,
-            self.hint() or "write `;` or a new line between statements",
-        )
+        hint = self.hint(ended=True) or "write `;` or a new line between statements"
+        self.fail("expected_statement_end", message, self.token, hint)
 
-    def hint(self) -> str | None:
+    def hint(self, *, ended: bool = False) -> str | None:
         """Return what to do about the next token, which cannot stand here."""
         bracket = self.brackets[-1] if self.brackets else None
         if bracket and bracket.line < self.token.line:
             return f"the `{bracket.text}` of line {bracket.line} is still open"
-        return hint(self.tokens, self.index)
+        return hint(self.tokens, self.index, ended=ended)
 
     def check_unwrap(self) -> None:
         """End this statement if what cannot stand here follows a question mark that unwraps."""
@@ -238,5 +237,7 @@ class Cursor:
             "ambiguous_question_mark",
             "`?` directly after a value unwraps it; a conditional has white space on both sides of its `?`",
             at,
-            "write `test ? a : b`, or `value?` and an end",
+            "write `a == null ? b : a`"
+            if self.source.startswith("??", at.start)
+            else "write `test ? a : b`, or `value?` and an end",
         )

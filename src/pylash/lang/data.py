@@ -99,18 +99,15 @@ def text_size(text: str) -> int:
 
 def size_of(value: Value) -> int:
     """Return what a value counts against the memory bound."""
-    match value:
-        case str():
-            return text_size(value)
-        case List() | Record():
-            try:
-                return value.size
-            except AttributeError:
-                return measure(value)[0]
-        case tuple() if type(value) is tuple:
+    kind = type(value)
+    if kind is List or kind is Record:
+        try:
+            return int(value.size)
+        except AttributeError:
             return measure(value)[0]
-        case _:
-            return 8
+    if kind is str:
+        return text_size(value)
+    return measure(value)[0] if kind is tuple else 8
 
 
 def measure(value: Value) -> tuple[int, int]:
@@ -125,7 +122,8 @@ def measure(value: Value) -> tuple[int, int]:
         return (text_size(value) if kind is str else 8), 0
     size, depth = 16, 0
     if kind is Record:
-        size += sum(map(_key_size, value))
+        keys = "".join(value)
+        size += len(keys) if keys.isascii() else text_size(keys) - 16
         items: Iterable[Any] = value.values()
     else:
         items = value
@@ -142,10 +140,6 @@ def measure(value: Value) -> tuple[int, int]:
     if kind is not tuple:
         value.size, value.depth = size, depth + 1
     return size, depth + 1
-
-
-def _key_size(key: str) -> int:
-    return len(key) if key.isascii() else text_size(key) - 16
 
 
 def real_depth(value: Value) -> int:
@@ -195,6 +189,13 @@ def equal(left: Value, right: Value) -> bool:
     return bool(left == right)
 
 
+def holds(whole: Iterable[Value], item: Value) -> bool:
+    """Tell whether an item is among others."""
+    if type(item) is str:  # which Python takes for nothing else
+        return item in whole
+    return any(equal(item, other) for other in whole)
+
+
 def number_of(value: Value) -> float:
     """Return the number that an operator sees in a value."""
     if type(value) is float:
@@ -219,12 +220,12 @@ def _shortened(text: str) -> str:
 
 def number_text(number: float) -> str:
     """Return the shortest decimal that reads back equal, without an exponent."""
+    if number.is_integer() and -1e16 < number < 1e16:
+        return str(int(number))
     if isnan(number):
         return "NaN"
     if isinf(number):
         return "inf" if number > 0 else "-inf"
-    if number.is_integer() and abs(number) < 1e16:
-        return str(int(number))
     shortest = repr(number)
     return format(Decimal(shortest), "f") if "e" in shortest else shortest
 

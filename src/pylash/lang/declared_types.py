@@ -37,6 +37,8 @@ def read_fields(cursor: Cursor, opening: str, closing: str, what: str) -> tuple[
     """Read parameters or signals in their brackets."""
 
     def field() -> Parameter:
+        if opening == "{" and cursor.at("with", "within"):
+            cursor.unexpected(f"{what} with another name")
         name = cursor.name(what)
         cursor.expect(":", f"every {what.removeprefix('a ')} has a type: `{name.text}: any`")
         return cursor.node(name, Parameter(name.text, read_type(cursor)))

@@ -78,6 +78,7 @@ async def run_cell(
         finished, value = await code.main(meter, frame, {**variables, **fixed}, save)
     except (RunError, NameError, RecursionError) as error:
         problem = _problem(error, artifact, "main")
+        frame.leave(problem.message)
         _tell_end(around, "failed", problem.message)
         return CellOutcome(error=problem)
     _tell_end(around, "completed")
@@ -105,10 +106,12 @@ async def run_process(
         value = to_json(await _called(code, artifact, name, args, frame_meter, frame))
     except Failed as failed:
         message = text_of(failed.value)
+        frame.leave(None)
         _tell_end(around, "failed", message)
         return ProcessOutcome(failure=Failure("process_failed", message, to_json(failed.value)))
     except (RunError, NameError, RecursionError) as error:
         problem = _problem(error, artifact, f"process {name}")
+        frame.leave(problem.message)
         _tell_end(around, "failed", problem.message)
         kind = "process_bounds_exceeded" if problem.kind in _BOUNDS else "process_runtime_error"
         raw = {"kind": problem.kind, "line": problem.line, "column": problem.column}

@@ -74,7 +74,7 @@ def _frame(kind: _Kind, item: Scalar, most: int) -> _Frame:
     if kind is _NODE:
         cls, kinds = _CLASSES[cast("str", item)]
         return _Frame(lambda values: cls(*values), list(reversed(kinds)), [])
-    if not isinstance(item, int) or item > most:
+    if type(item) is not int or item > most:
         raise ValueError("the length of a tuple is wrong")
     return _Frame(tuple, [kind.of or _SCALAR] * item, [])
 

@@ -84,6 +84,7 @@ class Frame:
         self._children = children
         self._occurrences: dict[int, int] = {}
         self._waits: dict[str, int] = {}
+        self._steps: list[tuple[int, int]] = []
         self._events = self._sleeps = self._signals = self._looks = 0
 
     # Sites.
@@ -121,23 +122,23 @@ class Frame:
             self._meter.resume()
         self._tell("node_completed", site, occurrence)
 
-    @contextmanager
-    def step(self, site: int) -> Iterator[None]:
-        """Span a labelled statement: it completes however control leaves it, unless it raises."""
+    def open_step(self, site: int) -> None:
+        """Begin a labelled statement."""
         occurrence = self._reach(site)
+        self._steps.append((site, occurrence))
         self._tell("node_started", site, occurrence)
-        try:
-            yield
-        except RunError as error:
-            self._tell("node_failed", site, occurrence, error=error.message)
-            raise
-        except NameError:
-            self._tell("node_failed", site, occurrence, error="unknown name")
-            raise
-        except Failed:
-            self._tell("node_completed", site, occurrence)
-            raise
-        self._tell("node_completed", site, occurrence)
+
+    def close_steps(self, number: int) -> None:
+        """End labelled statements, the innermost first: control leaves them."""
+        for _ in range(number):
+            self._tell("node_completed", *self._steps.pop())
+
+    def leave(self, error: str | None) -> None:
+        """End all labelled statements: the body ended in an error, or by `fail`."""
+        while self._steps and error is not None:
+            site, occurrence = self._steps.pop()
+            self._tell("node_failed", site, occurrence, error=error)
+        self.close_steps(len(self._steps))
 
     def branch(self, site: int, chosen: bool, then: str, otherwise: str) -> bool:
         """Tell which arm is taken."""

@@ -38,10 +38,22 @@ FOREIGN = {
     "until": "write `while not`",
     "loop": "write `while true { … }`",
     "do": "write `while true { … }`",
+    "let": DESTRUCTURING,
     "del": "nothing is deleted; assign `null`",
     "echo": "write `print`",
     "emit": "write `yield`",
+    "sleep": "write `sleep for` or `sleep until`",
 }
+SPELLED = {
+    "None": "write `null`",
+    "nil": "write `null`",
+    "undefined": "write `null`",
+    "True": "write `true`",
+    "False": "write `false`",
+    "return": FOREIGN["return"],
+}
+"""Names that are unknown here, and what they are elsewhere."""
+
 STATEMENTS = [
     "break",
     "cancel",
@@ -62,39 +74,39 @@ STATEMENTS = [
     "yield",
 ]
 
-# Where a value must stand and one of these does.
-NO_VALUES = {
-    "if": CONDITIONAL,
-    "for": "a comprehension stands in brackets: `[x * 2 for x in items]`",
-    "print": "`print` is a statement and has no value",
-    "cancel": "`cancel` is a statement and has no value",
-    "not": "put it in parentheses: `a == (not b)`",
-    ".": "write `0.5`, not `.5`",
-    "|": "write `or` or `||`",
-}
+ASSIGNED = "one name, field or item is assigned at a time; there is no destructuring"
+NO_BITS = "there are no bit operators"
+NO_NAMES = "an operation takes a record, `({ name: value })`; only `start` takes arguments by name"
 
 
-def hint(tokens: list[Token], index: int) -> str | None:
-    """Return what to do about the token that cannot stand here, if we can guess."""
+def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
+    """Return what to do about a token that cannot stand here, if we can guess.
+
+    `ended` says that the statement could have ended before it.
+    """
     found = tokens[index]
-    before = tokens[index - 1] if index else None
-    earlier = tokens[index - 2] if index > 1 else None
-    if before is None:
-        return None
+    following = tokens[min(index + 1, len(tokens) - 1)]
+    if index == 0:
+        return _by_itself(found, None, following)
+    before = tokens[index - 1]
     return (
-        _doubled(found, before, earlier)
-        or _foreign(tokens, index, found, before)
-        or _by_found(found, before, tokens[min(index + 1, len(tokens) - 1)])
+        _doubled(found, before, tokens[max(index - 2, 0)])
+        or _foreign(tokens, index)
+        or (
+            _after_value(found, before, following)
+            if ended
+            else _by_itself(found, before, following)
+        )
     )
 
 
-def _doubled(found: Token, before: Token, earlier: Token | None) -> str | None:
+def _doubled(found: Token, before: Token, earlier: Token) -> str | None:
     """Operators of two marks that other languages have."""
+    pair = before.text + found.text
     if found.spaced:
         return None
-    pair = before.text + found.text
-    if pair in ("+=", "-=", "*=", "/=", "%=", "||="):
-        name = earlier.text if earlier and earlier.kind == "name" else "x"
+    if pair in ("+=", "-=", "*=", "/=", "%="):
+        name = earlier.text if earlier.kind == "name" else "x"
         return f"there is no `{pair}`: write `{name} = {name} {before.text} …`"
     if pair in ("++", "--"):
         return f"there is no `{pair}`: write `x = x {found.text} 1`"
@@ -104,36 +116,67 @@ def _doubled(found: Token, before: Token, earlier: Token | None) -> str | None:
         "=>": VALUES,
         "**": "there is no power operator",
         "<>": "write `!=`",
-        "<<": "there are no bit operators",
-        ">>": "there are no bit operators",
+        "<<": NO_BITS,
+        ">>": NO_BITS,
     }.get(pair)
 
 
-def _foreign(tokens: list[Token], index: int, found: Token, before: Token) -> str | None:
-    """Words that begin a statement, or would have."""
-    if before.kind == "name" and found.kind == "string" and not found.spaced:
+def _foreign(tokens: list[Token], index: int) -> str | None:
+    """Words that begin a statement elsewhere, or would have begun one here."""
+    found, before = tokens[index], tokens[index - 1]
+    if before.kind != "name":
+        return None
+    if found.kind == "string" and not found.spaced:
         return INTERPOLATION
-    start = tokens[index - 2] if index > 1 else None
-    begins = start is None or start.text in ("end of line", ";", "{", "}")
-    if not (begins and before.kind == "name") or (found.kind == "mark" and found.text not in "{(-"):
+    begins = index == 1 or tokens[index - 2].text in ("end of line", ";", "{", "}")
+    if not begins or (found.kind == "mark" and found.text not in ("{", "(", "-")):
         return None
     if before.text in FOREIGN:
         return FOREIGN[before.text]
+    if before.text in STATEMENTS:
+        return None
     close = get_close_matches(before.text, STATEMENTS, 1, 0.75)
     return f"did you mean `{close[0]}`?" if close else None
 
 
-def _by_found(found: Token, before: Token, following: Token) -> str | None:
+ALONE = {
+    "if": CONDITIONAL,
+    "for": "a comprehension stands in brackets: `[x * 2 for x in items]`",
+    "print": "`print` is a statement and has no value",
+    "cancel": "`cancel` is a statement and has no value",
+    "not": "put it in parentheses: `a == (not b)`",
+    "else": "`else` follows the block of its `if`, with no `;` between",
+}
+
+
+def _by_itself(found: Token, before: Token | None, following: Token) -> str | None:
+    """Return a hint about what stands where a value or a statement must."""
+    if found.text == "." and following.kind == "number" and not following.spaced:
+        return "write `0.5`, not `.5`"
+    if found.text == ":" and following.kind == "end of line":
+        return BRACES
+    if found.text == ":" and before is not None and before.kind == "name":
+        return NO_NAMES
+    if found.text == "=" and following.text == ">" and not following.spaced:
+        return VALUES
+    return ALONE.get(found.text)
+
+
+def _after_value(found: Token, before: Token, following: Token) -> str | None:
+    """Return a hint about what stands behind a whole statement."""
     match found.text:
-        case "if" | "for" | "print" | "cancel" | "not" | "|":
-            return NO_VALUES[found.text]
-        case "." if following.kind == "number" and not following.spaced:
-            return NO_VALUES["."]
-        case ":" if following.kind == "end of line":
-            return BRACES
+        case "if" | "else":
+            return CONDITIONAL
+        case "|":
+            return "write `or` or `||`"
+        case "=":
+            lambda_ = following.text == ">" and not following.spaced
+            return VALUES if lambda_ else ASSIGNED
+        case "?" if not found.spaced:
+            return "put what is unwrapped in parentheses: `(…)?`"
         case "(" if before.text in ("]", ")"):
             return VALUES
-        case "else" if before.kind != "mark":
-            return CONDITIONAL
+        case ":" if following.kind == "end of line":
+            return BRACES
         case _:
             return None

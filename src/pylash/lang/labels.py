@@ -46,7 +46,7 @@ def check_labelled(cursor: Cursor, label: Token) -> None:
     if cursor.at("@"):
         cursor.fail("invalid_label", "a statement has one label at most", cursor.token)
     if cursor.at("end of input", "}", ";"):
-        cursor.fail("invalid_label", "no statement follows this label", label)
+        cursor.fail("invalid_label", "no statement or process follows this label", label)
     if cursor.at("type", "fn") and cursor.following().kind == "name":
         _invalid(cursor, "only statements and processes have labels", label, None)
 

@@ -132,7 +132,7 @@ class _Linker:
             self.program.need("processes", item)
         namespace = types if isinstance(item, TypeDeclaration) else others
         if item.name in namespace:
-            message = f"`{item.name}` is declared already: choose another name"
+            message = f"`{item.name}` is taken already: choose another name"
             raise self.program.refusal(item, "duplicate_declaration", message)
         namespace.add(item.name)
         if isinstance(item, FunctionDeclaration) and item.name in SIGNATURES:
@@ -149,7 +149,7 @@ class _Linker:
                 message = f"type `{item.name}` is defined in terms of itself"
                 hint = "use `any` or `dict` for the inner one"
                 refused = self.program.refusal(item, "recursive_type", message, hint)
-                self.program.problems.append(refused.problem)
+                self.program.note(refused.problem)
 
     def _check_type(self, type_: Type) -> None:
         for name in names_in(type_):
@@ -170,7 +170,7 @@ class _Linker:
         for each in parameters:
             if each.name in seen:
                 message = f"{what} `{each.name}` is declared twice"
-                self.program.problems.append(self.program.refusal(each, kind, message).problem)
+                self.program.note(self.program.refusal(each, kind, message).problem)
             seen.add(each.name)
 
     # Bodies

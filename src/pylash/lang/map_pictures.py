@@ -51,7 +51,11 @@ def _caption(node: dict[str, Any]) -> str:
 
 def _one_line(text: str) -> str:
     """Return text on one line, without characters that no picture can hold."""
-    return "".join(" " if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
+    return "".join(" " if _is_unfit(char) else char for char in text)
+
+
+def _is_unfit(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\ufffe\uffff"
 
 
 # SVG

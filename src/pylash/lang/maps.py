@@ -32,7 +32,7 @@ from pylash.lang.tree import (
     Start,
     WaitSignal,
 )
-from pylash.values import Misuse
+from pylash.values import ProcessNotInModule
 
 _EDGES: Final = {
     "resource_operation": "calls",
@@ -88,21 +88,13 @@ class ExecutionMap(msgspec.Struct, frozen=True):
         return svg(self.to_dict())
 
 
-class ProcessNotExported(Misuse):
-    """A module has no process of that name."""
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        shown = ", ".join(map(repr, known)) or "none at all"
-        super().__init__(f"The module has no process {name!r}: it has {shown}.")
-
-
 def static_map(artifact: Artifact, process: str | None = None) -> ExecutionMap:
     """Return the map of a process of a module, or of its main."""
     declared = {each.name: each for each in artifact.canonical.processes}
     if process is None:
         return _Drawing(artifact.module_ref, declared).main(artifact.canonical.main)
     if process not in declared:
-        raise ProcessNotExported(process, list(declared))
+        raise ProcessNotInModule(process, ", ".join(declared) or "none")
     return _Drawing(artifact.module_ref, declared).process(declared[process])
 
 

@@ -11,7 +11,7 @@ from pylash.lang.data import (
     Record,
     RunError,
     Value,
-    equal,
+    holds,
     kind_of,
     number_of,
     size_of,
@@ -101,7 +101,7 @@ def contains(item: Value, whole: Value) -> bool:
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return any(equal(item, other) for other in whole)
+        return holds(whole, item)
     if type(item) is str and (kind is str or kind is Record):
         return item in whole
     raise RunError("invalid_membership", f"cannot look for a {kind_of(item)} in a {kind_of(whole)}")

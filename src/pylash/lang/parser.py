@@ -22,7 +22,7 @@ from pylash.lang.statements import (
     read_statement,
     skip_ends,
 )
-from pylash.lang.tokens import scan
+from pylash.lang.tokens import Comment, scan
 
 HeadT = TypeVar("HeadT")
 
@@ -38,23 +38,24 @@ class Parsed(NamedTuple):
 
 def parse(source: str) -> Parsed:
     """Read a program."""
-    scanned = scan(source)
-    if scanned.problems:
-        program = tree.Program(())
-        places = {id(program): tree.Place(1, 1, 1)}
-        return Parsed(program, places, tuple(scanned.problems), source)
-    cursor = Cursor(source, scanned.tokens)
-    start = cursor.token
+    cursor, program, _ = read_program(source)
+    return Parsed(program, cursor.places, tuple(cursor.problems), source)
+
+
+def read_program(source: str) -> tuple[Cursor, tree.Program, list[Comment]]:
+    """Read a program; return all that was learned on the way, too."""
+    tokens, comments, problems = scan(source)
+    cursor = Cursor(source, tokens)
+    cursor.problems.extend(problems)
     items: list[tree.Declaration | tree.Statement] = []
-    while skip_ends(cursor):
+    while not problems and skip_ends(cursor):
         if cursor.at("}"):
             _stray(cursor)
             continue
         read = recovering(cursor, _item)
         if read is not None:
             items.append(read)
-    program = cursor.node(start, tree.Program(tuple(items)))
-    return Parsed(program, cursor.places, tuple(cursor.problems), source)
+    return cursor, cursor.node(tokens[0], tree.Program(tuple(items))), comments
 
 
 def parse_type(text: str) -> tree.Type:

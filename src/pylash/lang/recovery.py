@@ -9,8 +9,8 @@ from pylash.lang import tree
 from pylash.lang.cursor import Cursor, Mistake
 from pylash.lang.tokens import Token
 
-OPENING = "([{"
-CLOSING = ")]}"
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+CLOSING = (")", "]", "}")
 ReadT = TypeVar("ReadT")
 
 
@@ -68,19 +68,31 @@ def find_block(cursor: Cursor) -> bool:
 def _skip_statement(cursor: Cursor, start: Token) -> None:
     """Go to the end of the statement that began there, over all brackets that it opened."""
     tokens, index = cursor.tokens, cursor.index
-    opened = [True for _ in cursor.brackets]
+    opened = [bracket.text for bracket in cursor.brackets]
+    # A line that begins something new ends brackets that were left open; blocks are passed whole.
+    forgotten = len(opened)
     cursor.brackets.clear()
     while (token := tokens[index]).kind != "end of input":
         if not opened and token.text in ("end of line", ";", "}"):
             break
-        if token.kind == "end of line" and opened[-1] and _begins(tokens[index + 1], start):
+        if token.text in PAIRS:
+            opened.append(token.text)
+        elif token.text in CLOSING:
+            if token.text == "}" and "{" not in opened:
+                break
+            _close(opened, token.text)
+        in_block = len(opened) > forgotten and opened[-1] == "{"
+        if token.kind == "end of line" and not in_block and _begins(tokens[index + 1], start):
             break
-        if token.text in OPENING:
-            opened.append(token.text != "{")
-        elif token.text in CLOSING and opened:
-            opened.pop()
         index += 1
     cursor.go(index)
+
+
+def _close(opened: list[str], closing: str) -> None:
+    """Close the innermost bracket of this kind, and all that were opened in it."""
+    while closing in [PAIRS[opening] for opening in opened]:
+        if PAIRS[opened.pop()] == closing:
+            break
 
 
 def _begins(token: Token, start: Token) -> bool:

@@ -110,7 +110,16 @@ def read_statement(cursor: Cursor) -> Statement | None:
         return reader(cursor)
     if start.text == "let" and cursor.following().kind == "name":
         return _let(cursor)
+    if not _begins_value(start):
+        cursor.check_mark()
+        cursor.unexpected("a statement")
     return cursor.node(start, tree.Evaluate(read_expression(cursor)))
+
+
+def _begins_value(token: Token) -> bool:
+    if token.kind == "mark":
+        return token.text in ("(", "[", "{", "-", "!")
+    return token.kind != "word" or token.text in ("null", "true", "false", "not", "await")
 
 
 # Assignments.
@@ -186,9 +195,12 @@ def _if(cursor: Cursor) -> Statement | None:
 
 
 def _else(cursor: Cursor) -> Block:
-    if not cursor.at("{", ":"):
-        cursor.unexpected("`{` or `if`", BRACES if cursor.at("end of line") else None)
-    return read_block(cursor)
+    def head() -> None:
+        if not cursor.at("{"):
+            hint = BRACES if cursor.at("end of line", ":") else None
+            cursor.unexpected("`{` or `if`", hint)
+
+    return read_headed_block(cursor, head)[1]
 
 
 def _for(cursor: Cursor) -> Statement | None:

@@ -54,6 +54,7 @@ class Types:
 
     def __init__(self, definitions: Mapping[str, Type]) -> None:
         self.definitions = definitions
+        self._flat: dict[Type, tuple[Type, ...]] = {}
         self._members: dict[Type, tuple[Type, ...]] = {}
         self._fits: dict[tuple[Type, Type], bool] = {}
         self._overlaps: dict[tuple[Type, Type], bool] = {}
@@ -68,23 +69,27 @@ class Types:
         """Return the heads of a union's members, or the one head; `any` swallows the others."""
         known = self._members.get(type_)
         if known is None:
+            heads = dict.fromkeys(map(self.head, self._written(type_)))
+            known = self._members[type_] = (ANY,) if ANY in heads else tuple(heads)
+        return known
+
+    def _written(self, type_: Type) -> tuple[Type, ...]:
+        """Return the members of a union as they were written, but unions among them as their members."""
+        known = self._flat.get(type_)
+        if known is None:
             head = self.head(type_)
-            if isinstance(head, UnionType):
-                flat = dict.fromkeys(m for each in head.members for m in self.members(each))
-                known = (ANY,) if ANY in flat else tuple(flat)
-            else:
-                known = (head,)
-            self._members[type_] = known
+            parts = head.members if isinstance(head, UnionType) else ()
+            flat = dict.fromkeys(each for part in parts for each in self._written(part))
+            known = self._flat[type_] = tuple(flat) if parts else (type_,)
         return known
 
     def union(self, types: Iterable[Type]) -> Type:
         """Return the type of what is one of types."""
         flat: dict[Type, None] = {}
         for type_ in types:
-            members = self.members(type_)
-            if ANY in members:
+            if ANY in self.members(type_):
                 return ANY
-            flat.update(dict.fromkeys(members if len(members) > 1 else (type_,)))
+            flat.update(dict.fromkeys(self._written(type_)))
         return next(iter(flat)) if len(flat) == 1 else UnionType(tuple(flat))
 
     def assignable(self, source: Type, target: Type) -> bool:

@@ -28,19 +28,12 @@ from pylash.lang.static_types import (
     reached,
 )
 from pylash.lang.tree import EnumType, ListType, RecordType, Type, TypeField
-from pylash.values import Misuse
+from pylash.values import SurfaceInvalid
 
 Ability = Literal["processes", "sleep", "process_signals", "triggers", "label_annotations"]
 
 TRIGGERS: Final = "Triggers"
 """The type of the module `triggers`, whose operations have rules of their own."""
-
-
-class SurfaceInvalid(Misuse):
-    """The description of a surface cannot be used."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"The surface cannot be used: {where}: {reason}.")
 
 
 class OperationSurface(msgspec.Struct, frozen=True):

@@ -67,6 +67,7 @@ CONTINUES_AFTER = frozenset(
 )
 CONTINUES_BEFORE = frozenset([".", "and", "or", "&&", "||", "?", ":", "else"])
 
+MAX_SHOWN = 60
 SPACE = "\t\n\r \u00a0\ufeff"
 
 PIECE = re.compile(
@@ -86,6 +87,7 @@ PIECE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+SURROGATE = re.compile("[\ud800-\udfff]")
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 
@@ -125,17 +127,15 @@ class Token(NamedTuple):
         """What messages call it: its spelling, or what it stands for."""
         if self.kind in ("end of line", "end of input"):
             return self.text
-        first, *rest = self.text.split("\n")
-        return f"`{first}…`" if rest else f"`{first}`"
+        first = self.text.split("\n")[0][:MAX_SHOWN]
+        return f"`{first}`" if first == self.text else f"`{first}…`"
 
 
 class Comment(NamedTuple):
-    """A comment with its `#` or `//`; `alone` if nothing stands before it on its line."""
+    """A comment with its `#` or `//`."""
 
     text: str
     start: int
-    line: int
-    alone: bool
 
 
 class Scan(NamedTuple):
@@ -149,7 +149,13 @@ class Scan(NamedTuple):
 def scan(source: str) -> Scan:
     """Return the tokens, comments and lexical problems of a text."""
     scanner = _Scanner(source)
-    scanner.run()
+    if half := SURROGATE.search(source):
+        # Half a character cannot be stored, whether it stands in a text, a comment or between them.
+        scanner.count_lines(source[: half.start()], 0)
+        scanner.unexpected(half.group(), half.start())
+        scanner.add("end of input", "end of input", half.start(), length=0)
+    else:
+        scanner.run()
     return Scan(scanner.tokens, scanner.comments, scanner.problems)
 
 
@@ -171,8 +177,7 @@ class _Scanner:
             position = start + len(text)
             match group:
                 case "comment":
-                    before = self.source[self.line_start : start]
-                    self.comments.append(Comment(text, start, self.line, not before.strip(SPACE)))
+                    self.comments.append(Comment(text, start))
                 case "name":
                     self.add("word" if text in RESERVED else "name", text, start)
                 case "number":
@@ -197,6 +202,9 @@ class _Scanner:
             if match is None or group is None:
                 self.unexpected(source[position], position)
                 position += 1
+                # A word in another alphabet is one mistake.
+                while position < len(source) and not PIECE.match(source, position):
+                    position += 1
                 continue
             text = match.group()
             if group == "unterminated":
@@ -248,7 +256,7 @@ class _Scanner:
         self.line_start = start + text.rindex("\n") + 1
 
     def unexpected(self, char: str, start: int) -> None:
-        # A word in another alphabet, or a pair of quotes, is one mistake.
+        # A pair of quotes is one mistake, too.
         if (self.line, char) in self.complained:
             return
         self.complained.add((self.line, char))
@@ -279,6 +287,8 @@ class _Scanner:
         else:
             return ""
         hint = f"write {text.replace('_', '')}" if text.replace("_", "").isdecimal() else None
+        if text.lstrip("0123456789.") in ("ms", "s", "m", "h", "d", "w"):
+            hint = f'a duration is a text: "{text}"'
         self.complain("invalid_number", message, match.start(), len(text), hint)
         return text
 

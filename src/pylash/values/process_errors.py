@@ -56,6 +56,13 @@ class ProcessNotInModule(Misuse, KeyError):
         super().__init__(f"The module has no process {name!r} (it has: {known}).")
 
 
+class SurfaceInvalid(Misuse):
+    """The description of what a host offers to Lashlang programs cannot be used."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"The surface cannot be used: {where}: {reason}.")
+
+
 class ProcessSurfaceIncompatible(DurabilityError):
     """A Lashlang process needs tools that this app does not have, or has otherwise."""
 

@@ -4,6 +4,9 @@ from pylash.workflows.modules import (
     LashlangModule,
     LashlangProcess,
 )
+from pylash.workflows.surfaces import (
+    app_surface,
+)
 from pylash.workflows.workflows import (
     Workflows,
 )
@@ -12,4 +15,5 @@ __all__ = (
     "LashlangModule",
     "LashlangProcess",
     "Workflows",
+    "app_surface",
 )

@@ -20,6 +20,7 @@ from pylash.lang.data import (
     RunError,
     Value,
     equal,
+    holds,
     kind_of,
     size_of,
     text_of,
@@ -61,7 +62,7 @@ def contains(meter: Meter, whole: Value, item: Value) -> bool:
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return any(equal(item, other) for other in whole)
+        return holds(whole, item)
     if kind is str:
         return text_of(item) in whole
     if kind is Record:

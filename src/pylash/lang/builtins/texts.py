@@ -58,7 +58,7 @@ def grep_text(meter: Meter, value: Value, needle: Value) -> List:
         )
     found = List()
     size = 16
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(_lines(text), 1):
         bare = line.removesuffix("\r")
         start = bare.find(wanted)
         if start >= 0:
@@ -67,6 +67,15 @@ def grep_text(meter: Meter, value: Value, needle: Value) -> List:
             size += 150 + len(bare) + len(wanted)
             meter.room(size)
     return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    # One at a time: a text may have more lines than there is room for.
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 @builtin

@@ -9,16 +9,19 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
+from pylash.lang.hints import SPELLED
 from pylash.lang.linking.required import Requirements
 from pylash.lang.problems import Problem
 from pylash.lang.static_types import BUILT_IN, Types, expand, names_in
 from pylash.lang.surface import Ability, ModuleSurface, Surface
 from pylash.lang.tree import (
+    Assign,
     Expression,
     FunctionDeclaration,
     Node,
@@ -31,6 +34,8 @@ from pylash.lang.tree import (
 )
 
 N = TypeVar("N", bound=Node)
+
+_MOST = 20
 
 FEATURES: dict[Ability, str] = {
     "processes": "processes",
@@ -94,9 +99,11 @@ class Program:
         self.places[id(node)] = self.parsed.get(id(origin), Place(1, 1, 1))
         return node
 
-    def refusal(self, at: Node, kind: str, message: str, hint: str | None = None) -> Refusal:
-        """Return a problem at the first character of a parsed node."""
-        place = self.parsed.get(id(at), Place(1, 1, 1))
+    def refusal(
+        self, at: Node | Place, kind: str, message: str, hint: str | None = None
+    ) -> Refusal:
+        """Return a problem at a place, or at the first character of a parsed node."""
+        place = self.parsed.get(id(at), Place(1, 1, 1)) if isinstance(at, Node) else at
         return Refusal(Problem("link", kind, message, *place, hint=hint))
 
     def need(self, ability: Ability, at: Node) -> None:
@@ -143,7 +150,23 @@ class Program:
     def unknown_type(self, at: Node, name: str) -> Refusal:
         """Return the problem of a type that nobody declares."""
         known = {*BUILT_IN, *self.types.definitions, *self.resource_types, *self.host_types}
-        return self.refusal(at, "unknown_type", f"unknown type `{name}`", nearest(name, known))
+        hint = "write `list[any]`" if name == "list" else nearest(name, known)
+        return self.refusal(at, "unknown_type", f"unknown type `{name}`", hint)
+
+    def root_place(self, node: Assign) -> Place:
+        """Return the place of the name that an assignment begins with, after a `let`."""
+        line, column, _ = self.parsed[id(node)]
+        text = self.source.split("\n")[line - 1][column - 1 :]
+        let = re.match(rf"let\s+(?={node.name}\b)", text)
+        return Place(line, column + (let.end() if let else 0), len(node.name))
+
+    def note(self, problem: Problem) -> None:
+        """Note a problem, but not what was said before, nor more than anybody reads."""
+        told = problem.kind.startswith("unknown_") and any(
+            (each.kind, each.message) == (problem.kind, problem.message) for each in self.problems
+        )
+        if not told and len(self.problems) < _MOST:
+            self.problems.append(problem)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -151,7 +174,7 @@ class Program:
         try:
             yield
         except Refusal as refused:
-            self.problems.append(refused.problem)
+            self.note(refused.problem)
 
 
 class Body:
@@ -214,8 +237,10 @@ class Body:
             f"`{name}` is a function and not a value: call it, or choose another name for a variable",
         )
 
-    def refusal(self, at: Node, kind: str, message: str, hint: str | None = None) -> Refusal:
-        """Return a problem at a parsed node."""
+    def refusal(
+        self, at: Node | Place, kind: str, message: str, hint: str | None = None
+    ) -> Refusal:
+        """Return a problem at a place, or at a parsed node."""
         return self.program.refusal(at, kind, message, hint)
 
     def pure(self, construct: str, at: Node) -> None:
@@ -228,11 +253,13 @@ class Body:
                 "so do it where the function is called",
             )
 
-    def unknown_name(self, name: str, at: Node) -> Refusal:
+    def unknown_name(self, name: str, at: Node | Place) -> Refusal:
         """Return the problem of a name that means nothing here."""
-        modules = {path.partition(".")[0] for path in self.program.surface.modules}
+        made = [path for path in self.program.surface.constructors if path.startswith(f"{name}.")]
+        modules = {path.partition(".")[0] for path in self.program.modules()}
         known = {*self.bindings, *self.program.processes, *modules}
-        return self.refusal(at, "unknown_name", f"unknown name `{name}`", nearest(name, known))
+        hint = SPELLED.get(name) or choice("constructors", made) or nearest(name, known)
+        return self.refusal(at, "unknown_name", f"unknown name `{name}`", hint)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -64,7 +64,7 @@ class Statements(Registrations):
                 statement, values = self._statement(node)
                 linked.append(statement)
             except Refusal as refused:
-                self.program.problems.append(refused.problem)
+                self.program.note(refused.problem)
                 values = ()
                 if isinstance(node, Assign) and node.name not in self.bindings:
                     self.bind(node.name, ANY)
@@ -149,7 +149,7 @@ class Statements(Registrations):
     def _no_root(self, node: Assign) -> Refusal:
         if node.name in self.program.functions:
             return self.not_a_value(node.name, node)
-        return self.unknown_name(node.name, node)
+        return self.unknown_name(node.name, self.program.root_place(node))
 
     def _step(self, node: FieldStep | IndexStep) -> FieldStep | IndexStep:
         match node:
@@ -188,23 +188,27 @@ class Statements(Registrations):
         try:
             return self.expression(node).node
         except Refusal as refused:
-            self.program.problems.append(refused.problem)
+            self.program.note(refused.problem)
             return Null()
 
     def _merged(self, ends: list[Bindings]) -> Bindings:
         """Return what is known where arms meet: a name that some arm leaves unbound can be anything."""
         merged: Bindings = {}
-        for bound in (each for end in ends for each in end.items()):
-            name, (linked, _) = bound
-            if name not in merged:
-                types = [end[name].type if name in end else ANY for end in ends]
-                merged[name] = Binding(linked, bounded(self.types.union(types)))
+        for end in ends:
+            for name, bound in end.items():
+                if name in merged:
+                    continue
+                if all(other.get(name) is bound for other in ends):
+                    merged[name] = bound
+                else:
+                    types = (other[name].type if name in other else ANY for other in ends)
+                    merged[name] = Binding(bound.name, bounded(self.types.union(types)))
         return merged
 
     def _for(self, node: For) -> For:
         source = self.iterated(node.source)
         self.may_bind(node.name, node)
-        self._enter_loop(node.body)
+        self._enter_loop(node.body, frozenset({node.name}))
         around = dict(self.bindings)
         self.bind(node.name, item_type(self.types, source.type))
         name = self.bindings[node.name].name
@@ -213,16 +217,16 @@ class Statements(Registrations):
         return For(name, source.node, body)
 
     def _while(self, node: While) -> While:
-        self._enter_loop(node.body)
+        self._enter_loop(node.body, frozenset())
         around = dict(self.bindings)
         test = self._test(node.test)
         body = self.block(node.body, node).block
         self.bindings = around
         return While(test, body)
 
-    def _enter_loop(self, body: Block) -> None:
-        """Bind what a loop assigns: it may come around again."""
-        for name, is_path in _assigned(body):
+    def _enter_loop(self, body: Block, own: frozenset[str]) -> None:
+        """Bind what a loop assigns: it may come around again. Its own variable ends with it."""
+        for name, is_path in _assigned(body, own):
             if name in self.bindings:
                 self.bindings[name] = Binding(self.bindings[name].name, ANY)
             elif not is_path:
@@ -244,13 +248,13 @@ def _else_if(otherwise: Block) -> If | None:
     return None
 
 
-def _assigned(block: Block) -> list[tuple[str, bool]]:
+def _assigned(block: Block, own: frozenset[str]) -> list[tuple[str, bool]]:
     """Return the names that a loop's body assigns, and whether only into them, in the order of the text.
 
     The variable of an inner loop is its own: it ends with that loop.
     """
     found: list[tuple[str, bool]] = []
-    pending: list[tuple[Statement, frozenset[str]]] = [(each, frozenset()) for each in block[::-1]]
+    pending: list[tuple[Statement, frozenset[str]]] = [(each, own) for each in block[::-1]]
     while pending:
         node, own = pending.pop()
         match node:

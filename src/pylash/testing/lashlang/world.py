@@ -84,6 +84,7 @@ class World:
         self.prints: list[Any] = []
         self.sleeps: list[int] = []
         self.queued: list[str] = []
+        self.bodies: list[Body] = []
         self.process_bounds = process_bounds
 
     def store(self, artifact: Artifact) -> None:
@@ -105,6 +106,7 @@ class World:
         body = Body(self, f"process:{process_id}", artifact, wanted.process_name)
         process = Process(process_id, wanted, artifact, body)
         body.process = process
+        self.bodies.append(body)
         self.processes[process_id] = process
         for name, payload in early:
             self.signal_from_outside(process_id, name, payload)
