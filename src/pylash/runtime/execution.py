@@ -137,9 +137,12 @@ class Execution:
 
 
 def _tell(run: LiveRun, error: BaseException) -> None:
-    # Of a program that is not Python's, Python's stack says nothing.
-    trace = None if isinstance(error, WorkflowFailed) else error
-    _log.warning("%s failed: %s", run.fence.name, error, exc_info=trace)
+    if isinstance(
+        error, WorkflowFailed
+    ):  # a program that is not Python's: Python's stack says nothing
+        _log.warning("%s failed: %s", run.fence.name, error)
+    else:
+        _log.warning("%s failed", run.fence.name, exc_info=error)
 
 
 def first_of(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:
