@@ -219,7 +219,7 @@ class Lash(Declarations):
     # --- processes ---
 
     async def start(
-        self, target: Definition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ProcessHandle[R]:
         """Start a process; the same id with the same input again is the same process.
 
