@@ -69,6 +69,7 @@ class PostgresPlace:
         return self._url, self.run(self._url, prepare)
 
     def run(self, _: str, work: Work[T]) -> T:
+        self.store.sessions._free.clear()  # numbers of a database that is no more
         return self._runner.run(work(self.store))
 
 

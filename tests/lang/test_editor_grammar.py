@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pylash.lang import builtins
-from pylash.lang.tokens import RESERVED, scan
+from pylash.lang.parsing.tokens import RESERVED, scan
 from tests.lang.test_fuzz import PROGRAM
 
 FOLDER = Path(__file__).parents[2] / "editors" / "lashlang"

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from pylash.lang.parser import parse, parse_type
+from pylash.lang.parsing.parser import parse, parse_type
 from pylash.lang.problems import LashlangError, show
 from pylash.lang.tree import walk
 from tests.lang.shapes import shape

@@ -12,7 +12,7 @@ import pytest
 
 from pylash import lang
 from pylash.lang import CELL_BOUNDS, PROCESS_BOUNDS, Bounds, from_json, text_of
-from pylash.lang.builtins import BUILTINS
+from pylash.lang.running.builtins import BUILTINS
 from pylash.testing.lashlang.cases import case
 from pylash.testing.lashlang.running import Session
 from pylash.workflows.guide import LANGUAGE

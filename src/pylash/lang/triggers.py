@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.lang.data import equal, from_json
+from pylash.lang.running.data import equal, from_json
 from pylash.lang.starting import Registration
 from pylash.values import Misuse, stable_hash
 

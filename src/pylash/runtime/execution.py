@@ -137,7 +137,9 @@ class Execution:
 
 
 def _tell(run: LiveRun, error: BaseException) -> None:
-    if isinstance(error, WorkflowFailed):  # of what is not Python's, Python's stack says nothing
+    if isinstance(
+        error, WorkflowFailed
+    ):  # a program that is not Python's: Python's stack says nothing
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)

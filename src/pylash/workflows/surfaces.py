@@ -59,6 +59,20 @@ def _identifier(name: str) -> str:
     return plain if plain.isidentifier() else f"_{plain}"
 
 
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have the fields they name and no others, unless it says otherwise.
+
+    That is how models are read and written here: a field that is not theirs is a mistake.
+    """
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(value) for key, value in schema.items()}
+    named = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    return {"additionalProperties": False, **inner} if named else inner
+
+
 def _module(path: str) -> dict[str, Any]:
     name = "".join(
         word[:1].upper() + word[1:] for part in path.split(".") for word in part.split("_")
@@ -67,13 +81,13 @@ def _module(path: str) -> dict[str, Any]:
 
 
 def _input(tool: Tool[..., Any]) -> str:
-    shown = show_type(type_of_schema(tool.schema))
+    shown = show_type(type_of_schema(closed(tool.schema)))
     # A tool that needs nothing may be called with nothing.
     return shown if tool.schema.get("required") else f"{shown} | null"
 
 
 def _output(tool: Tool[..., Any]) -> str:
-    return show_type(type_of_schema(tool.result_schema))
+    return show_type(type_of_schema(closed(tool.result_schema)))
 
 
 def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,4 +105,4 @@ def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
 
 def _payload(annotation: Any) -> Any:
     shape = Shape(annotation)
-    return type_of_schema({} if shape.is_plain else shape.json_schema())
+    return type_of_schema({} if shape.is_plain else closed(shape.json_schema()))

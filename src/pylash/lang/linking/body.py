@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
-from pylash.lang.hints import SPELLED
 from pylash.lang.linking.required import Requirements
+from pylash.lang.parsing.hints import SPELLED
 from pylash.lang.problems import Problem
 from pylash.lang.static_types import BUILT_IN, Types, expand, names_in
 from pylash.lang.surface import Ability, ModuleSurface, Surface

@@ -13,13 +13,13 @@ from msgspec import UNSET
 
 from pylash.lang import tree
 from pylash.lang.artifacts import Artifact, artifact, encode_artifact
-from pylash.lang.data import from_json
-from pylash.lang.execution import run_cell
 from pylash.lang.linker import link
 from pylash.lang.maps import static_map
-from pylash.lang.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
-from pylash.lang.parser import parse
+from pylash.lang.parsing.parser import parse
 from pylash.lang.problems import LashlangError
+from pylash.lang.running.data import from_json
+from pylash.lang.running.execution import run_cell
+from pylash.lang.running.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
 from pylash.lang.starting import Registration, StartProblem, registration
 from pylash.lang.surface import Surface, surface_of
 from pylash.testing.lashlang.cases import Case, Limits, Occurrence

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pylash.lang.artifacts import Artifact, encode_artifact
-from pylash.lang.execution import run_process
-from pylash.lang.hosts import HostCall, Refused, Surroundings
-from pylash.lang.meter import Bounds
+from pylash.lang.running.execution import run_process
+from pylash.lang.running.hosts import HostCall, Refused, Surroundings
+from pylash.lang.running.meter import Bounds
 from pylash.lang.starting import (
     Registration,
     StartProblem,
