@@ -104,13 +104,10 @@ async def run_workflow(
     offered: Offered,
 ) -> Any:
     """Run a process of a module from its start, over what is recorded of it; return its result."""
-    problem = (
-        made
-        if isinstance(made, StartProblem)
-        else startable(_wanted(given), made, offered.surface, modules_of(offered.surface))
-    )
-    if isinstance(made, StartProblem) or problem is not None:
-        assert isinstance(problem, StartProblem)
+    if isinstance(made, StartProblem):
+        raise WorkflowFailed(made.code, made.message)
+    problem = startable(_wanted(given), made, offered.surface, modules_of(offered.surface))
+    if problem is not None:
         if problem.code == "process_surface_incompatible":
             run.give_up(ProcessSurfaceIncompatible(given.process_name, problem.message))
         raise WorkflowFailed(problem.code, problem.message)
