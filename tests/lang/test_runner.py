@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pylash.lang import frame
+from pylash.lang.running import frame
 from pylash.lang.running.frame import Frame
 from pylash.testing.lashlang import BadCases, judge, read
 from pylash.testing.lashlang.__main__ import main
