@@ -33,6 +33,7 @@ from pylash.runtime.branches import LANES, outside, own_branch
 from pylash.runtime.executors import Executor, await_options
 from pylash.runtime.feeds import completed
 from pylash.runtime.process_steps import Tries, digest, mark_final
+from pylash.runtime.records import message_of
 from pylash.runtime.tool_approval import Ready, approved, given_result
 from pylash.runtime.tool_arguments import read_arguments
 from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
@@ -254,7 +255,9 @@ class ToolCalls:
         try:
             value = await tool.call(ctx, ready.arguments)
         except Exception as error:
-            _log.warning("tool %s failed", tool.name, exc_info=error)
+            # An error of ours is a sentence for whoever called; the stack of others says where it was.
+            trace = None if isinstance(error, LashError) else error
+            _log.warning("tool %s failed: %s", tool.name, message_of(error), exc_info=trace)
             told_error = error if isinstance(error, LashError) else ToolFailed(error)
             mark_final(told_error, error, tool.retry)
             if used := _noted(before + completions.used):

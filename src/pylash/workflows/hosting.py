@@ -27,6 +27,7 @@ from pylash.durable import (
     ProcessCommand,
     ProcessOutcome,
     Registration,
+    SessionRef,
     SignalProcess,
     Sleep,
     StartProcess,
@@ -218,8 +219,18 @@ class WorkflowHost(Host):
         await self._refusable(self._ask(key, StartProcess(registration), f"start {process}"))
         self._names[process_id] = process
 
+    async def _foreign(self, key: str, process_id: str) -> bool:
+        """Tell whether a program that a session's model wrote reaches for what its session did not start."""
+        mine = self._run.process.registration.originator
+        if not isinstance(mine, SessionRef) or self._is_recorded(key):
+            return False
+        record = await self._services.store.processes.get(process_id)
+        return record is not None and record.registration.originator != mine
+
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
+        if await self._foreign(key, process_id):
+            return {"ok": False, "error": f"there is no process {process_id}"}
         try:
             answer = await self._ask(
                 key, AwaitProcess(process_id), self._named("await", process_id)
@@ -238,6 +249,8 @@ class WorkflowHost(Host):
 
     async def cancel(self, key: str, process_id: str) -> None:
         """Ask a process to end; one that has, or never was, is left alone."""
+        if await self._foreign(key, process_id):
+            return
         try:
             await self._ask(key, CancelProcess(process_id), self._named("cancel", process_id))
         except (DurabilityError, StoreError):
@@ -247,6 +260,8 @@ class WorkflowHost(Host):
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
         """Signal a process; the registry refuses what it does not declare."""
+        if await self._foreign(key, process_id):
+            raise Refused(f"there is no process {process_id}")
         command = SignalProcess(process_id, name, key, payload)
         await self._refusable(self._ask(key, command, f"signal {name}"))
 

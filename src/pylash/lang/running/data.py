@@ -24,11 +24,14 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[
 class RunError(Exception):
     """A mistake of a running program; `at` is its node where the failing code itself does not say."""
 
-    def __init__(self, kind: str, message: str, at: int | None = None) -> None:
+    def __init__(
+        self, kind: str, message: str, at: int | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.at = at
+        self.hint = hint
 
 
 class List(list[Any]):

@@ -170,7 +170,8 @@ def _problem(error: BaseException, artifact: Artifact, body: str) -> Problem:
             "unknown_name",
             f"unknown name `{name}`: nothing has been assigned to it yet",
         )
-    return Problem("run", kind, message, line, column, width)
+    hint = error.hint if isinstance(error, RunError) else None
+    return Problem("run", kind, message, line, column, width, hint)
 
 
 def _deepest(traceback: TracebackType | None) -> int | None:

@@ -137,10 +137,8 @@ def unwrap(value: Value) -> Value:
     """`value?`: the value of a result that is ok."""
     if type(value) is Record and type(value.get("ok")) is bool:
         if not value["ok"]:
-            raise RunError(
-                "unwrap_failed",
-                f"{text_of(value.get('error'))} (use `.ok` and `.error` to handle a failure)",
-            )
+            hint = "without `?` it has `.ok` and `.error`"
+            raise RunError("unwrap_failed", text_of(value.get("error")), hint=hint)
         if "value" in value:
             return value["value"]
     raise RunError(
