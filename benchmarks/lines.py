@@ -23,6 +23,12 @@ OWN: Final = "its own"
 """The database of a contender that brings its storage with it."""
 
 
+NONE: Final = "none"
+"""The database of programs that only compute."""
+
+_DATABASES: Final = {"postgres": "PostgreSQL", "own": OWN, "lashlang": NONE, "python": NONE}
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The work of one round: ``steps`` in each of ``scopes``, which run at the same time.
@@ -67,7 +73,7 @@ class Line:
     @property
     def database(self) -> str:
         """The database in words."""
-        return {"postgres": "PostgreSQL", "own": OWN}.get(self.store, "SQLite")
+        return _DATABASES.get(self.store, "SQLite")
 
     @property
     def before(self) -> int | None:
@@ -87,7 +93,7 @@ class Line:
 
 def lines_of(measures: set[Measure], *, quick: bool) -> Iterator[Line]:
     """Return the lines of some measures, in the order in which they are measured."""
-    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES)
+    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES, *PROGRAM_LINES)
     wanted = measures if CAN_COUNT_BYTES else measures - {Measure.TURN_BYTES}
     return (line for line in lines if line.measure in wanted and (line.in_quick or not quick))
 
@@ -224,4 +230,17 @@ AGENT_LINES: Final = (
     *_agents(Measure.PARALLEL_TOOLS, "parallel_tools", Load(0, 6)),
     *_agents(Measure.APPROVAL, "approval", Load(0, 20)),
     *_agents(Measure.BARE_TURN, "bare", Load(0, 30)),
+)
+
+_PROGRAMS: Final = (
+    (Measure.LOOP, "loop"),
+    (Measure.LISTS, "lists"),
+    (Measure.RECORDS, "records"),
+    (Measure.CALLS, "calls"),
+)
+
+PROGRAM_LINES: Final = tuple(
+    Line(measure, "computing", store, label, task, Load(1, 10), role)
+    for measure, task in _PROGRAMS
+    for store, label, role in (("lashlang", "Lashlang", "pylash"), ("python", "Python", "python"))
 )

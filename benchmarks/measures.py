@@ -33,6 +33,10 @@ class Measure(Enum):
     PARALLEL_TOOLS = "J"
     APPROVAL = "K"
     BARE_TURN = "L"
+    LOOP = "M1"
+    LISTS = "M2"
+    RECORDS = "M3"
+    CALLS = "M4"
 
     @property
     def about(self) -> About:
@@ -47,7 +51,12 @@ class Measure(Enum):
     @property
     def of_agents(self) -> bool:
         """Whether agents are measured, which are compared with agent frameworks."""
-        return self.value > Measure.REPLAY.value
+        return Measure.REPLAY.value < self.value <= Measure.BARE_TURN.value
+
+    @property
+    def of_programs(self) -> bool:
+        """Whether programs are measured that only compute, which are compared with plain Python."""
+        return self.value > Measure.BARE_TURN.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +178,8 @@ _ABOUT: Final = {
     Measure.BARE_TURN: About(
         "L. A first turn of which nothing is stored (ms)", "ms", pooled=True, rounds=3
     ),
+    Measure.LOOP: About("M1. A program: a loop of 100,000 with branches (ms)", "ms", pooled=True),
+    Measure.LISTS: About("M2. A program: building and filtering lists (ms)", "ms", pooled=True),
+    Measure.RECORDS: About("M3. A program: 10,000 records (ms)", "ms", pooled=True),
+    Measure.CALLS: About("M4. A program: 22,000 calls of a function (ms)", "ms", pooled=True),
 }

@@ -20,7 +20,7 @@ from benchmarks.lines import FRAMEWORKS, OWN, Line
 from benchmarks.measures import Measure
 from benchmarks.rounds import Run
 
-ROLES: Final = ("raw", "dbos", "restate", *FRAMEWORKS)
+ROLES: Final = ("raw", "dbos", "restate", "python", *FRAMEWORKS)
 """Who others are compared with."""
 
 
@@ -138,6 +138,7 @@ def as_json(score: Score) -> dict[str, Any]:
         "of_raw": score.ratios.get("raw"),
         "times_dbos": score.ratios.get("dbos"),
         "times_restate": score.ratios.get("restate"),
+        "of_python": score.ratios.get("python"),
         "turns_before": line.before,
         "times_frameworks": {role: score.ratios.get(role) for role in FRAMEWORKS},
         "of_pylash": score.of_pylash,

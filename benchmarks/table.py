@@ -58,6 +58,8 @@ def _section(measure: Measure, among: list[Score]) -> str:
 def _headings(measure: Measure) -> tuple[str, str]:
     if measure.of_agents:
         return "x pylash", "stored" if measure is Measure.BARE_TURN else ""
+    if measure.of_programs:
+        return "of Python", ""
     return ("x Rest." if measure.of_processes else "of raw"), "x DBOS"
 
 
@@ -66,6 +68,8 @@ def _ratios(score: Score) -> tuple[str, str]:
     if measure.of_agents:
         stored = _times(score.stored) if measure is Measure.BARE_TURN else ""
         return _times(score.of_pylash), stored
+    if measure.of_programs:
+        return _times(score.ratios.get("python")), ""
     base = "restate" if measure.of_processes else "raw"
     return _times(score.ratios.get(base)), _times(score.ratios.get("dbos"))
 

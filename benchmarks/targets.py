@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.lines import FRAMEWORKS
+from benchmarks.lines import FRAMEWORKS, NONE
 from benchmarks.measures import Measure
 from benchmarks.scores import Score, among
 
@@ -19,6 +19,7 @@ _WORDS: Final = {
     "none": "x with none parked",
     "first": "x the first turn",
     "frameworks": "x the best framework",
+    "python": "of Python's speed",
 }
 
 
@@ -103,4 +104,8 @@ TARGETS: Final = (
         "written after 500, growth", Measure.TURN_BYTES, _LITE, "first", 1.25, 500, at_most=True
     ),
     Target("20 tools of 50 ms", Measure.PARALLEL_TOOLS, _LITE, "", 60, at_most=True),
+    Target("Lashlang, a loop", Measure.LOOP, NONE, "python", 0.1),
+    Target("Lashlang, lists", Measure.LISTS, NONE, "python", 0.1),
+    Target("Lashlang, records", Measure.RECORDS, NONE, "python", 0.1),
+    Target("Lashlang, calls", Measure.CALLS, NONE, "python", 0.1),
 )

@@ -20,6 +20,7 @@ MODULES: Final = {
     "pydantic-agent": "benchmarks.contenders.pydantic_agent",
     "pydantic-dbos-agent": "benchmarks.contenders.pydantic_dbos_agent",
     "langgraph-agent": "benchmarks.contenders.langgraph_agent",
+    "computing": "benchmarks.contenders.computing",
     "openai-agent": "benchmarks.contenders.openai_agent",
 }
 """Each module has a function ``contender(store, url)``. Only children import them.

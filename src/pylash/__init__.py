@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         expect,
         replay_key,
     )
+    from pylash.lang import (
+        LashlangError,
+        Problem,
+    )
     from pylash.runtime import (
         EVENT,
         Agent,
@@ -152,6 +156,7 @@ if TYPE_CHECKING:
         Plugin,
         PluginError,
         PluginFailed,
+        ProcessArgumentsInvalid,
         ProcessBlocked,
         ProcessCancelled,
         ProcessConflict,
@@ -159,6 +164,7 @@ if TYPE_CHECKING:
         ProcessEventConflict,
         ProcessEventInvalid,
         ProcessFailed,
+        ProcessNotInModule,
         ProcessNotVisible,
         ProcessOriginatorInvalid,
         ProcessRecoveryFailed,
@@ -166,6 +172,7 @@ if TYPE_CHECKING:
         ProcessSessionTurnFailed,
         ProcessSignalWaitCancelled,
         ProcessSignalWaitTimeout,
+        ProcessSurfaceIncompatible,
         ProcessTimeout,
         ProcessUnknown,
         ProviderError,
@@ -203,6 +210,7 @@ if TYPE_CHECKING:
         StoreSchemaTooNew,
         StoreUnavailable,
         StoreUrlInvalid,
+        SurfaceInvalid,
         ToolArgumentsInvalid,
         ToolDefinitionInvalid,
         ToolError,
@@ -224,6 +232,11 @@ if TYPE_CHECKING:
         WaitError,
         WaitFailed,
         WaitTimeout,
+        WorkflowFailed,
+    )
+    from pylash.workflows import (
+        LashlangModule,
+        LashlangProcess,
     )
 
 __version__ = "0.1.0"
@@ -280,6 +293,9 @@ __all__ = (
     "JournalHost",
     "Lash",
     "LashError",
+    "LashlangError",
+    "LashlangModule",
+    "LashlangProcess",
     "LeaseHeld",
     "LeaseLost",
     "Message",
@@ -307,6 +323,8 @@ __all__ = (
     "PluginFactory",
     "PluginFailed",
     "Prepared",
+    "Problem",
+    "ProcessArgumentsInvalid",
     "ProcessBlocked",
     "ProcessCancelled",
     "ProcessConflict",
@@ -318,6 +336,7 @@ __all__ = (
     "ProcessEventInvalid",
     "ProcessFailed",
     "ProcessHandle",
+    "ProcessNotInModule",
     "ProcessNotVisible",
     "ProcessOriginatorInvalid",
     "ProcessRecoveryFailed",
@@ -327,6 +346,7 @@ __all__ = (
     "ProcessSessionTurnFailed",
     "ProcessSignalWaitCancelled",
     "ProcessSignalWaitTimeout",
+    "ProcessSurfaceIncompatible",
     "ProcessTimeout",
     "ProcessUnknown",
     "ProcessView",
@@ -383,6 +403,7 @@ __all__ = (
     "SubscriptionView",
     "Summarise",
     "Summary",
+    "SurfaceInvalid",
     "TaskGroup",
     "Text",
     "Timeout",
@@ -427,6 +448,7 @@ __all__ = (
     "WaitTimeout",
     "Window",
     "WorkerConfig",
+    "WorkflowFailed",
     "await_options",
     "draw_timeline",
     "durable_step",
@@ -439,7 +461,15 @@ __all__ = (
     "tool",
 )
 
-_PACKAGES = ("pylash.values", "pylash.turn", "pylash.durable", "pylash.runtime", "pylash.app")
+_PACKAGES = (
+    "pylash.values",
+    "pylash.turn",
+    "pylash.durable",
+    "pylash.runtime",
+    "pylash.app",
+    "pylash.lang",
+    "pylash.workflows",
+)
 
 
 def __getattr__(name: str) -> Any:

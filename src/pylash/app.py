@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from pylash.declarations import Declarations
 from pylash.durable import (
     Clock,
     EffectHost,
     ExternalInput,
+    LashlangInput,
     LeaseTimings,
     ProcessView,
     Registration,
@@ -27,9 +28,11 @@ from pylash.durable import (
 from pylash.models import Models
 from pylash.runtime import (
     Catalog,
+    Definition,
     Environment,
     Histories,
     JournalHost,
+    LiveRun,
     Observers,
     OpenWait,
     PluginFactory,
@@ -41,6 +44,7 @@ from pylash.runtime import (
     Services,
     Session,
     SystemClock,
+    Tool,
     Triggers,
     TriggerType,
     TurnEnds,
@@ -64,6 +68,9 @@ from pylash.values import (
     ProcessUnknown,
     micros,
 )
+
+if TYPE_CHECKING:
+    from pylash.workflows import LashlangModule, Workflows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,6 +171,7 @@ class Lash(Declarations):
             self._services.histories = Histories(host.store.sessions, keep=0)
         self._services.emit_trigger = self._emit
         self._services.check_trigger = self.triggers.payload
+        self._services.run_workflow = self._run_workflow
         environment = Environment(self._catalog.model, self._catalog.instructions)
         self._services.env = environment.ref
         self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
@@ -211,7 +219,7 @@ class Lash(Declarations):
     # --- processes ---
 
     async def start(
-        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ProcessHandle[R]:
         """Start a process; the same id with the same input again is the same process.
 
@@ -279,6 +287,35 @@ class Lash(Declarations):
         )
         await self.store.processes.fork(process_id, registration, keys)
         return self._handle(registration.id)
+
+    # --- Lashlang ---
+
+    async def lashlang(self, source: str) -> LashlangModule:
+        """Link a Lashlang program against the app's tools, and store it: its processes can be started.
+
+        Raises LashlangError, whose ``errors`` say what is wrong and where.
+
+        >>> module = await app.lashlang("process greet(who: str) { finish 'Hello ' + who }")
+        >>> handle = await app.start(module["greet"], who="Ann")
+        """
+        self._use("lashlang")
+        if not isinstance(source, str):
+            raise ArgumentsInvalid("app.lashlang", "the program must be a text")
+        return await self._workflows.module(source)
+
+    def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
+        """Tell sink what Lashlang programs do, node by node; nobody else hears of it.
+
+        Each event has a ``key``: the same key is the same event, also after a restart.
+
+        >>> app.trace_lashlang(print)
+        """
+        self._workflows.add_sink(sink)
+
+    def workflows(self) -> list[Tool[..., Any]]:
+        """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""
+        known = self._catalog.tools
+        return [known.get(one.name) or self.add_tool(one) for one in self._workflows.tools()]
 
     # --- sessions ---
 
@@ -348,6 +385,16 @@ class Lash(Declarations):
         return self._services
 
     @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes and the last runs end."""
+        return self._services
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the app has by name."""
+        return self._catalog
+
+    @property
     def template(self) -> Registration:
         """What every process of this app is registered with."""
         return self._template
@@ -365,6 +412,15 @@ class Lash(Declarations):
         """Emit what a tool emitted, once."""
         await self.triggers.emit_recorded(emitted, key)
 
+    @cached_property
+    def _workflows(self) -> Workflows:
+        from pylash.workflows import Workflows  # noqa: PLC0415 - the language is loaded when it is used
+
+        return Workflows(self)
+
+    async def _run_workflow(self, run: LiveRun, given: LashlangInput) -> Any:
+        return await self._workflows.run(run, given)
+
     def _opened(self) -> None:
         if self._stack is None:
             raise AppNotOpen
@@ -375,9 +431,9 @@ class Lash(Declarations):
         return self._services
 
     def _handle(
-        self, process_id: str, definition: ProcessDefinition[Any, Any] | None = None
+        self, process_id: str, definition: Definition[Any, Any] | None = None
     ) -> ProcessHandle[Any]:
-        result = None if definition is None else definition.signature.result
+        result = None if definition is None else definition.arguments.result
         return ProcessHandle(process_id, self._services, self._observers, result)
 
 

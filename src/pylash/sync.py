@@ -25,11 +25,11 @@ from pylash.durable import (
     SubscriptionView,
 )
 from pylash.runtime import (
+    Definition,
     Effect,
     Observed,
     OpenWait,
     Prepared,
-    ProcessDefinition,
     TurnResult,
 )
 from pylash.runtime import ProcessHandle as AsyncHandle
@@ -294,7 +294,7 @@ class Lash:
         return self._loop.run(work)
 
     def start(
-        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ProcessHandle[R]:
         """Start a process; the same id with the same input again is the same process."""
         return ProcessHandle(self._run(self._app.start(target, *args, **kwargs)), self._run)

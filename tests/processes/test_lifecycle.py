@@ -31,9 +31,9 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
-from pylash.runtime import pruning
+from pylash.runtime import SystemClock, pruning
 from pylash.testing import ScriptedModel, SimClock, say
-from tests.backends import Backend, eventually
+from tests.backends import Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
 
@@ -615,9 +615,6 @@ async def test_workers_with_shifted_clocks_share_work_without_running_anything_t
     postgres: str,
 ) -> None:
     """Times are the database's: a client whose own clock is wrong by an hour does no harm."""
-    from pylash.runtime import SystemClock  # noqa: PLC0415
-    from tests.backends import PostgresBackend  # noqa: PLC0415
-
     runs: list[int] = []
 
     async def once(n: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pylash.lang  # noqa: F401 - which has errors of its own
 from pylash.values import EffectReplayMismatch, LashError, LeaseLost
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ STATUSES = (
 UNDONE = ("failed", "stopped", "cancelled")
 UNKNOWN = "unknown_target"
 NO_WORKER = "no worker is running"
+_ENGINE = re.compile("^(python|lashlang):")
 KINDS = {
     "process": ("process",),
     "turn": ("turn", "queue_drain"),
@@ -191,7 +193,7 @@ def say_runs(described: Sequence[dict[str, Any]]) -> None:
         (
             Cell(view["status"], STATUS_COLOURS[view["status"]]),
             view["id"],
-            view["target"].removeprefix("python:") or view["kind"],
+            _ENGINE.sub("", view["target"]) or view["kind"],
             length(round(view["seconds"] * SECOND)),
             Cell(why_of(view), "bright_black"),
         )

@@ -41,6 +41,11 @@ SECTIONS: Final = {
         "chat": ("chat", "Talk to an agent."),
         "worker": ("worker", "Run a worker until it is told to stop."),
     },
+    "Write Lashlang": {
+        "check": ("lashlang", "Find the mistakes in programs of Lashlang."),
+        "graph": ("lashlang", "Print what a program of Lashlang can do as a graph, for Mermaid."),
+        "fmt": ("lashlang", "Write programs of Lashlang the one way."),
+    },
     "Keep house": {
         "migrate": ("upkeep", "Bring the store up to date."),
         "prune": ("upkeep", "Forget the journals of what ended long ago."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ from pylash.values import EffectReplayMismatch, decode
 
 TURNS_SHOWN = 50
 CHILDREN_SHOWN = 50
+_START = re.compile(r"(^|:)start:")
 
 
 @click.command()
@@ -106,11 +108,12 @@ async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:
     record = await store.processes.get(row.id)
     if record is None:  # a scope of a host, and no process of the registry
         return {"parent": None, "input": None, "output": None}
-    given = msgspec.to_builtins(record.registration.input)
+    engine = record.registration.input
+    given = getattr(engine, "arguments", msgspec.to_builtins(engine))
     output = record.state.output
     return {
         "parent": record.registration.parent,
-        "input": given.get("arguments", given),
+        "input": given,
         "output": None if output is None else msgspec.to_builtins(output),
     }
 
@@ -152,7 +155,7 @@ async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[s
 
 def _started(entry: JournalEntry) -> str | None:
     """Return the process that an effect started, if it did that."""
-    if ":start:" not in entry.key or entry.outcome is None or len(entry.outcome) < entry.size:
+    if not _START.search(entry.key) or entry.outcome is None or len(entry.outcome) < entry.size:
         return None
     result = decode(entry.outcome).get("outcome", {}).get("result")
     return result.get("id") if isinstance(result, dict) else None

@@ -160,6 +160,19 @@ def process_command(command: Any) -> ProcessCommand:
     return converted
 
 
+def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
+    """Return what a process asks, with its own id where the command leaves that open as an empty text."""
+    match command:
+        case AppendEvent(process_id="", key=key):
+            whole = f"process:{process_id}:event:{key}"
+            return msgspec.structs.replace(command, process_id=process_id, key=whole)
+        case StartProcess(registration=Registration(parent="") as child):
+            child = msgspec.structs.replace(child, parent=process_id)
+            return msgspec.structs.replace(command, registration=child)
+        case _:
+            return command
+
+
 def process_key(parent: str, effect_id: str) -> str:
     """Return the replay key of a process command asked for under parent's key."""
     return f"{parent}:process:{effect_id}"

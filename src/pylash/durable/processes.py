@@ -28,6 +28,9 @@ from pylash.values import (
 SESSION_TURN: Final = "session_turn"
 """The target of processes that are one turn of a child session."""
 
+LASHLANG: Final = "lashlang"
+"""The target of processes whose programs are Lashlang modules."""
+
 # --- what a process is given ---
 
 
@@ -44,6 +47,16 @@ class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
     engine: str
     program: str
     arguments: dict[str, Any] = {}
+
+
+class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang"):
+    """A process of a Lashlang module: references to what is stored under them, and its arguments."""
+
+    module_ref: str
+    process_ref: str
+    required_surface_ref: str
+    process_name: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="args")
 
 
 class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external"):
@@ -64,7 +77,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
     lanes: tuple[str, ...] = ()
 
 
-ProcessInput = ToolCallInput | EngineInput | ExternalInput | SessionTurnInput
+ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
 """What a process runs."""
 
 
@@ -109,12 +122,13 @@ class Slot(msgspec.Struct, frozen=True):
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process to start. ``event_types`` of None takes any event, as a plain one.
 
-    ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
+    ``signals`` are the JSON Schemas of the signals it takes, by name; None takes any. ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
     """
 
     id: str
     input: ProcessInput
     event_types: tuple[EventType, ...] | None = None
+    signals: dict[str, Any] | None = None
     originator: Originator = HostRef()
     wake_target: SessionRef | None = None
     env: str | None = None
@@ -135,6 +149,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return f"tool:{tool}"
             case SessionTurnInput():
                 return SESSION_TURN
+            case LashlangInput():
+                return LASHLANG
             case _:
                 return "external"
 
@@ -202,6 +218,7 @@ STARTED: Final = "process.started"
 CONTINUED: Final = "process.continued"
 CANCEL_REQUESTED: Final = "process.cancel_requested"
 WAKE: Final = "process.wake"
+YIELD: Final = "process.yield"
 COMPLETED: Final = "process.completed"
 FAILED: Final = "process.failed"
 CANCELLED: Final = "process.cancelled"
@@ -285,6 +302,8 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
         if not isinstance(payload, dict):
             raise ProcessEventInvalid(registration.id, kind, "its payload is an object with a text")
         return Semantics.WAKE
+    if kind == YIELD:
+        return Semantics.PLAIN
     if not kind.strip() or kind.startswith(_OURS) or re.search(r"[\x00-\x1f]", kind):
         raise ProcessEventInvalid(registration.id, kind, "this name is not free")
     if registration.event_types is None:
@@ -296,6 +315,19 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
             return declared.semantics
     known = ", ".join(declared.name for declared in registration.event_types) or "none"
     raise ProcessEventInvalid(registration.id, kind, f"it was not declared (declared: {known})")
+
+
+def check_signal(registration: Registration, name: str, payload: Any) -> None:
+    """Refuse a signal that the process does not take."""
+    if registration.signals is None:
+        return
+    if name not in registration.signals:
+        known = ", ".join(registration.signals) or "none"
+        trouble: str | None = f"it declares no such signal (declared: {known})"
+    else:
+        trouble = schema_trouble(payload, registration.signals[name])
+    if trouble is not None:
+        raise ProcessEventInvalid(registration.id, signal_type(name), trouble)
 
 
 def signal_type(name: str) -> str:
@@ -361,6 +393,14 @@ class Resumed(msgspec.Struct, frozen=True):
     record: ProcessRecord
     entries: dict[str, JournalEntry]
     now: Instant
+
+
+def shown_target(target: str, registration: bytes | None) -> str:
+    """Return what people are told that a process runs: of a Lashlang module, which of its processes."""
+    if target != LASHLANG or registration is None:
+        return target
+    given = REGISTRATIONS.decode(registration).input
+    return f"{target}:{given.process_name}" if isinstance(given, LashlangInput) else target
 
 
 class ProcessView(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pylash.durable.processes import EngineInput, Registration
+from pylash.durable.processes import EngineInput, LashlangInput, Registration
 from pylash.durable.runs import Instant
 from pylash.values import encode
 
@@ -42,11 +42,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Binding] = {}
     session_id: str | None = None
     delay: int = 0
+    name: str | None = None
 
     def registration(self, occurrence: Occurrence) -> Registration:
         """Return the process that an occurrence starts."""
         given = self.template.input
-        assert isinstance(given, EngineInput)  # nothing else can be subscribed
+        assert isinstance(given, EngineInput | LashlangInput)  # nothing else can be subscribed
         arguments = dict(given.arguments)
         for name, binding in self.inputs.items():
             match binding:

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from pylash.values import Misuse
+from pylash.values import Misuse, cells
 
 Stage = Literal["parse", "link", "run"]
 
@@ -27,12 +27,20 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str | None = None
 
 
+_WIDEST: Final = 160
+"""How much of a line is shown."""
+
+
 class LashlangError(Misuse):
     """The program cannot run as it is written; `errors` says why, first things first."""
 
     def __init__(self, errors: tuple[Problem, ...], source: str) -> None:
-        super().__init__("\n".join(show(problem, source) for problem in errors))
+        super().__init__("\n\n".join(show(problem, source) for problem in errors))
         self.errors = errors
+
+    def __str__(self) -> str:
+        # The code would stand behind the carets; the kinds are in `errors`.
+        return self.message
 
 
 def show(problem: Problem, source: str) -> str:
@@ -40,9 +48,15 @@ def show(problem: Problem, source: str) -> str:
     lines = source.split("\n")
     line = lines[problem.line - 1].rstrip("\r") if problem.line <= len(lines) else ""
     number = str(problem.line)
-    # Tabs are kept, so that the carets stand where the eye expects them.
-    indent = "".join("\t" if char == "\t" else " " for char in line[: problem.column - 1])
-    carets = indent + "^" * max(1, min(problem.width, len(line) - problem.column + 1))
+    start = problem.column - 1
+    if start > _WIDEST // 2 and len(line) > _WIDEST:
+        cut = start - _WIDEST // 2
+        line, start = f"…{line[cut:]}", start - cut + 1
+    if len(line) > _WIDEST:
+        line = f"{line[:_WIDEST]}…"
+    # Tabs are kept and wide characters counted, so that the carets stand where the eye expects them.
+    indent = "".join("\t" if char == "\t" else " " * cells(char) for char in line[:start])
+    carets = indent + "^" * max(1, cells(line[start : start + problem.width]))
     hint = f" {problem.hint}" if problem.hint else ""
     return (
         f"{problem.message}\n"

@@ -5,7 +5,10 @@ from pylash.runtime.asides import (
     aside,
 )
 from pylash.runtime.branches import (
+    Branch,
+    BranchGroup,
     BranchTask,
+    own_branch,
 )
 from pylash.runtime.catalog import (
     Agent,
@@ -80,7 +83,11 @@ from pylash.runtime.process_steps import (
     Retry,
     StepContext,
 )
+from pylash.runtime.process_tools import (
+    ProcessToolCall,
+)
 from pylash.runtime.programs import (
+    Definition,
     Environment,
     Prepared,
     ProcessDefinition,
@@ -91,10 +98,17 @@ from pylash.runtime.programs import (
 from pylash.runtime.pruning import (
     PRUNE_AT_ONCE,
 )
+from pylash.runtime.runs import (
+    Detached,
+    LiveRun,
+)
 from pylash.runtime.sessions import (
     Session,
     TurnResult,
     TurnStream,
+)
+from pylash.runtime.signatures import (
+    Shape,
 )
 from pylash.runtime.steps import (
     durable_step,
@@ -160,11 +174,15 @@ __all__ = (
     "Agent",
     "Approval",
     "Aside",
+    "Branch",
+    "BranchGroup",
     "BranchTask",
     "CallInfo",
     "Catalog",
     "ChildHandle",
     "Deferred",
+    "Definition",
+    "Detached",
     "Effect",
     "Emitted",
     "Environment",
@@ -174,6 +192,7 @@ __all__ = (
     "Histories",
     "InlineHost",
     "JournalHost",
+    "LiveRun",
     "Observed",
     "Observers",
     "OpenWait",
@@ -184,6 +203,7 @@ __all__ = (
     "ProcessDefinition",
     "ProcessHandle",
     "ProcessSession",
+    "ProcessToolCall",
     "Progress",
     "ProjectedRef",
     "PythonPrograms",
@@ -192,6 +212,7 @@ __all__ = (
     "Services",
     "Session",
     "SessionPlugin",
+    "Shape",
     "SpawnAgent",
     "StepContext",
     "SystemClock",
@@ -225,6 +246,7 @@ __all__ = (
     "is_approval",
     "materialised",
     "open_waits",
+    "own_branch",
     "play_session_turn",
     "prepared",
     "process_executor",

@@ -165,7 +165,7 @@ def branch_context(branch: Branch) -> Context:
 class BranchTask(Generic[T]):
     """A branch that was started in a task group: await it for its result."""
 
-    def __init__(self, group: Group, branch: Branch, task: asyncio.Task[T]) -> None:
+    def __init__(self, group: BranchGroup, branch: Branch, task: asyncio.Task[T]) -> None:
         self._group = group
         self._branch = branch
         self._task = task
@@ -187,7 +187,7 @@ class BranchTask(Generic[T]):
         return self._task.result()
 
 
-class Group:
+class BranchGroup:
     """Branches that were started together and end together."""
 
     def __init__(self, run: LiveRun, parent: Branch, part: tuple[str, int]) -> None:

@@ -27,7 +27,7 @@ from pylash.durable import (
     process_key,
     signal_type,
 )
-from pylash.runtime.branches import Branch, BranchTask, Group, own_branch
+from pylash.runtime.branches import Branch, BranchGroup, BranchTask, own_branch
 from pylash.runtime.completions import ProcessCompletion
 from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from pylash.runtime.handles import ChildHandle
     from pylash.runtime.process_sessions import ProcessSession
-    from pylash.runtime.programs import Prepared, ProcessDefinition, Services
+    from pylash.runtime.programs import Definition, Prepared, Services
 
 D = TypeVar("D")
 P = ParamSpec("P")
@@ -234,7 +234,7 @@ class ProcessContext(StepContext[D]):
     # --- others ---
 
     def start(
-        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, ChildHandle[R]]:
         """Start a process of this one and return its handle.
 
@@ -360,7 +360,7 @@ class ProcessContext(StepContext[D]):
     ) -> list[Any]:
         if not works:
             return []
-        group = Group(self._run, branch, part)
+        group = BranchGroup(self._run, branch, part)
         for work in works:
             group.start(work)
         return await group.all()
@@ -375,7 +375,7 @@ class ProcessContext(StepContext[D]):
     ) -> T:
         if not works:
             raise ValueError("ctx.race needs at least one awaitable")
-        group = Group(self._run, branch, part)
+        group = BranchGroup(self._run, branch, part)
         for work in works:
             group.start(work)
         winner: T = await group.first()
@@ -389,7 +389,7 @@ class ProcessContext(StepContext[D]):
         ...     first = group.create_task(fetch(ctx, 1))
         """
         branch = own_branch(self._run, "task_group")
-        group = Group(self._run, branch, branch.take(key))
+        group = BranchGroup(self._run, branch, branch.take(key))
         try:
             yield TaskGroup(group)
         except Exception as error:  # noqa: BLE001 - the block's, and raised again with its branches'
@@ -438,7 +438,7 @@ class ProcessContext(StepContext[D]):
 class TaskGroup:
     """Branches of a process that end before the block does."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: BranchGroup) -> None:
         self._group = group
 
     def create_task(self, work: Awaitable[T]) -> BranchTask[T]:

@@ -23,7 +23,7 @@ from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, LiveRun
 from pylash.tasks import TaskOwner
-from pylash.values import LashError, Misuse, ProcessTimeout, StoreError
+from pylash.values import LashError, Misuse, ProcessTimeout, StoreError, WorkflowFailed
 
 _log = logging.getLogger("pylash")
 
@@ -78,7 +78,7 @@ class Execution:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
-            _log.warning("%s failed", run.fence.name, exc_info=error)
+            _tell(run, error)
             return failure_of(error)
 
     async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:
@@ -134,6 +134,15 @@ class Execution:
             with suppress(LashError):
                 command = CancelProcess(run.id, "its timeout is over")
                 await self._host.store.processes.perform(command)
+
+
+def _tell(run: LiveRun, error: BaseException) -> None:
+    if isinstance(
+        error, WorkflowFailed
+    ):  # a program that is not Python's: Python's stack says nothing
+        _log.warning("%s failed: %s", run.fence.name, error)
+    else:
+        _log.warning("%s failed", run.fence.name, exc_info=error)
 
 
 def first_of(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

@@ -13,6 +13,7 @@ from pylash.values import (
     ProcessRecoveryFailed,
     StepFailed,
     ValueNotJson,
+    WorkflowFailed,
     round_trip,
 )
 
@@ -21,6 +22,8 @@ def failure_of(error: BaseException) -> Failure:
     """Return how a process failed."""
     if isinstance(error, ProcessRecoveryFailed):
         return Failure("recovery", error.code, error.message)
+    if isinstance(error, WorkflowFailed):
+        return Failure("execution", error.code, error.message, error.data)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):
         return Failure(_clean(name), _clean(str(error.code)), message_of(error), _raw(error.data))

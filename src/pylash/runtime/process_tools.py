@@ -51,13 +51,15 @@ class ProcessToolCall(msgspec.Struct, frozen=True):
     branch: Branch
     part: tuple[str, int]
     tool: Tool[..., Any]
+    name: str | None = None
+    """What people call it; by default the part of its key."""
 
     async def result(self, arguments: Mapping[str, Any]) -> Any:
         """Return the tool's result; raises CallRefused if a person does not agree."""
         tool = self.tool
         await tool.prepare()
         loaded = tool.load(arguments)
-        call = ToolCall(self.branch.key(self.part), self.part[0], tool.dump(loaded))
+        call = ToolCall(self.branch.key(self.part), self.name or self.part[0], tool.dump(loaded))
         ready = Ready(tool, call, call.arguments, loaded)
         if tool.approval:
             ready = await approved(ready, self._effect, self._wait)

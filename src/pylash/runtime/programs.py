@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 import msgspec
 
 from pylash.durable import (
+    LASHLANG,
     SESSION_TURN,
     TURN_TARGET,
     Clock,
@@ -27,6 +28,7 @@ from pylash.durable import (
     ExternalInput,
     Instant,
     JournalEntry,
+    LashlangInput,
     ProcessCommand,
     ProcessOutcome,
     ProcessSignal,
@@ -38,6 +40,7 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
+    command_of,
     expect,
 )
 from pylash.runtime.branches import CURRENT
@@ -52,7 +55,7 @@ from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.records import answer
 from pylash.runtime.runs import LiveRun
-from pylash.runtime.signatures import Shape, Signature, signature_of
+from pylash.runtime.signatures import Arguments, Shape, Signature, signature_of
 from pylash.runtime.tools import Tool
 from pylash.values import (
     AppInsideProcess,
@@ -90,7 +93,52 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
         return hashlib.sha256(self.body).hexdigest()
 
 
-class ProcessDefinition(Generic[P, R]):
+class Definition(Generic[P, R]):
+    """Something that runs as a process, by its name."""
+
+    name: str
+    timeout: int | None = None
+
+    @property
+    def arguments(self) -> Arguments:
+        """What it takes and returns."""
+        raise NotImplementedError
+
+    def input(self, arguments: dict[str, Any]) -> EngineInput | LashlangInput:
+        """Return what a process of it is registered with."""
+        raise NotImplementedError
+
+    def signals(self) -> dict[str, Any] | None:
+        """Return the JSON Schemas of the signals it takes, by name; None takes any."""
+        return None
+
+    async def prepare(self) -> None:
+        """Load what is needed to check arguments and result, once."""
+
+    def slot(self, arguments: Mapping[str, Any]) -> Slot | None:  # noqa: ARG002 - none by default
+        """Return the concurrency key of a start."""
+        return None
+
+    def slot_template(self) -> Slot | None:
+        """Return the concurrency key of starts whose arguments come later; it must be a text."""
+        return None
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+        wake: str | None = None,
+        delay: Duration | None = None,
+        attached: bool = False,
+    ) -> Prepared[P, R]:
+        """Return the process with options for one start.
+
+        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
+        """
+        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
+
+
+class ProcessDefinition(Definition[P, R]):
     """An async function that runs as a process.
 
     >>> @app.process
@@ -130,25 +178,20 @@ class ProcessDefinition(Generic[P, R]):
         """What the process takes and returns."""
         return signature_of(self.function, f"process {self.name!r}")
 
+    @property
+    def arguments(self) -> Arguments:
+        """What it takes and returns."""
+        return self.signature
+
+    def input(self, arguments: dict[str, Any]) -> EngineInput:
+        """Return what a process of it is registered with."""
+        return EngineInput("python", self.name, arguments)
+
     async def prepare(self) -> None:
         """Load what is needed to check arguments and result, once."""
         if not self._prepared:
             await self.signature.prepare()
             self._prepared = True
-
-    def options(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 - the public name
-        wake: str | None = None,
-        delay: Duration | None = None,
-        attached: bool = False,
-    ) -> Prepared[P, R]:
-        """Return the process with options for one start.
-
-        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
-        """
-        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
 
     def slot(self, arguments: Mapping[str, Any]) -> Slot | None:
         """Return the concurrency key of a start."""
@@ -185,7 +228,7 @@ class Prepared(Generic[P, R]):
 
     def __init__(
         self,
-        definition: ProcessDefinition[P, R],
+        definition: Definition[P, R],
         process_id: str | None = None,
         wake: str | None = None,
         delay: int = 0,
@@ -210,11 +253,12 @@ class Prepared(Generic[P, R]):
         inherited: Registration,
     ) -> StartProcess:
         """Return the command that starts it, with what it inherits."""
-        arguments = self.definition.signature.dump(args, kwargs)
+        arguments = self.definition.arguments.dump(args, kwargs)
         wake_target = inherited.wake_target if self.wake is None else SessionRef(self.wake)
         registration = Registration(
             id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
-            input=EngineInput("python", self.name, arguments),
+            input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
             env=inherited.env,
@@ -229,13 +273,14 @@ class Prepared(Generic[P, R]):
         self, constants: Mapping[str, Any], inherited: Registration, session_id: str | None
     ) -> Registration:
         """Return what a subscription starts, still without an id, and with its constants checked."""
-        signature = self.definition.signature
+        signature = self.definition.arguments
         arguments = {name: signature.dump_one(name, value) for name, value in constants.items()}
         session = None if session_id is None else SessionRef(session_id)
         wake = session if self.wake is None else SessionRef(self.wake)
         return Registration(
             id="",
-            input=EngineInput("python", self.name, arguments),
+            input=self.definition.input(arguments),
+            signals=self.definition.signals(),
             originator=session or inherited.originator,
             wake_target=wake,
             env=inherited.env,
@@ -248,7 +293,7 @@ def prepared(target: object) -> Prepared[Any, Any]:
     """Return target with its options, or refuse what is no process."""
     if isinstance(target, Prepared):
         return target
-    if isinstance(target, ProcessDefinition):
+    if isinstance(target, Definition):
         return Prepared(target)
     raise NotAProcess(target)
 
@@ -274,6 +319,7 @@ class Services:
         self.emit_trigger: Callable[[Any, str], Awaitable[None]] = _no_triggers
         self.check_trigger: Callable[[str, Any], Any] = lambda _, payload: payload
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self.run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]] = _no_workflows
         self._host = host
         self._effects = effects
         self._clock = clock
@@ -342,7 +388,7 @@ class Services:
         chosen = prepared(target)
         inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
         command = chosen.command(args, kwargs, lambda: seed, inherited)
-        return command, chosen.definition.signature.result
+        return command, chosen.definition.arguments.result
 
     def child_handle(
         self, ctx: ProcessContext[Any], process_id: str, result: Shape
@@ -374,7 +420,7 @@ class Services:
             if stands.outcome is not None:
                 return expect(answer(stands.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self._clock.sleep(POLL_SECONDS)
-        return await self.store.processes.perform(command)
+        return await self.store.processes.perform(command_of(run.id, command))
 
 
 Play = Callable[[Services, LiveRun, SessionTurnInput], Awaitable[Any]]
@@ -393,7 +439,7 @@ class PythonPrograms:
         """Return the targets that are known here."""
         python = (f"python:{name}" for name in self._services.definitions)
         tools = (f"tool:{name}" for name in self._services.catalog.tools)
-        return sorted((*python, *tools, "external", TURN_TARGET, SESSION_TURN))
+        return sorted((*python, *tools, "external", LASHLANG, TURN_TARGET, SESSION_TURN))
 
     def knows(self, target: str) -> bool:
         """Return whether target is known here."""
@@ -402,7 +448,7 @@ class PythonPrograms:
             return name in self._services.definitions
         if engine == "tool":
             return name in self._services.catalog.tools
-        return target in ("external", TURN_TARGET, SESSION_TURN)
+        return target in ("external", LASHLANG, TURN_TARGET, SESSION_TURN)
 
     async def check(self, registration: Registration) -> None:
         """Refuse a process whose captured environment is missing or damaged."""
@@ -430,10 +476,17 @@ class PythonPrograms:
             case ToolCallInput(tool=tool, arguments=arguments):
                 ctx = ProcessContext(run, self._services)
                 return await ctx.call_tool(tool, **arguments)
+            case LashlangInput() as workflow:
+                return await self._services.run_workflow(run, workflow)
             case SessionTurnInput() as turn:
                 return await self._play(self._services, run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
+
+
+async def _no_workflows(_: LiveRun, given: LashlangInput) -> Any:
+    """Refuse: there is no app around."""
+    raise NotAProcess(given)
 
 
 async def _no_triggers(emitted: Any, key: str) -> None:

@@ -14,7 +14,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final, Never, NoReturn
+from typing import Any, Final, Never, NoReturn, Protocol
 
 import msgspec
 
@@ -90,8 +90,12 @@ class Shape(msgspec.Struct, frozen=True):
         return None if self.is_text else self.json_schema()
 
     def json_schema(self) -> Any:
-        """Return the JSON Schema of the values."""
+        """Return the JSON Schema of the values, as they are given."""
         return _adapter(self.annotation).json_schema()
+
+    def written_schema(self) -> Any:
+        """Return the JSON Schema of the values, as they are written."""
+        return _adapter(self.annotation).json_schema(mode="serialization")
 
     def _fits(self, value: Any) -> bool:
         """Whether value is of a type that is its own JSON."""
@@ -100,6 +104,27 @@ class Shape(msgspec.Struct, frozen=True):
             return False  # it may be no number at all
         annotation = type(None) if self.annotation is None else self.annotation
         return kind in _SCALARS and (kind is annotation or annotation in _PLAIN)
+
+
+class Arguments(Protocol):
+    """What a process takes, by name, and returns."""
+
+    @property
+    def result(self) -> Shape:
+        """What it returns."""
+        ...
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a start as plain JSON; refuse those that do not fit."""
+        ...
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON."""
+        ...
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names that are no parameters, and missing ones."""
+        ...
 
 
 class Signature(msgspec.Struct, frozen=True):

@@ -45,7 +45,7 @@ from pylash.runtime.tool_results import (
 )
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
-from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent, Usage
+from pylash.turn import NO_USAGE, ZERO, Attachment, ToolCall, ToolMessage, TurnEvent, Usage
 from pylash.values import (
     AttachmentResolutionFailed,
     CallRefused,
@@ -169,7 +169,7 @@ class ToolCalls:
 
     async def _attempted(self, ready: Ready, position: int) -> ToolMessage:
         turn, call = self._turn, ready.call
-        before = Usage()
+        before = NO_USAGE
 
         def delay_key(number: int) -> str:
             return f"{call.id}.delay.{number}"
@@ -293,17 +293,17 @@ class ToolCalls:
             call.tool,
             text,
             attachments=attachments,
-            seconds=round(took, 3),
+            seconds=round(took, 3) or ZERO,
             provider_id=call.provider_id,
         )
 
 
 def _noted(used: Usage) -> dict[str, Any]:
     """Return what models used for a call, as it is recorded beside what came of it."""
-    return {} if used == Usage() else {_USED: msgspec.to_builtins(used)}
+    return {} if used == NO_USAGE else {_USED: msgspec.to_builtins(used)}
 
 
 def _used(record: Any) -> Usage:
     """Return what models used for a call, of what is recorded."""
     used = record.get(_USED) if isinstance(record, dict) else None
-    return Usage() if used is None else msgspec.convert(used, Usage)
+    return NO_USAGE if used is None else msgspec.convert(used, Usage)

@@ -154,6 +154,14 @@ class Tool(Generic[P, R]):
         return self._parameters.schema
 
     @property
+    def result_schema(self) -> dict[str, Any]:
+        """The JSON Schema of what it returns; empty if that is anything."""
+        if self._result.is_plain:
+            return {}
+        schema: dict[str, Any] = self._result.written_schema()
+        return schema
+
+    @property
     def manifest(self) -> ToolManifest:
         """The tool as a model sees it."""
         return ToolManifest(self.name, self.description, self.schema, self.id)

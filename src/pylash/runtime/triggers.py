@@ -46,6 +46,11 @@ class TriggerApp(Protocol):
         ...
 
     @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
+        ...
+
+    @property
     def template(self) -> Registration:
         """What every process of the app is registered with."""
         ...
@@ -86,7 +91,7 @@ class Triggers:
         chosen = prepared(target)
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
-        chosen.definition.signature.check_names(given)
+        chosen.definition.arguments.check_names(given)
         command = chosen.template(constants, self._app.template, session_id)
         subscription = Subscription(
             key=key,
@@ -132,9 +137,9 @@ class Triggers:
             type=name,
             source=source_key,
             payload=plain,
-            idempotency_key=self._app.services.new_id() if key is None else key,
+            idempotency_key=self._app.running.new_id() if key is None else key,
         )
-        return await self._app.store.triggers.emit(occurrence)
+        return await self._app.running.store.triggers.emit(occurrence)
 
     def payload(self, name: str, payload: Any) -> Any:
         """Return a payload as plain JSON; refuse one that does not fit, or a type nobody declared."""

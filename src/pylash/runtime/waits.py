@@ -139,5 +139,7 @@ async def _send(
     except Misuse as refusal:
         if refusal.code == "process_event_conflict":
             return ResolveOutcome("already_resolved")
+        if refusal.code == "process_event_invalid":
+            raise
         return UNKNOWN_OR_REVOKED
     return ACCEPTED

@@ -40,6 +40,7 @@ from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
 from pylash.values import LeaseLost, StaticScopesRequired, StoreError, seconds
 
+LOOK_SECONDS: Final = 0.05  # of a worker that closes, at its runs
 NET_SECONDS: Final = 5.0
 """How often everything is looked at, hint or no hint."""
 
@@ -142,8 +143,9 @@ class Worker:
             if not self.live:
                 return
             self._parking.changed.clear()
+            # Not only when told: who was woken while it was parked may wait again since.
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(min(until, loop.time() + LOOK_SECONDS)):
                     await self._parking.changed.wait()
 
     async def _announce(self) -> None:

@@ -17,6 +17,7 @@ from pylash.durable import (
     scope_text,
     session_lane,
     session_of,
+    shown_target,
 )
 from pylash.stores.lookups import known_targets
 from pylash.stores.session_ends import DELETED
@@ -35,7 +36,7 @@ select * from (
               when r.state in ('queued', 'waiting') and r.at <= {{now}} and r.target not in ({{texts}})
               then 'blocked' else r.state end as shown,
          coalesce(r.reason, 'unknown_target') as reason, r.created, coalesce(p.settled, r.settled) as settled,
-         r.attempts, r.owner, r.lane
+         r.attempts, r.owner, r.lane, case when r.target = 'lashlang' then p.registration end
   from pylash_runs r left join pylash_processes p
     on (p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number)
   where substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'
@@ -58,8 +59,8 @@ where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or rep
 order by number desc limit {MATCHES}"""
 
 _SESSIONS_LIKE = f"""
-select id from pylash_sessions where number is not null and substr(id, 1, ?) = ?
-order by id limit {MATCHES}"""
+select substr(lane, 9) from pylash_lanes where number is not null and substr(lane, 9, ?) = ?
+order by lane limit {MATCHES}"""
 
 # The end of a sleep is not written, and the end of a wait only with the wait.
 _OPEN = """
@@ -222,7 +223,7 @@ def _scopes(text: str) -> list[str]:
 
 
 def _row(row: tuple[Any, ...]) -> RunRow:
-    run, scope, kind, target, process, shown, reason, created, settled, attempts, owner, _ = row
+    run, scope, kind, target, process, shown, reason, created, settled, attempts, owner, *rest = row
     parsed = scope_from_text(scope)
     session = session_of(parsed)
     name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
@@ -233,7 +234,7 @@ def _row(row: tuple[Any, ...]) -> RunRow:
         kind,
         name,
         session,
-        target,
+        shown_target(target, rest[1]),
         status,
         why,
         created,

@@ -25,6 +25,7 @@ from pylash.durable import (
     Semantics,
     SignalProcess,
     Success,
+    check_signal,
     semantics_of,
     signal_key,
     signal_type,
@@ -147,7 +148,7 @@ def _same_event(command: AppendEvent, number: int, key: str, payload: bytes) -> 
 def append_signal(command: SignalProcess) -> Steps[Any]:
     """Append a signal, once, and wake the process."""
     kind = signal_type(command.name)
-    number, run, sequence, status, *_ = yield from locked_process(command.process_id)
+    number, run, sequence, status, body, *_ = yield from locked_process(command.process_id)
     key = signal_key(command.process_id, command.name, command.signal_id)
     payload = write(command.payload)
     event = AppendEvent(command.process_id, kind, command.payload, key)
@@ -155,6 +156,7 @@ def append_signal(command: SignalProcess) -> Steps[Any]:
         return {"sequence": known}
     if status != "open":
         raise ProcessEnded(command.process_id)
+    check_signal(REGISTRATIONS.decode(body), command.name, command.payload)
     yield Statement(_APPENDED, (command.process_id,))
     yield Statement(ADD_EVENT, (number, sequence + 1, kind, payload, key, 0))
     yield from wake_run(run)

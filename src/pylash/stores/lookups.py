@@ -19,6 +19,7 @@ from pylash.durable import (
     RunState,
     SessionRef,
     SignalWait,
+    shown_target,
 )
 from pylash.stores.ends import WHERE
 from pylash.stores.handles import (
@@ -75,7 +76,8 @@ _VIEW = """
 select p.id, r.target, case when p.status <> 'open' then p.status
          when r.state in ('queued', 'waiting') and r.at <= {now} and r.target not in ({texts}) then 'blocked'
          else r.state end as shown,
-       coalesce(r.reason, 'unknown_target'), p.created, p.settled
+       coalesce(r.reason, 'unknown_target'), p.created, p.settled,
+       case when r.target = 'lashlang' then p.registration end
 from pylash_processes p join pylash_runs r on r.id = p.run"""
 
 _LISTED = f"""
@@ -198,7 +200,8 @@ def known_targets() -> Steps[list[str]]:
 
 
 def _view(row: tuple[Any, ...]) -> ProcessView:
-    process, target, shown, reason, created, settled = row
+    process, target, shown, reason, created, settled, registration = row
     status = RunState(shown)
     why = reason if status is RunState.BLOCKED else None
-    return ProcessView(process, target, status, why, created, settled)
+    named = shown_target(target, registration)
+    return ProcessView(process, named, status, why, created, settled)

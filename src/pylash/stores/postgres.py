@@ -67,7 +67,6 @@ _NOW = (
 )
 _WORDS = {
     "{now}": _NOW,
-    "{share_s}": "for share of s",
     "{share}": "for share",
     "{update}": "for update",
     "{update_r}": "for update of r",
@@ -80,13 +79,14 @@ _WORDS = {
     "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
-    "{sqlite_only}": "select 1 --",
 }
 
 
 @lru_cache(maxsize=512)
 def dialect(sql: str) -> str:
     """Fill in what PostgreSQL says in its own words, and number the parameters."""
+    if "{sqlite_only}" in sql:
+        return "select 1"
     for word, text in _WORDS.items():
         sql = sql.replace(word, text)
     first, *rest = sql.split("?")

@@ -44,6 +44,7 @@ from pylash.durable import (
     WorkerId,
     Wrap,
     checked_registration,
+    command_of,
     ending,
     new_run_id,
     scope_text,
@@ -238,9 +239,7 @@ class SqlProcesses(SqlLookups):
         self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
     ) -> Steps[JournalEntry]:
         """Do what command asks as an effect of a run, and record it."""
-        if isinstance(command, AppendEvent) and not command.process_id:
-            own = fence.scope.id
-            command = replace(command, process_id=own, key=f"process:{own}:event:{command.key}")
+        command = command_of(fence.scope.id, command)
         touched = yield from self._touched(command)
         locked = yield from lock_runs([*touched, fence.run])
         if locked.get(fence.run) != fence.token:

@@ -9,7 +9,6 @@ from pylash.values import encode
 
 _WORDS = {
     "{now}": "(select pylash_now())",  # once a statement: it asks Python
-    "{share_s}": "",
     "{share}": "",
     "{update}": "",
     "{update_r}": "",

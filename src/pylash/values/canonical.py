@@ -48,13 +48,25 @@ def encode(value: Any) -> bytes:
 
     Raises ValueNotJson, with the path of the first part that has no JSON.
     """
+    data = _encoded(_ENCODER, value)
+    # The encoder writes NaN and infinity as null, so a null may be a number that got lost.
+    if b"null" in data:
+        refuse(value)
+    return data
+
+
+def encode_to_compare(value: Any) -> bytes:
+    """Return the canonical JSON of value, for those who compare what comes back: as ``write``."""
+    return _encoded(_ENCODER, value)
+
+
+def _encoded(encoder: msgspec.json.Encoder, value: Any) -> bytes:
     try:
-        data = _ENCODER.encode(value)
+        data = encoder.encode(value)
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         refuse(value)
         raise ValueNotJson("$", str(error)) from error
-    # The encoder writes NaN and infinity as null, so a null may be a number that got lost.
-    if b"null" in data or _may_be_deep(data):
+    if _may_be_deep(data):
         refuse(value)
     return data
 
@@ -71,14 +83,7 @@ def write(value: Any) -> bytes:
 
     It does not see what JSON changes silently: compare what comes back.
     """
-    try:
-        data = _WRITER.encode(value)
-    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
-        refuse(value)
-        raise ValueNotJson("$", str(error)) from error
-    if _may_be_deep(data):
-        refuse(value)
-    return data
+    return _encoded(_WRITER, value)
 
 
 def decode(data: bytes) -> Any:

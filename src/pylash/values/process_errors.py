@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylash.values.errors import LashError, Misuse
+from pylash.values.errors import DurabilityError, LashError, Misuse
 
 # --- misuse ---
 
@@ -40,6 +40,43 @@ class ProcessConflict(Misuse):
             f"Process {process_id!r} was started before with other input: use another id, or the same "
             "target and arguments."
         )
+
+
+class ProcessArgumentsInvalid(Misuse):
+    """The arguments of a Lashlang process are not its parameters, or do not fit their types."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Process {name!r} can't be started with these arguments: {reason}.")
+
+
+class ProcessNotInModule(Misuse, KeyError):
+    """A Lashlang module has no process of that name."""
+
+    def __init__(self, name: str, known: str) -> None:
+        super().__init__(f"The module has no process {name!r} (it has: {known}).")
+
+
+class SurfaceInvalid(Misuse):
+    """The description of what a host offers to Lashlang programs cannot be used."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"The surface cannot be used: {where}: {reason}.")
+
+
+class ProcessSurfaceIncompatible(DurabilityError):
+    """A Lashlang process needs tools that this app does not have, or has otherwise."""
+
+    def __init__(self, name: str, missing: str) -> None:
+        super().__init__(
+            f"Process {name!r} can't run here: {missing}; run it where the tools it was linked with are."
+        )
+
+
+class WorkflowFailed(LashError, category=True):
+    """A Lashlang process ended in a failure, with a code of its own."""
+
+    def __init__(self, code: str, message: str, raw: Any = None) -> None:
+        super().__init__(message, code=code, data=raw)
 
 
 class ProcessUnknown(Misuse):

@@ -1,0 +1,289 @@
+"""From a parsed program and a surface to a linked module: every name means something, every type fits.
+
+1. The first problem is the first in this order: labels, declarations, declared types, signatures, bodies
+   in the order of the source, main. Problems of an earlier kind keep later ones from being looked for.
+2. Linking runs nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pylash.lang.linking.body import Program, Value
+from pylash.lang.linking.required import Requirements
+from pylash.lang.linking.signatures import SIGNATURES
+from pylash.lang.linking.statements import Statements
+from pylash.lang.parsing.parser import Parsed
+from pylash.lang.problems import LashlangError
+from pylash.lang.static_types import ANY, BUILT_IN, NULL, SPELLINGS, Types, names_in, reached
+from pylash.lang.surface import RequiredSurface, Surface
+from pylash.lang.tree import (
+    Block,
+    Declaration,
+    Fail,
+    Finish,
+    FunctionDeclaration,
+    If,
+    Label,
+    Labelled,
+    Module,
+    Parameter,
+    Places,
+    ProcessDeclaration,
+    RecordType,
+    Statement,
+    Type,
+    TypeDeclaration,
+    TypeField,
+    walk,
+)
+
+_TYPE_WORDS = BUILT_IN | SPELLINGS.keys() | {"list", "enum"}
+
+
+class LinkedProgram(NamedTuple):
+    """A linked module, where its nodes stand, and what numbered variables were called.
+
+    `names` has an entry for "main", each "process NAME" and "function NAME": the name of each number.
+    """
+
+    module: Module
+    places: Places
+    names: dict[str, tuple[str, ...]]
+    required: RequiredSurface
+    source: str
+
+
+def link(
+    parsed: Parsed,
+    surface: Surface,
+    *,
+    variables: Iterable[str] = (),
+    read_only: Iterable[str] = (),
+) -> LinkedProgram:
+    """Link a program against a surface. Raises LashlangError, also for what the parser found."""
+    if parsed.problems:
+        raise LashlangError(parsed.problems, parsed.source)
+    linker = _Linker(parsed, surface)
+    for check in (linker.check_declarations, linker.check_types, linker.check_signatures):
+        check()
+        linker.raise_problems()
+    module = linker.bodies(tuple(variables), frozenset(read_only))
+    linker.raise_problems()
+    program = linker.program
+    return LinkedProgram(
+        module,
+        {id(node): program.places[id(node)] for node in walk(module)},
+        linker.names,
+        program.requires.surface(),
+        parsed.source,
+    )
+
+
+class _Linker:
+    """The order of linking; what one body needs is in `Statements`."""
+
+    def __init__(self, parsed: Parsed, surface: Surface) -> None:
+        items = parsed.program.items
+        self.tree = parsed.program
+        self.types = [item for item in items if isinstance(item, TypeDeclaration)]
+        self.callables = [
+            item for item in items if isinstance(item, ProcessDeclaration | FunctionDeclaration)
+        ]
+        self.main = tuple(item for item in items if not isinstance(item, Declaration))
+        self.names: dict[str, tuple[str, ...]] = {}
+        declared = {each.name: each.type for each in self.types}
+        self.program = Program(
+            source=parsed.source,
+            surface=surface,
+            parsed=parsed.places,
+            types=Types({**surface.types, **declared}),
+            resource_types=frozenset(surface.resource_types()),
+            host_types=frozenset(surface.host_types()),
+            declared=frozenset(declared),
+            processes={e.name: e for e in self.callables if isinstance(e, ProcessDeclaration)},
+            functions={e.name: e for e in self.callables if isinstance(e, FunctionDeclaration)},
+            requires=Requirements(surface),
+            hidden={name: surface.types[name] for name in declared if name in surface.types},
+        )
+
+    def raise_problems(self) -> None:
+        """Raise what was found so far."""
+        if self.program.problems:
+            raise LashlangError(tuple(self.program.problems), self.program.source)
+
+    # Declarations
+
+    def check_declarations(self) -> None:
+        """Check abilities of labels and processes, and that names are declared once."""
+        labels = (node for node in walk(self.tree) if isinstance(node, Label))
+        for label in labels:
+            with self.program.noting():
+                self.program.need("label_annotations", label)
+            break
+        taken = (set(_TYPE_WORDS | self.program.resource_types), set[str]())
+        for item in (each for each in self.tree.items if isinstance(each, Declaration)):
+            with self.program.noting():
+                self._check_declaration(item, *taken)
+
+    def _check_declaration(self, item: Declaration, types: set[str], others: set[str]) -> None:
+        if isinstance(item, ProcessDeclaration):
+            self.program.need("processes", item)
+        namespace = types if isinstance(item, TypeDeclaration) else others
+        if item.name in namespace:
+            message = f"`{item.name}` is taken already: choose another name"
+            raise self.program.refusal(item, "duplicate_declaration", message)
+        namespace.add(item.name)
+        if isinstance(item, FunctionDeclaration) and item.name in SIGNATURES:
+            message = f"`{item.name}` is a builtin: choose another name for the function"
+            raise self.program.refusal(item, "function_shadows_builtin", message)
+
+    def check_types(self) -> None:
+        """Check that declared types are made of known ones, and not of themselves."""
+        for item in self.types:
+            self._check_type(item.type)
+        declared = {each.name: each.type for each in self.types}
+        for item in self.types:
+            if item.name in reached(item.name, declared):
+                message = f"type `{item.name}` is defined in terms of itself"
+                hint = "use `any` or `dict` for the inner one"
+                refused = self.program.refusal(item, "recursive_type", message, hint)
+                self.program.note(refused.problem)
+
+    def _check_type(self, type_: Type) -> None:
+        for name in names_in(type_):
+            with self.program.noting():
+                self.program.use_type(name)
+
+    def check_signatures(self) -> None:
+        """Check parameters, signals and results of processes and functions."""
+        for item in self.callables:
+            self._check_once(item.parameters, "duplicate_parameter", "parameter")
+            if isinstance(item, ProcessDeclaration):
+                self._check_once(item.signals, "duplicate_signal", "signal")
+            for type_ in _signature(item):
+                self._check_type(type_)
+
+    def _check_once(self, parameters: Iterable[Parameter], kind: str, what: str) -> None:
+        seen: set[str] = set()
+        for each in parameters:
+            if each.name in seen:
+                message = f"{what} `{each.name}` is declared twice"
+                self.program.note(self.program.refusal(each, kind, message).problem)
+            seen.add(each.name)
+
+    # Bodies
+
+    def bodies(self, variables: tuple[str, ...], read_only: frozenset[str]) -> Module:
+        """Link the bodies in the order of the source, then main."""
+        linked = [
+            self._process(item) if isinstance(item, ProcessDeclaration) else self._function(item)
+            for item in self.callables
+        ]
+        known = ((name, ANY) for name in (*variables, *sorted(read_only)))
+        main = Statements(self.program, "main", "main", known, read_only)
+        block = main.block(self.main, self.tree).block
+        self.names["main"] = tuple(main.names)
+        module = Module(
+            tuple(self.program.keep(item) for item in self.types),
+            tuple(item for item in linked if isinstance(item, FunctionDeclaration)),
+            tuple(item for item in linked if isinstance(item, ProcessDeclaration)),
+            block,
+        )
+        return self.program.put(module, self.tree)
+
+    def _function(self, item: FunctionDeclaration) -> FunctionDeclaration:
+        body = Statements(self.program, "function", item.name, _parameters(item).items())
+        linked = body.block(item.body, item)
+        self._check_values(
+            body,
+            linked.values,
+            item.result,
+            "incompatible_function_return",
+            f"the value of function `{item.name}`",
+        )
+        self.names[f"function {item.name}"] = tuple(body.names)
+        keep = self.program.keep
+        parameters = tuple(map(keep, item.parameters))
+        made = FunctionDeclaration(item.name, parameters, keep(item.result), linked.block)
+        return self.program.put(made, item)
+
+    def _process(self, item: ProcessDeclaration) -> ProcessDeclaration:
+        body = Statements(self.program, "process", item.name, _process_names(item).items())
+        body.signals = {each.name: self.program.keep(each) for each in item.signals}
+        linked = body.block(item.body, item)
+        if item.result is not None:
+            ends = [Value(item, NULL)] if _reaches_end(item.body) else []
+            self._check_values(
+                body,
+                (*body.finishes, *ends),
+                item.result,
+                "incompatible_process_return",
+                f"what process `{item.name}` finishes with",
+            )
+        self.names[f"process {item.name}"] = tuple(body.names)
+        keep = self.program.keep
+        made = ProcessDeclaration(
+            item.name,
+            tuple(map(keep, item.parameters)),
+            tuple(body.signals.values()),
+            None if item.result is None else keep(item.result),
+            None if item.label is None else keep(item.label),
+            linked.block,
+        )
+        return self.program.put(made, item)
+
+    def _check_values(
+        self, body: Statements, values: Iterable[Value], expected: Type, kind: str, what: str
+    ) -> None:
+        for value in values:
+            with self.program.noting():
+                body.check_fits(value.node, value.type, expected, kind, what)
+
+
+def _signature(item: ProcessDeclaration | FunctionDeclaration) -> Iterator[Type]:
+    yield from (each.type for each in item.parameters)
+    if isinstance(item, ProcessDeclaration):
+        yield from (each.type for each in item.signals)
+    if item.result is not None:
+        yield item.result
+
+
+def _parameters(item: ProcessDeclaration | FunctionDeclaration) -> dict[str, Type]:
+    return {each.name: each.type for each in item.parameters}
+
+
+def _process_names(item: ProcessDeclaration) -> dict[str, Type]:
+    """Return what a process sees: its parameters, and all of them as `inputs` and `input`."""
+    given = _parameters(item)
+    fields = (TypeField(name, type_, optional=False) for name, type_ in given.items())
+    inputs = RecordType(tuple(fields))
+    match list(given.values()):
+        case []:
+            only: Type = NULL
+        case [one]:
+            only = one
+        case _:
+            only = inputs
+    return {"inputs": inputs, "input": only, **given}
+
+
+def _reaches_end(block: Block) -> bool:
+    """Return whether a block can be left at its end."""
+    return not any(map(_never_passed, block))
+
+
+def _never_passed(node: Statement) -> bool:
+    while True:
+        match node:
+            case Finish() | Fail():
+                return True
+            case Labelled(_, inside):
+                node = inside
+            case If(_, then, (If() as further,)) if not _reaches_end(then):
+                node = further
+            case If(_, then, otherwise):
+                return not _reaches_end(then) and not _reaches_end(otherwise)
+            case _:
+                return False

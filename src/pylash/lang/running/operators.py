@@ -1,0 +1,169 @@
+"""What operators, fields and indexes do with values. Compiled code calls these where it cannot know better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import copysign, fmod, inf, isnan, nan
+
+from pylash.lang.running.data import (
+    Image,
+    List,
+    Record,
+    RunError,
+    Value,
+    holds,
+    kind_of,
+    number_of,
+    size_of,
+    text_of,
+    text_size,
+)
+from pylash.lang.running.meter import Meter
+from pylash.lang.running.owned import list_position, record_key
+
+
+def add(meter: Meter, left: Value, right: Value) -> Value:
+    """`+`: texts if either side is text, lists, tuples, or numbers."""
+    if type(left) is float and type(right) is float:
+        return left + right
+    if type(left) is str or type(right) is str:
+        first, second = text_of(left), text_of(right)
+        length = len(first) + len(second)
+        # A character takes at most four bytes: only near the bound is it worth counting them.
+        if meter.used + 4 * length + 16 > meter.limit:
+            meter.room(text_size(first) + text_size(second) - 16)
+        if length > 15:
+            meter.steps(length >> 4)
+        return first + second
+    sequences = (List, tuple)
+    if type(left) in sequences and type(right) in sequences:
+        if type(left) is not type(right):
+            raise RunError(
+                "cannot_concatenate", f"cannot concatenate a {kind_of(left)} and a {kind_of(right)}"
+            )
+        meter.room(size_of(left) + size_of(right))
+        meter.steps((len(left) + len(right)) >> 4)
+        return List([*left, *right]) if type(left) is List else left + right
+    return number_of(left) + number_of(right)
+
+
+def subtract(left: Value, right: Value) -> float:
+    """`-`."""
+    return number_of(left) - number_of(right)
+
+
+def multiply(left: Value, right: Value) -> float:
+    """`*`."""
+    return number_of(left) * number_of(right)
+
+
+def divide(left: Value, right: Value) -> float:
+    """`/`, which never fails: by zero it is infinite, or NaN."""
+    dividend, divisor = number_of(left), number_of(right)
+    if divisor:
+        return dividend / divisor
+    if isnan(dividend) or dividend == 0.0:
+        return nan
+    return copysign(inf, dividend) * copysign(1.0, divisor)
+
+
+def remainder(left: Value, right: Value) -> float:
+    """`%`, with the sign of the dividend."""
+    dividend, divisor = number_of(left), number_of(right)
+    try:
+        return fmod(dividend, divisor)
+    except ValueError:
+        return nan
+
+
+def negate(value: Value) -> float:
+    """Unary `-`."""
+    return -number_of(value)
+
+
+def less(left: Value, right: Value) -> bool:
+    """`<`: two texts by code point, anything else as numbers."""
+    if type(left) is str and type(right) is str:
+        return left < right
+    return number_of(left) < number_of(right)
+
+
+def at_most(left: Value, right: Value) -> bool:
+    """`<=`."""
+    if type(left) is str and type(right) is str:
+        return left <= right
+    return number_of(left) <= number_of(right)
+
+
+def contains(item: Value, whole: Value) -> bool:
+    """`in`."""
+    kind = type(whole)
+    if whole is None:
+        return False
+    if kind is List or kind is tuple:
+        return holds(whole, item)
+    if type(item) is str and (kind is str or kind is Record):
+        return item in whole
+    raise RunError("invalid_membership", f"cannot look for a {kind_of(item)} in a {kind_of(whole)}")
+
+
+def field(value: Value, name: str) -> Value:
+    """`value.name`."""
+    if type(value) is Record:
+        return value.get(name)
+    if value is None:
+        return None
+    if type(value) is Image and name in Image._fields:
+        return getattr(value, name)
+    raise RunError("cannot_read_field", f"cannot read field `{name}` of a {kind_of(value)}")
+
+
+def index(value: Value, at: Value) -> Value:
+    """`value[at]`."""
+    kind = type(value)
+    if kind is List or kind is tuple or kind is str:
+        try:
+            return value[list_position(at)]
+        except IndexError:
+            return None
+    if kind is Record:
+        return value.get(record_key(at))
+    if value is None:
+        return None
+    raise RunError("cannot_index", f"cannot index a {kind_of(value)}")
+
+
+def unwrap(value: Value) -> Value:
+    """`value?`: the value of a result that is ok."""
+    if type(value) is Record and type(value.get("ok")) is bool:
+        if not value["ok"]:
+            raise RunError(
+                "unwrap_failed",
+                f"{text_of(value.get('error'))} (use `.ok` and `.error` to handle a failure)",
+            )
+        if "value" in value:
+            return value["value"]
+    raise RunError(
+        "not_a_result", f"`?` needs a result with `ok` and `value`, found a {kind_of(value)}"
+    )
+
+
+def iterated(value: Value) -> Iterable[Value]:
+    """Return what a loop goes over."""
+    if type(value) is List or type(value) is tuple:
+        return value
+    raise RunError("not_iterable", f"cannot iterate over a {kind_of(value)}; only a list or tuple")
+
+
+def greater(left: Value, right: Value) -> bool:
+    """`>`."""
+    if type(left) is str and type(right) is str:
+        return left > right
+    return number_of(left) > number_of(right)
+
+
+def at_least(left: Value, right: Value) -> bool:
+    """`>=`."""
+    if type(left) is str and type(right) is str:
+        return left >= right
+    return number_of(left) >= number_of(right)

@@ -1,0 +1,117 @@
+"""Trigger subscriptions: what `triggers.register` keeps, and what an occurrence starts.
+
+1. A key is unique per owner: registering it again replaces the definition and keeps the id.
+2. A subscription holds references, as a registration does; the event takes its place among the arguments
+   when an occurrence comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pylash.lang.running.data import equal, from_json
+from pylash.lang.starting import Registration
+from pylash.values import Misuse, stable_hash
+
+EVENT: Final = "$lash_trigger_event"
+"""`{EVENT: true}` among the inputs of a registration is where the event goes."""
+
+DERIVED: Final = "derived/"
+_PROCESS: Final = ("process_name", "module_ref", "process_ref", "required_surface_ref")
+
+
+class InvalidTrigger(Misuse):
+    """A registration that the linker could not judge, and that is wrong."""
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A process to start for each occurrence at a source."""
+
+    id: str
+    key: str
+    name: str | None
+    source_type: str
+    source: Any
+    target: dict[str, Any]
+    inputs: dict[str, Any]
+
+    def handle(self) -> dict[str, Any]:
+        """Return what the program gets."""
+        return {
+            "type": "trigger_handle",
+            "id": self.id,
+            "key": self.key,
+            "name": self.name,
+            "source_type": self.source_type,
+            "target": self.target["process_name"],
+        }
+
+    def with_id(self, known: str) -> Subscription:
+        """Return the same subscription under the id that its key has already."""
+        return msgspec.structs.replace(self, id=known)
+
+    def hears(self, source_type: str, source: Any) -> bool:
+        """Tell whether an occurrence at this source is one for the subscription."""
+        return self.source_type == source_type and equal(from_json(self.source), from_json(source))
+
+    def listed(self, wanted: Mapping[str, Any]) -> bool:
+        """Tell whether the filters of `triggers.list` let the subscription pass."""
+        target = wanted.get("target")
+        return (
+            (target is None or _reference(target) == _reference(self.target))
+            and wanted.get("name") in (None, self.name)
+            and wanted.get("source_type") in (None, self.source_type)
+        )
+
+    def registration(self, event: Any) -> Registration:
+        """Return the process to start for an event."""
+        args = {
+            name: event if value == {EVENT: True} else value for name, value in self.inputs.items()
+        }
+        return Registration(**{name: self.target[name] for name in _PROCESS}, args=args)
+
+
+def _reference(process: Any) -> Any:
+    return process.get("process_ref") if isinstance(process, dict) else None
+
+
+def subscription(
+    payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str
+) -> Subscription:
+    """Return the subscription that `triggers.register` asks for with this payload.
+
+    `sources` are the trigger sources of the surface by type.
+
+    Raises InvalidTrigger: the source, the target or the key cannot be used.
+    """
+    source, target, inputs = (payload.get(name) for name in ("source", "target", "inputs"))
+    if not isinstance(source, dict) or source.get("$lash_host_type") not in sources:
+        raise InvalidTrigger("the source is no trigger source of this host")
+    if not isinstance(target, dict) or target.get("$lash_process") is not True:
+        raise InvalidTrigger("the target must be the name of a process")
+    if not isinstance(inputs, dict) or {EVENT: True} not in inputs.values():
+        raise InvalidTrigger("one of the inputs must be trigger.event")
+    source_type, value = source["$lash_host_type"], source.get("$lash_host_value")
+    given = payload.get("key")
+    if given is not None and (not isinstance(given, str) or not given or given.startswith(DERIVED)):
+        raise InvalidTrigger(f"a trigger key is text that does not begin with {DERIVED}")
+    name = payload.get("name")
+    if name is not None and not isinstance(name, str):
+        raise InvalidTrigger("the name of a trigger is text")
+    return Subscription(
+        id=new_id,
+        key=given or derived_key(target["process_name"], source_type, value),
+        name=name,
+        source_type=source_type,
+        source=value,
+        target=target,
+        inputs=inputs,
+    )
+
+
+def derived_key(target: str, source_type: str, source: Any) -> str:
+    """Return the key of a registration that names none."""
+    return f"{DERIVED}v1/{stable_hash([target, source_type, source]).hex()}"

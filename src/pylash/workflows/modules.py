@@ -1,0 +1,176 @@
+"""Lashlang modules as processes of an app.
+
+1. What is stored with a process are references; its module is stored under its own, and checked when read.
+2. Every effect of a program crosses the run's boundary under the key that the language gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pylash.durable import LashlangInput
+from pylash.lang import (
+    Artifact,
+    ExecutionMap,
+    Resource,
+    Surface,
+    TypeName,
+    artifact,
+    bad_arguments,
+    declaration,
+    encode_artifact,
+    incompatibility,
+    link,
+    parse,
+    signal_schemas,
+    static_map,
+    to_json,
+)
+from pylash.runtime import Definition, Shape
+from pylash.values import ProcessArgumentsInvalid, ProcessNotInModule, ProcessSurfaceIncompatible
+
+if TYPE_CHECKING:
+    from pylash.durable import Envs
+
+
+class LashlangModule:
+    """A linked program: its processes by name, and its graph.
+
+    >>> module = await app.lashlang("process greet(who: str) { finish 'Hello ' + who }")
+    >>> handle = await app.start(module["greet"], who="Ann")
+    """
+
+    def __init__(self, made: Artifact, offered: Callable[[], Surface]) -> None:
+        self.artifact = made
+        self._offered = offered
+
+    def __repr__(self) -> str:
+        return f"LashlangModule({', '.join(self.processes)})"
+
+    @property
+    def ref(self) -> str:
+        """The reference of this version of the program."""
+        return self.artifact.module_ref
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """The names of its processes."""
+        return tuple(self.artifact.processes)
+
+    def __getitem__(self, name: str) -> LashlangProcess:
+        """Return a process of the module, to be started."""
+        if name not in self.artifact.processes:
+            raise ProcessNotInModule(name, ", ".join(self.processes) or "none")
+        return LashlangProcess(self.artifact, name, self._offered)
+
+    def graph(self, process: str | None = None) -> ExecutionMap:
+        """Return the map of a process; without a name that of main, or of the first process."""
+        if process is None and not self.artifact.canonical.main and self.processes:
+            process = self.processes[0]
+        if process is not None:
+            self[process]
+        return static_map(self.artifact, process)
+
+
+async def linked_module(source: str, offered: Callable[[], Surface], envs: Envs) -> LashlangModule:
+    """Link a program against what is offered and store it; raises LashlangError."""
+    made = artifact(link(parse(source), offered()))
+    await envs.put(made.module_ref, encode_artifact(made))
+    return LashlangModule(made, offered)
+
+
+class LashlangProcess(Definition[..., Any]):
+    """A process of a Lashlang module."""
+
+    def __init__(self, made: Artifact, name: str, offered: Callable[[], Surface]) -> None:
+        self.artifact = made
+        self.name = name
+        self._offered = offered
+
+    def __repr__(self) -> str:
+        return f"LashlangProcess({self.name!r})"
+
+    @property
+    def arguments(self) -> WorkflowArguments:
+        """What it takes."""
+        return WorkflowArguments(self.artifact, self.name, self._offered())
+
+    def input(self, arguments: dict[str, Any]) -> LashlangInput:
+        """Return what a process of it is registered with."""
+        return process_input(self.artifact, self.name, arguments)
+
+    def signals(self) -> dict[str, Any]:
+        """Return the JSON Schemas of the signals it takes, by name."""
+        return signal_schemas(self.artifact, self.name)
+
+
+def process_input(made: Artifact, name: str, arguments: dict[str, Any]) -> LashlangInput:
+    """Return what a process of a module is registered with."""
+    refs = (made.module_ref, made.processes[name], made.required_surface_ref)
+    return LashlangInput(*refs, name, arguments)
+
+
+class WorkflowArguments:
+    """The parameters of a process of a module, checked by their types."""
+
+    result: Final = Shape(Any)
+
+    def __init__(self, made: Artifact, name: str, offered: Surface) -> None:
+        self._artifact = made
+        self._name = name
+        self._offered = offered
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a start as plain JSON; refuse those that do not fit."""
+        missing = incompatibility(self._artifact.required_surface, self._offered)
+        if missing is not None:
+            raise ProcessSurfaceIncompatible(self._name, missing)
+        given = {**self._modules(), **dict(zip(self._names, args, strict=False)), **kwargs}
+        plain = {name: self.dump_one(name, value) for name, value in given.items()}
+        reason = "it takes fewer arguments" if len(args) > len(self._names) else None
+        self._refuse(
+            reason or bad_arguments(self._artifact, self._name, plain, modules_of(self._offered))
+        )
+        return plain
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON."""
+        return Shape(Any).dump(value, f"$.{name}")
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names that are no parameters, and missing ones."""
+        given = set(names)
+        for name in self._names:
+            if name not in given:
+                self._refuse(f"it needs the argument `{name}`")
+        for name in given - set(self._names):
+            self._refuse(f"it takes no argument `{name}`")
+
+    def _modules(self) -> dict[str, Any]:
+        """Return the parameters that only one module of the surface fits: they need not be given."""
+        found = {}
+        for each in declaration(self._artifact, self._name).parameters:
+            if not isinstance(each.type, TypeName):
+                continue
+            paths = [
+                path
+                for path, kind in modules_of(self._offered).items()
+                if each.type == TypeName(kind)
+            ]
+            if len(paths) == 1:
+                found[each.name] = to_json(Resource(each.type.name, paths[0]))
+        return found
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return [each.name for each in declaration(self._artifact, self._name).parameters]
+
+    def _refuse(self, reason: str | None) -> None:
+        if reason is not None:
+            raise ProcessArgumentsInvalid(self._name, reason)
+
+
+def modules_of(offered: Surface) -> dict[str, str]:
+    """Return the resource type of each module."""
+    return {path: module.type for path, module in offered.modules.items()}

@@ -1,0 +1,167 @@
+"""Tools by which a model checks, starts, signals, lists and cancels workflows of its own.
+
+1. A program may use what its session's model may call, and nothing else: that is decided when it is linked.
+2. A session sees and touches the workflows it started, not those of others.
+3. A start has an id made of its call, so that a repeated attempt starts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from pylash.durable import (
+    CancelProcess,
+    LashlangInput,
+    ListProcesses,
+    ProcessRecord,
+    Registration,
+    SessionRef,
+    SignalProcess,
+    StartProcess,
+)
+from pylash.lang import LashlangError, Surface
+from pylash.runtime import Catalog, Services, Tool, ToolContext
+from pylash.turn import SessionOptions
+from pylash.values import ProcessUnknown
+from pylash.workflows.guide import LANGUAGE, operations
+from pylash.workflows.modules import LashlangModule, linked_module
+
+MODULE: Final = "workflows"
+
+
+class WorkflowStore(Protocol):
+    """What the tools need of the app."""
+
+    @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
+        ...
+
+    @property
+    def template(self) -> Registration:
+        """What every process of the app is registered with."""
+        ...
+
+
+Offered = Callable[[frozenset[str]], Surface]
+"""Returns what programs are offered that may use the tools of these names."""
+
+
+class WorkflowTools:
+    """The tools of one app."""
+
+    def __init__(self, app: WorkflowStore, catalog: Catalog, offered: Offered) -> None:
+        self._app = app
+        self._catalog = catalog
+        self._offered = offered
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """Return the tools."""
+        plain = (
+            self.check_workflow,
+            self.signal_workflow,
+            self.list_workflows,
+            self.cancel_workflow,
+        )
+        start = _Described(self.start_workflow, self._language)
+        return [start, *(Tool(one, module=MODULE) for one in plain)]
+
+    def _language(self) -> str:
+        offered = self._offered(frozenset(self._catalog.tools) - self._catalog.private)
+        return f"{LANGUAGE}\n\nOperations:\n{operations(offered)}"
+
+    async def check_workflow(self, ctx: ToolContext[Any], source: str) -> dict[str, Any]:
+        """Check a program for start_workflow without starting it: its processes, or what is wrong."""
+        try:
+            module = await self._module(ctx, source)
+        except LashlangError as error:
+            return {"ok": False, "errors": error.message}
+        return {"ok": True, "processes": list(module.processes)}
+
+    async def start_workflow(
+        self,
+        ctx: ToolContext[Any],
+        source: str,
+        process: str,
+        args: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Start a process of a program in the background, with its arguments by name; return its id.
+
+        It outlives this turn.
+        """
+        module = await self._module(ctx, source)
+        chosen = module[process]
+        session = SessionRef(ctx.session_id)
+        template = msgspec.structs.replace(
+            self._app.template, originator=session, wake_target=session
+        )
+        process_id = f"{process}-{ctx.idempotency_key[:16]}"
+        command = chosen.options(id=process_id).command((), args or {}, str, template)
+        await self._app.running.store.processes.start(
+            StartProcess(command.registration, grant=session)
+        )
+        return {"process_id": process_id}
+
+    async def signal_workflow(
+        self, ctx: ToolContext[Any], process_id: str, name: str, payload: Any = None
+    ) -> str:
+        """Send a signal to a workflow that waits for it."""
+        await self._own(ctx, process_id)
+        command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
+        await self._app.running.store.processes.perform(command)
+        return "sent"
+
+    async def list_workflows(self, ctx: ToolContext[Any]) -> list[dict[str, Any]]:
+        """List the workflows of this conversation, and how each of them stands."""
+        command = ListProcesses(SessionRef(ctx.session_id), "all")
+        found = await self._app.running.store.processes.perform(command)
+        records = [await self._app.running.store.processes.get(one["id"]) for one in found]
+        inputs = [None if record is None else record.registration.input for record in records]
+        return [
+            {"process_id": one["id"], "process": given.process_name, "status": one["status"]}
+            for one, given in zip(found, inputs, strict=True)
+            if isinstance(given, LashlangInput)
+        ]
+
+    async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
+        """Ask a workflow of this conversation to end."""
+        await self._own(ctx, process_id)
+        await self._app.running.store.processes.perform(
+            CancelProcess(process_id, "its conversation asked for it")
+        )
+        return "asked to end"
+
+    async def _module(self, ctx: ToolContext[Any], source: str) -> LashlangModule:
+        names = await self._allowed(ctx)
+        return await linked_module(
+            source, lambda: self._offered(names), self._app.running.store.envs
+        )
+
+    async def _allowed(self, ctx: ToolContext[Any]) -> frozenset[str]:
+        record = await self._app.running.store.sessions.get(ctx.session_id)
+        given = {} if record is None or record.options is None else record.options
+        options = msgspec.convert(given, SessionOptions)
+        return frozenset(self._catalog.offered(options, ()))
+
+    async def _own(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
+        record = await self._app.running.store.processes.get(process_id)
+        mine = record is not None and record.registration.originator == SessionRef(ctx.session_id)
+        if record is None or not mine or not isinstance(record.registration.input, LashlangInput):
+            raise ProcessUnknown(process_id)
+        return record
+
+
+class _Described(Tool[..., Any]):
+    """A tool whose description says how programs are written, and what they may call."""
+
+    def __init__(self, function: Callable[..., Any], language: Callable[[], str]) -> None:
+        super().__init__(function, module=MODULE)
+        self._language = language
+
+    @property
+    def description(self) -> str:
+        """What the model is told."""
+        return f"{super().description}\n\n{self._language()}"

@@ -1,0 +1,134 @@
+"""The Lashlang of an app: what programs are offered, and where they run."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from pylash.durable import LashlangInput, Registration
+from pylash.lang import Artifact, StartProblem, Surface, stored
+from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
+from pylash.workflows.hosting import Offered, Sink, run_workflow
+from pylash.workflows.modules import LashlangModule, linked_module
+from pylash.workflows.surfaces import app_surface
+from pylash.workflows.tools import MODULE, WorkflowTools
+
+_TOLD: Final = 10_000
+"""Of how many processes it is remembered what sinks were told, so that they hear nothing twice."""
+
+_KEPT: Final = 256
+"""How many modules are kept as they are run: reading one is work, and who was parked is read again."""
+
+_log = logging.getLogger("pylash")
+
+
+class WorkflowApp(Protocol):
+    """What workflows need of the app."""
+
+    @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
+        ...
+
+    @property
+    def template(self) -> Registration:
+        """What every process of the app is registered with."""
+        ...
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the app has by name."""
+        ...
+
+    @property
+    def trigger_types(self) -> Mapping[str, TriggerType]:
+        """The declared types of events."""
+        ...
+
+
+class Workflows:
+    """Links programs against an app, and runs their processes."""
+
+    def __init__(self, app: WorkflowApp) -> None:
+        self._app = app
+        self._offered: tuple[object, Surface] | None = None
+        self._sinks: list[Sink] = []
+        self._told: OrderedDict[str, int] = OrderedDict()
+        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
+
+    def surface(self, names: frozenset[str] | None = None) -> Surface:
+        """Return what programs are offered, or those that may use only the tools of some names.
+
+        It is made anew when there is another tool or type of trigger.
+        """
+        tools = self._app.catalog.tools.values()
+        usable = [tool for tool in tools if tool.module != MODULE and not hasattr(tool, "within")]
+        payloads = {name: declared.payload for name, declared in self._app.trigger_types.items()}
+        if names is not None:
+            return app_surface((tool for tool in usable if tool.name in names), payloads)
+        known = (usable, tuple(payloads))
+        if self._offered is None or self._offered[0] != known:
+            self._offered = (known, app_surface(usable, payloads))
+        return self._offered[1]
+
+    def tools(self) -> list[Tool[..., Any]]:
+        """Return the tools by which a model has workflows of its own."""
+        return WorkflowTools(self._app, self._app.catalog, self.surface).tools()
+
+    async def module(self, source: str) -> LashlangModule:
+        """Link a program and store it; raises LashlangError."""
+        for tool in self._app.catalog.tools.values():
+            await tool.prepare()
+        return await linked_module(source, self.surface, self._app.running.store.envs)
+
+    async def run(self, run: LiveRun, given: LashlangInput) -> Any:
+        """Run a process of a stored module."""
+        for tool in self._app.catalog.tools.values():
+            await tool.prepare()
+        made = await self._artifact(given.module_ref)
+        sink = self._telling() if self._sinks else None
+        offered = Offered(self.surface(), self._app.trigger_types, sink)
+        return await run_workflow(self._app.running, run, given, made, offered)
+
+    async def _artifact(self, module_ref: str) -> Artifact | StartProblem:
+        made = self._artifacts.get(module_ref)
+        if made is None:
+            found = stored(await self._app.running.store.envs.get(module_ref), module_ref)
+            if isinstance(found, StartProblem):
+                return found
+            made = self._artifacts[module_ref] = found
+            if len(self._artifacts) > _KEPT:
+                self._artifacts.popitem(last=False)
+        return made
+
+    def add_sink(self, sink: Sink) -> None:
+        """Tell the sink what programs do from now on."""
+        self._sinks.append(sink)
+
+    def _telling(self) -> Sink:
+        """Return what tells the sinks of one execution, but for what they heard of an earlier one.
+
+        A replay comes to the same events in the same order, so their number says which those are.
+        """
+        number = 0
+
+        def tell(event: dict[str, Any]) -> None:
+            nonlocal number
+            number += 1
+            subject = event["subject"]
+            if number <= self._told.get(subject, 0):
+                return
+            self._told[subject] = number
+            if len(self._told) > _TOLD:
+                self._told.popitem(last=False)
+            node, occurrence = event.get("node_id", ""), event.get("occurrence", 0)
+            key = f"{subject}:{event['event']}:{node}:{occurrence}"
+            for sink in self._sinks:
+                try:
+                    sink({"key": key, **event})
+                except Exception:  # noqa: BLE001 - a sink is theirs, and the program is not
+                    _log.exception("a sink of Lashlang's execution events failed")
+
+        return tell
