@@ -45,8 +45,9 @@ T = TypeVar("T")
 CONNECTIONS: Final = 8
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
-BATCH_ROWS: Final = 64
-"""More of them are two batches: while the server writes one, the loop goes on with the other."""
+BATCH_ROWS: Final = 512
+SHARED_ROWS: Final = 64
+"""More of them are shared by the writers: while the server writes some, the loop goes on with others."""
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
@@ -330,7 +331,8 @@ class PostgresDriver(Publisher):
         if len(self._rows) == 1:
             return [self._rows.pop()]
         many = self._rows[0].bulk.many
-        batch = [row for row in self._rows if row.bulk.many is many][:BATCH_ROWS]
+        size = min(BATCH_ROWS, max(SHARED_ROWS, len(self._rows) // WRITERS))
+        batch = [row for row in self._rows if row.bulk.many is many][:size]
         taken = set(map(id, batch))
         self._rows = [row for row in self._rows if id(row) not in taken]
         return batch
