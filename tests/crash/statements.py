@@ -50,6 +50,10 @@ class Scenario(NamedTuple):
 _clock = SimClock(STARTED)
 
 
+def _ones(size: int) -> bytes:
+    return b"\1" * size
+
+
 async def tick() -> None:
     """Let a moment pass, so that the next run's id differs."""
     await _clock.advance("1s")
@@ -58,9 +62,12 @@ async def tick() -> None:
 async def opened(url: str, at: int) -> SqlStore:
     """Open the store at a fixed time and with fixed randomness: the same run gives the same rows."""
     _clock._now = at
-    return await open_store(
-        url, clock=_clock, entropy=lambda size: b"\1" * size, migrate=True, simulated=True
-    )
+    return await open_store(url, clock=_clock, entropy=_ones, migrate=True, simulated=True)
+
+
+def forgetful(store: SqlStore) -> SqlStore:
+    """Return the same store as another process has it: what it kept in memory is not known."""
+    return SqlStore(store.driver, _clock, _ones, store.durability, store.secret)
 
 
 def _dumped() -> Steps[dict[str, list[str]]]:

@@ -25,7 +25,7 @@ from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
 from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
-from tests.crash.statements import STARTED, TABLES, Prepared, T, Work, check, opened
+from tests.crash.statements import STARTED, TABLES, Prepared, T, Work, check, forgetful, opened
 
 SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
 DELETE_ALL = "; ".join(f"delete from {table}" for table in TABLES)
@@ -69,8 +69,7 @@ class PostgresPlace:
         return self._url, self.run(self._url, prepare)
 
     def run(self, _: str, work: Work[T]) -> T:
-        self.store.sessions._free.clear()  # numbers of a database that is no more
-        return self._runner.run(work(self.store))
+        return self._runner.run(work(forgetful(self.store)))
 
 
 @pytest.fixture(autouse=True)
