@@ -189,6 +189,13 @@ def test_fmt_check_changes_nothing_and_fails_if_it_would(folder: Path, pylash: C
     assert pylash("fmt", "--check", "a.lash").exit_code == 0
 
 
+def test_what_is_piped_in_is_called_the_input() -> None:
+    done = CliRunner().invoke(cli, ["check", "-"], input="x = y")
+    assert "line 1, column 5 of the input" in done.stdout
+    done = CliRunner().invoke(cli, ["check", "-"], input=b"\xff")
+    assert "The input is no text in UTF-8" in done.output
+
+
 def test_fmt_prints_what_is_piped_in_and_what_it_is_asked_to(folder: Path, pylash: Call) -> None:
     done = CliRunner().invoke(cli, ["fmt", "-"], input="x=1")
     assert (done.exit_code, done.stdout) == (0, "x = 1\n")

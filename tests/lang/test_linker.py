@@ -7,7 +7,9 @@ import re
 import msgspec
 import pytest
 
-from pylash.lang.problems import LashlangError
+from pylash.lang.linker import link
+from pylash.lang.parsing.parser import parse
+from pylash.lang.problems import LashlangError, show
 from pylash.lang.surface import surface_of
 from pylash.lang.tree import (
     Assign,
@@ -515,6 +517,44 @@ def test_a_problem_comes_with_what_was_probably_meant() -> None:
     assert problems("x = None")[0].hint == "write `null`"
     assert problems('x = "a".upper()')[0].hint == "write `upper(…)`: values have no methods"
     assert problems("fn f(xs: list) -> int { 1 }")[0].hint == "write `list[any]`"
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("process p(a: int) -> int { if a > 1 { finish a } }", "end can be reached without `finish`"),
+        ("fn f(a: int) -> int { if a > 1 { 2 } }", "without an `else` its value can be null"),
+        ("fn f(a: int) -> int { x = a }", "its last expression"),
+        ('x = await tools.lookup("a")?', "takes a record: `tools.lookup({ key: … })`"),
+        ('x = await tools.lookup("a", "b")?', "takes a record: `tools.lookup({ key: … })`"),
+        ('x = await mail.send({ to: "a" })?', "the field `priority` is missing"),
+        ("x = await tools.lookup({ key: 3 })?", "the field `key` must be `str`"),
+        ("x = await tools.lookup({ kye: 3 })?", "the field `key` is missing: you wrote `kye`"),
+        ("fn f(xs: list[int]) -> int { sum(xs) }", "`to_int(…)`"),
+        ("fn f(n: int) -> { half: int } { { half: n / 2 } }", "the field `half` must be `int`: write `to_int(…)`"),
+        ("limit = 3\nprocess p() { finish limit }", "a process sees only its parameters"),
+        ("for limit in [1] { }\nfn f() -> any { limit }", "a function sees only its parameters"),
+        ("x = max(1, 2)", "`max([1, 2])`"),
+        ("process p() { sleep(5) }", "`sleep for"),
+        ("assert(true)", "`if not test"),
+        ("for k in { a: 1 } { }", "`keys(…)`"),
+        ("process p() { }\nfn p() -> any { 1 }", "the first `p` is in line 1"),
+    ],
+)  # fmt: skip
+def test_a_hint_says_what_to_do(source: str, hint: str) -> None:
+    assert hint in (problems(source)[0].hint or "")
+
+
+def test_a_hint_knows_the_variables_that_a_cell_finds() -> None:
+    parsed = parse("fn f() -> any { limit }")
+    with pytest.raises(LashlangError) as refused:
+        link(parsed, surface_of({}), variables=["limit"])
+    assert refused.value.errors[0].hint == "a function sees only its parameters: make it one"
+
+
+def test_a_problem_is_four_lines_whatever_it_quotes() -> None:
+    source = 'x = await mail.send({ to: "a", priority: "lo\\nw" })'
+    assert len(show(problems(source)[0], source).split("\n")) == 4
 
 
 def test_an_error_shows_the_line_and_carets() -> None:

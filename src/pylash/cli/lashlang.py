@@ -114,7 +114,7 @@ def graph(
 def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool) -> int:
     """Write programs of Lashlang the one way; - is what is piped in, and is printed.
 
-    Comments and single blank lines stay. A program with mistakes is left alone, and its mistakes are shown.
+    Comments and single blank lines stay. A program that cannot be read is left alone, and its mistakes are shown.
     """
     status, as_json = 0, _for_programs(as_json)
     report: list[dict[str, object]] = []
@@ -176,7 +176,8 @@ def _sources(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         try:
             yield file, content.decode()
         except UnicodeDecodeError as error:
-            said = f"{printable(file)} is no text in UTF-8 (byte {error.start})."
+            named = "The input" if file == INPUT else printable(file)
+            said = f"{named} is no text in UTF-8 (byte {error.start})."
             raise click.UsageError(said) from error
 
 
@@ -190,7 +191,8 @@ def _draw(file: str, source: str, problems: tuple[Problem, ...]) -> None:
     for problem in problems:
         message, place, line, carets = map(_harmless, show(problem, source).split("\n"))
         say(paint(message, "red", bold=True))
-        say(paint(f"{place} of {printable(file)}", "bright_black"))
+        named = "the input" if file == INPUT else printable(file)
+        say(paint(f"{place} of {named}", "bright_black"))
         say(line)
         margin, bar, marks = carets.partition("|")
         say(f"{margin}{bar}{paint(marks, 'red')}")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from pylash.lang.linking.body import Program, Value
@@ -19,15 +19,18 @@ from pylash.lang.problems import LashlangError
 from pylash.lang.static_types import ANY, BUILT_IN, NULL, SPELLINGS, Types, names_in, reached
 from pylash.lang.surface import RequiredSurface, Surface
 from pylash.lang.tree import (
+    Assign,
     Block,
     Declaration,
     Fail,
     Finish,
+    For,
     FunctionDeclaration,
     If,
     Label,
     Labelled,
     Module,
+    Node,
     Parameter,
     Places,
     ProcessDeclaration,
@@ -65,11 +68,12 @@ def link(
     """Link a program against a surface. Raises LashlangError, also for what the parser found."""
     if parsed.problems:
         raise LashlangError(parsed.problems, parsed.source)
-    linker = _Linker(parsed, surface)
+    variables, read_only = tuple(variables), frozenset(read_only)
+    linker = _Linker(parsed, surface, {*variables, *read_only})
     for check in (linker.check_declarations, linker.check_types, linker.check_signatures):
         check()
         linker.raise_problems()
-    module = linker.bodies(tuple(variables), frozenset(read_only))
+    module = linker.bodies(variables, read_only)
     linker.raise_problems()
     program = linker.program
     return LinkedProgram(
@@ -84,7 +88,7 @@ def link(
 class _Linker:
     """The order of linking; what one body needs is in `Statements`."""
 
-    def __init__(self, parsed: Parsed, surface: Surface) -> None:
+    def __init__(self, parsed: Parsed, surface: Surface, given: set[str]) -> None:
         items = parsed.program.items
         self.tree = parsed.program
         self.types = [item for item in items if isinstance(item, TypeDeclaration)]
@@ -106,6 +110,7 @@ class _Linker:
             functions={e.name: e for e in self.callables if isinstance(e, FunctionDeclaration)},
             requires=Requirements(surface),
             hidden={name: surface.types[name] for name in declared if name in surface.types},
+            main_names=frozenset(given | _assigned(self.main)),
         )
 
     def raise_problems(self) -> None:
@@ -122,19 +127,29 @@ class _Linker:
             with self.program.noting():
                 self.program.need("label_annotations", label)
             break
-        taken = (set(_TYPE_WORDS | self.program.resource_types), set[str]())
+        of_types = dict[str, Declaration | None].fromkeys(_TYPE_WORDS | self.program.resource_types)
+        taken = (of_types, dict[str, Declaration | None]())
         for item in (each for each in self.tree.items if isinstance(each, Declaration)):
             with self.program.noting():
                 self._check_declaration(item, *taken)
 
-    def _check_declaration(self, item: Declaration, types: set[str], others: set[str]) -> None:
+    def _check_declaration(
+        self,
+        item: Declaration,
+        types: dict[str, Declaration | None],
+        others: dict[str, Declaration | None],
+    ) -> None:
         if isinstance(item, ProcessDeclaration):
             self.program.need("processes", item)
         namespace = types if isinstance(item, TypeDeclaration) else others
         if item.name in namespace:
             message = f"`{item.name}` is taken already: choose another name"
-            raise self.program.refusal(item, "duplicate_declaration", message)
-        namespace.add(item.name)
+            first = namespace[item.name]
+            hint = "it is a type of the language or of the host"
+            if first is not None:
+                hint = f"the first `{item.name}` is in line {self.program.parsed[id(first)].line}"
+            raise self.program.refusal(item, "duplicate_declaration", message, hint)
+        namespace[item.name] = item
         if isinstance(item, FunctionDeclaration) and item.name in SIGNATURES:
             message = f"`{item.name}` is a builtin: choose another name for the function"
             raise self.program.refusal(item, "function_shadows_builtin", message)
@@ -202,6 +217,7 @@ class _Linker:
             item.result,
             "incompatible_function_return",
             f"the value of function `{item.name}`",
+            _valueless,
         )
         self.names[f"function {item.name}"] = tuple(body.names)
         keep = self.program.keep
@@ -221,6 +237,7 @@ class _Linker:
                 item.result,
                 "incompatible_process_return",
                 f"what process `{item.name}` finishes with",
+                lambda node: "its end can be reached without `finish`" if node is item else None,
             )
         self.names[f"process {item.name}"] = tuple(body.names)
         keep = self.program.keep
@@ -235,11 +252,30 @@ class _Linker:
         return self.program.put(made, item)
 
     def _check_values(
-        self, body: Statements, values: Iterable[Value], expected: Type, kind: str, what: str
+        self,
+        body: Statements,
+        values: Iterable[Value],
+        expected: Type,
+        kind: str,
+        what: str,
+        hint: Callable[[Node], str | None],
     ) -> None:
         for value in values:
             with self.program.noting():
-                body.check_fits(value.node, value.type, expected, kind, what)
+                body.check_fits(value.node, value.type, expected, kind, what, hint(value.node))
+
+
+def _assigned(main: Block) -> set[str]:
+    return {node.name for item in main for node in walk(item) if isinstance(node, Assign | For)}
+
+
+def _valueless(node: Node) -> str | None:
+    """Return what to do about a statement that gives a function no value."""
+    if isinstance(node, If) and not node.otherwise:
+        return "without an `else` its value can be null"
+    if isinstance(node, Statement | FunctionDeclaration):
+        return "a function's value is that of its last expression"
+    return None
 
 
 def _signature(item: ProcessDeclaration | FunctionDeclaration) -> Iterator[Type]:

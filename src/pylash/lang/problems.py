@@ -57,10 +57,15 @@ def show(problem: Problem, source: str) -> str:
     # Tabs are kept and wide characters counted, so that the carets stand where the eye expects them.
     indent = "".join("\t" if char == "\t" else " " * cells(char) for char in line[:start])
     carets = indent + "^" * max(1, cells(line[start : start + problem.width]))
-    hint = f" {problem.hint}" if problem.hint else ""
+    hint = f" {_one_line(problem.hint)}" if problem.hint else ""
     return (
-        f"{problem.message}\n"
+        f"{_one_line(problem.message)}\n"
         f"{' ' * (len(number) + 1)}--> line {problem.line}, column {problem.column}\n"
         f" {number} | {line}\n"
         f" {' ' * len(number)} | {carets}{hint}"
     )
+
+
+def _one_line(text: str) -> str:
+    # A text of the program that is quoted may have line breaks.
+    return text.replace("\n", "\\n")

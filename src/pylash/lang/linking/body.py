@@ -91,6 +91,7 @@ class Program:
     functions: dict[str, FunctionDeclaration]
     requires: Requirements
     hidden: dict[str, Type]
+    main_names: frozenset[str]
     places: Places = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -152,6 +153,11 @@ class Program:
         known = {*BUILT_IN, *self.types.definitions, *self.resource_types, *self.host_types}
         hint = "write `list[any]`" if name == "list" else nearest(name, known)
         return self.refusal(at, "unknown_type", f"unknown type `{name}`", hint)
+
+    def written(self, node: Node) -> str:
+        """Return the text of a parsed node, or as much of it as stands in its first line."""
+        line, column, width = self.parsed[id(node)]
+        return self.source.split("\n")[line - 1][column - 1 : column - 1 + width]
 
     def root_place(self, node: Assign) -> Place:
         """Return the place of the name that an assignment begins with, after a `let`."""
@@ -259,6 +265,8 @@ class Body:
         modules = {path.partition(".")[0] for path in self.program.modules()}
         known = {*self.bindings, *self.program.processes, *modules}
         hint = SPELLED.get(name) or choice("constructors", made) or nearest(name, known)
+        if self.kind != "main" and name in self.program.main_names:
+            hint = f"a {self.kind} sees only its parameters: make it one"
         return self.refusal(at, "unknown_name", f"unknown name `{name}`", hint)
 
 

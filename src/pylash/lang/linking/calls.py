@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from pylash.lang.linking.body import Body, Refusal, Typed, choice, nearest
 from pylash.lang.linking.literals import wrong_literal
+from pylash.lang.linking.misfits import misfit
 from pylash.lang.linking.operators import field_type
 from pylash.lang.linking.signatures import SIGNATURES
+from pylash.lang.parsing.hints import CALLED
 from pylash.lang.static_types import ANY, NULL, show_type
 from pylash.lang.surface import TRIGGERS, OperationSurface
 from pylash.lang.tree import (
@@ -30,11 +32,15 @@ from pylash.lang.tree import (
     Node,
     Operation,
     ReceiverOperation,
+    RecordType,
     Start,
     TupleLiteral,
     Type,
     TypeName,
 )
+
+_FEW = 3
+"""How many fields a hint writes out."""
 
 
 class Calls(Body):
@@ -61,7 +67,7 @@ class Calls(Body):
         if paths:
             message = f"tools must be called through module paths, e.g. `{paths[0]}`"
             raise self.refusal(node, "bare_tool_call", message)
-        hint = nearest(node.name, {*SIGNATURES, *self.program.functions})
+        hint = CALLED.get(node.name) or nearest(node.name, {*SIGNATURES, *self.program.functions})
         raise self.refusal(node, "unknown_function", f"unknown function `{node.name}`", hint)
 
     def _function(self, node: Call, declared: FunctionDeclaration) -> Typed:
@@ -85,7 +91,7 @@ class Calls(Body):
         arguments = [self.expression(each) for each in node.arguments]
         signature = SIGNATURES[node.name]
         if not signature.takes(len(arguments)):
-            raise self._count(node, node.name, signature.counts())
+            raise self._count(node, node.name, signature.counts(), self._listed(node))
         for index, (parsed, given) in enumerate(zip(node.arguments, arguments, strict=True)):
             expected = signature.parameter(index)
             if not self.types.overlap(given.type, expected):
@@ -98,11 +104,23 @@ class Calls(Body):
         linked = CallBuiltin(node.name, tuple(each.node for each in arguments))
         return Typed(self.program.put(linked, node), signature.given(self.types, arguments[0].type))
 
-    def _count(self, node: Call | Method, callee: str, expected: str) -> Refusal:
+    def _listed(self, node: Call) -> str | None:
+        """Return how a builtin of one list is called that was given its items."""
+        parameters = SIGNATURES[node.name].parameters
+        if len(parameters) != 1 or not isinstance(parameters[0], ListType) or not node.arguments:
+            return None
+        written = self.program.written(node)
+        whole = written.startswith(f"{node.name}(") and written.endswith(")")
+        items = written[len(node.name) + 1 : -1] if whole else "…"
+        return f"write `{node.name}([{items}])`"
+
+    def _count(
+        self, node: Call | Method, callee: str, expected: str, hint: str | None = None
+    ) -> Refusal:
         given = len(node.arguments)
         plural = "" if expected == "1" else "s"
         message = f"`{callee}` takes {expected} argument{plural}, not {given}"
-        return self.refusal(node, "argument_count", message)
+        return self.refusal(node, "argument_count", message, hint)
 
     # receiver.name(…)
 
@@ -233,15 +251,25 @@ class Calls(Body):
         """Check the input: none counts as null, several as a list of them."""
         kind = "incompatible_operation_input"
         expected = self.program.seen(expected)
+        what = f"the input of {what}"
+        hint = self._takes_record(node, expected)
         if len(node.arguments) == 1:
-            self.check_fits(
-                node.arguments[0], arguments[0].type, expected, kind, f"the input of {what}"
-            )
+            self.check_fits(node.arguments[0], arguments[0].type, expected, kind, what, hint)
             return
         self.check_literal(TupleLiteral(node.arguments), expected)
         types = [each.type for each in arguments]
         given = ListType(self.types.union(types)) if types else NULL
-        self.check_fits(node, given, expected, kind, f"the input of {what}")
+        self.check_fits(node, given, expected, kind, what, hint)
+
+    def _takes_record(self, node: Method, expected: Type) -> str | None:
+        """Return how what takes a record is called."""
+        head = self.types.head(expected)
+        if not isinstance(head, RecordType):
+            return None
+        callee = ".".join([*(dotted(node.base) or ["…"]), node.name])
+        needed = [f"{field.key}: …" for field in head.fields if not field.optional]
+        inside = ", ".join(needed) if 0 < len(needed) <= _FEW else "…"
+        return f"it takes a record: `{callee}({{ {inside} }})`"
 
     def _construct(self, node: Method, path: str) -> Typed:
         self.pure(path, node)
@@ -305,13 +333,24 @@ class Calls(Body):
         what = f"argument `{name}` of process `{process}`"
         self.check_fits(parsed, given, expected, "incompatible_process_argument", what)
 
-    def check_fits(self, parsed: Node, given: Type, expected: Type, kind: str, what: str) -> None:
-        """Refuse what is not assignable; first of all literals that an enum does not list."""
+    def check_fits(
+        self,
+        parsed: Node,
+        given: Type,
+        expected: Type,
+        kind: str,
+        what: str,
+        hint: str | None = None,
+    ) -> None:
+        """Refuse what is not assignable; first of all literals that an enum does not list.
+
+        `hint` is for what a look at the two types does not explain.
+        """
         self.check_literal(parsed, expected)
         if not self.types.assignable(given, expected):
-            raise self.refusal(
-                parsed, kind, f"{what} must be `{show_type(expected)}`, not `{show_type(given)}`"
-            )
+            message = f"{what} must be `{show_type(expected)}`, not `{show_type(given)}`"
+            hint = misfit(self.types, given, expected) or hint
+            raise self.refusal(parsed, kind, message, hint)
 
     def check_literal(self, parsed: Node, expected: Type) -> None:
         """Refuse literals that an enum does not list."""

@@ -27,6 +27,7 @@ from pylash.lang.static_types import (
     NULL,
     PROCESS,
     STR,
+    is_record,
     show_type,
 )
 from pylash.lang.tree import (
@@ -209,9 +210,14 @@ class Expressions(Calls):
                 node,
                 "incompatible_iteration",
                 f"only lists and tuples can be iterated, not `{show_type(source.type)}`",
-                'use `split(text, "")` for characters' if source.type == STR else None,
+                self._iterable(source.type),
             )
         return source
+
+    def _iterable(self, type_: Type) -> str | None:
+        if type_ == STR:
+            return 'use `split(text, "")` for characters'
+        return "use `keys(…)` or `values(…)`" if is_record(self.types.head(type_)) else None
 
     def _type_literal(self, node: TypeLiteral) -> Typed:
         shape = self._written(node.type)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pylash.lang.parsing.cursor import Cursor
+from pylash.lang.parsing.hints import NO_DEFAULTS
 from pylash.lang.parsing.tokens import Token
+from pylash.lang.static_types import SPELLINGS
 from pylash.lang.tree import (
     EnumType,
     ListType,
@@ -14,14 +16,6 @@ from pylash.lang.tree import (
     TypeName,
     UnionType,
 )
-
-SPELLINGS = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "object": "dict",
-}
 
 
 def read_type(cursor: Cursor) -> Type:
@@ -40,8 +34,12 @@ def read_fields(cursor: Cursor, opening: str, closing: str, what: str) -> tuple[
         if opening == "{" and cursor.at("with", "within"):
             cursor.unexpected(f"{what} with another name")
         name = cursor.name(what)
-        cursor.expect(":", f"every {what.removeprefix('a ')} has a type: `{name.text}: any`")
-        return cursor.node(name, Parameter(name.text, read_type(cursor)))
+        hint = f"every {what.removeprefix('a ')} has a type: `{name.text}: any`"
+        cursor.expect(":", f"write `{name.text}: type | null`" if cursor.at("?") else hint)
+        declared = read_type(cursor)
+        if cursor.at("="):
+            cursor.unexpected(f"`,` or `{closing}`", NO_DEFAULTS)
+        return cursor.node(name, Parameter(name.text, declared))
 
     return cursor.bracketed(opening, closing, lambda: cursor.listed(closing, field))
 
@@ -57,7 +55,7 @@ def read_record_type(cursor: Cursor) -> RecordType:
         if key in seen:
             cursor.note("duplicate_type_field", f"the field `{key}` is declared twice", token)
         seen.add(key)
-        cursor.expect(":")
+        cursor.expect(":", f"write `{key}: type?`" if cursor.at("?") else None)
         declared = read_type(cursor)
         optional = cursor.accept("?") is not None
         return cursor.node(token, TypeField(key, declared, optional))

@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 from pylash.lang import tree
 from pylash.lang.parsing.cursor import Cursor
 from pylash.lang.parsing.declared_types import read_key, read_record_type, text_of
+from pylash.lang.parsing.hints import ONE_NAME
 from pylash.lang.parsing.tokens import Token
 from pylash.lang.tree import Expression, Operator
 
@@ -208,13 +209,27 @@ def _postfixed(cursor: Cursor) -> tuple[Expression, int]:
 
 def _step(cursor: Cursor, start: Token, base: Expression) -> Expression:
     if cursor.at("["):
-        index = cursor.bracketed("[", "]", lambda: read_item(cursor), single=True)
+        bracket = cursor.token
+        index = cursor.bracketed("[", "]", lambda: _index(cursor, start, bracket), single=True)
         return cursor.node(start, tree.Index(base, index))
     cursor.take()
     name = cursor.field("a field").text
     if cursor.at("("):
         return cursor.node(start, tree.Method(base, name, _arguments(cursor)))
     return cursor.node(start, tree.Field(base, name))
+
+
+def _index(cursor: Cursor, start: Token, bracket: Token) -> Expression:  # noqa: RET503 (`unexpected` never returns)
+    index = None if cursor.at(":") else read_item(cursor)
+    if index is not None and not cursor.at(":"):
+        return index
+    closing = cursor.index
+    while cursor.tokens[closing].text not in ("]", "end of line", "end of input"):
+        closing += 1
+    base = cursor.source[start.start : bracket.start]
+    first = cursor.source[bracket.end : cursor.token.start].strip() or "0"
+    last = cursor.source[cursor.token.end : cursor.tokens[closing].start].strip() or "null"
+    cursor.unexpected("`]`" if index else "a value", f"write `slice({base}, {first}, {last})`")
 
 
 def _arguments(cursor: Cursor) -> tuple[Expression, ...]:
@@ -338,7 +353,7 @@ def _clauses(cursor: Cursor) -> tuple[tree.Clause, ...]:
     while cursor.at("for"):
         start = cursor.take()
         name = cursor.name("the name of an item").text
-        cursor.expect("in")
+        cursor.expect("in", ONE_NAME if cursor.at(",") else None)
         source = read_item(cursor)
         conditions: list[Expression] = []
         while cursor.accept("if"):

@@ -5,12 +5,19 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from pylash.lang.parsing.tokens import Token
+from pylash.lang.static_types import SPELLINGS
 
 CONDITIONAL = "`if` is a statement; a conditional value is written `test ? a : b`"
 INTERPOLATION = 'there is no interpolation: join texts with `+`, or use `format("{}", x)`'
 BRACES = "a block stands in braces, the first of them on this line"
 DESTRUCTURING = "there is no destructuring: give the tuple a name and take its items, `t[0]`"
 VALUES = "functions are not values: call one by its name"
+ONE_NAME = "a loop has one name, there is no destructuring: write `for key in keys(record)` and take `record[key]`"
+NO_DEFAULTS = "there are no defaults: every argument is given"
+NO_SPREAD = "there is no spread: write each field, and join lists with `+`"
+ASSERT = 'write `if not test { fail "…" }`'
+SLEEP = '`sleep` is a statement, without `await`: write `sleep for "5s"` or `sleep until time`'
+SIGNAL = "write `signal run handle name with value`"
 
 # A statement that begins with one of these words, which mean nothing here, and then cannot go on.
 FOREIGN = {
@@ -43,6 +50,8 @@ FOREIGN = {
     "echo": "write `print`",
     "emit": "write `yield`",
     "sleep": "write `sleep for` or `sleep until`",
+    "assert": ASSERT,
+    "signal": SIGNAL,
 }
 SPELLED = {
     "None": "write `null`",
@@ -53,6 +62,37 @@ SPELLED = {
     "return": FOREIGN["return"],
 }
 """Names that are unknown here, and what they are elsewhere."""
+
+CALLED = {
+    "sleep": SLEEP,
+    "signal": SIGNAL,
+    "assert": ASSERT,
+    "str": "write `to_string(…)`",
+    "int": "write `to_int(…)`",
+    "float": "write `to_float(…)`",
+    "append": "write `items = push(items, item)`",
+}
+"""Functions that are unknown here, and what they are elsewhere."""
+
+RECORDS = ("dict", "Dict", "map", "Map", "Record", "object", "Mapping")
+LISTS = ("List", "Array", "array", "Sequence", "tuple", "Tuple", "set", "Set")
+UNITS = {
+    "ms": "ms",
+    "millisecond": "ms",
+    "s": "s",
+    "sec": "s",
+    "second": "s",
+    "m": "m",
+    "min": "m",
+    "minute": "m",
+    "h": "h",
+    "hour": "h",
+    "d": "d",
+    "day": "d",
+    "w": "w",
+    "week": "w",
+}
+"""Units of time as people write them behind a number."""
 
 STATEMENTS = [
     "break",
@@ -91,6 +131,8 @@ def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
     before = tokens[index - 1]
     return (
         _doubled(found, before, tokens[max(index - 2, 0)])
+        or _worded(found, before, following)
+        or _in_type(tokens, index, ended=ended)
         or _foreign(tokens, index)
         or (
             _after_value(found, before, following)
@@ -121,6 +163,46 @@ def _doubled(found: Token, before: Token, earlier: Token) -> str | None:
     }.get(pair)
 
 
+def _worded(found: Token, before: Token, following: Token) -> str | None:
+    """Words that are operators or units elsewhere, wherever they stand."""
+    if found.text == "is":
+        return f"write `{'!=' if following.text == 'not' else '=='}`"
+    if before.text == "lambda":
+        return VALUES
+    if before.text == "sleep" and found.text in ("for", "until"):
+        return SLEEP
+    if before.kind == "number" and found.kind == "name":
+        unit = UNITS.get(found.text) or UNITS.get(found.text.removesuffix("s"))
+        return unit and f'a duration is a text: write `"{before.text}{unit}"`'
+    return None
+
+
+def _in_type(tokens: list[Token], index: int, *, ended: bool) -> str | None:
+    """Types as other languages write them. Behind a value these marks can stand, so this is none."""
+    found, before = tokens[index], tokens[index - 1]
+    named = SPELLINGS.get(before.text, before.text) if before.kind == "name" else "…"
+    if found.spaced or not (before.kind == "name" or before.text in ("]", "}")):
+        return None
+    if found.text == "?" and (not ended or _first_of_line(tokens, index).text == "type"):
+        return f"write `{named} | null`"
+    if found.text != "[":
+        return None
+    inner = SPELLINGS.get(tokens[index + 1].text, tokens[index + 1].text)
+    if inner == "]":
+        return f"write `list[{named}]`"
+    if before.text in RECORDS:
+        return "what a `dict` holds is not said: write `dict`, or `{ name: type }`"
+    if before.text == "Optional":
+        return f"write `{inner} | null`"
+    return f"write `list[{inner}]`" if before.text in LISTS else None
+
+
+def _first_of_line(tokens: list[Token], index: int) -> Token:
+    while index and tokens[index - 1].text not in ("end of line", ";"):
+        index -= 1
+    return tokens[index]
+
+
 def _foreign(tokens: list[Token], index: int) -> str | None:
     """Words that begin a statement elsewhere, or would have begun one here."""
     found, before = tokens[index], tokens[index - 1]
@@ -131,6 +213,10 @@ def _foreign(tokens: list[Token], index: int) -> str | None:
     begins = index == 1 or tokens[index - 2].text in ("end of line", ";", "{", "}")
     if not begins or (found.kind == "mark" and found.text not in ("{", "(", "-")):
         return None
+    if before.text == "signal" and found.kind == "name":
+        named = tokens[index + 1]
+        name = f"{named.text} " if named.kind == "name" and named.text != "with" else ""
+        return f"write `signal run {found.text} {name}with …`"
     if before.text in FOREIGN:
         return FOREIGN[before.text]
     if before.text in STATEMENTS:
@@ -153,6 +239,10 @@ def _by_itself(found: Token, before: Token | None, following: Token) -> str | No
     """Return a hint about what stands where a value or a statement must."""
     if found.text == "." and following.kind == "number" and not following.spaced:
         return "write `0.5`, not `.5`"
+    if found.text == "." and following.text == ".":
+        return NO_SPREAD
+    if found.text == "*" and before is not None and before.text in ("{", "[", "(", ","):
+        return NO_SPREAD
     if found.text == ":" and following.kind == "end of line":
         return BRACES
     if found.text == ":" and before is not None and before.kind == "name":

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from pylash.lang import tree
 from pylash.lang.parsing.cursor import Cursor, Mistake
 from pylash.lang.parsing.expressions import read_expression, read_item, read_postfix
-from pylash.lang.parsing.hints import BRACES, DESTRUCTURING
+from pylash.lang.parsing.hints import BRACES, DESTRUCTURING, ONE_NAME
 from pylash.lang.parsing.labels import check_labelled, read_label
 from pylash.lang.parsing.recovery import find_block, keep, recovering
 from pylash.lang.parsing.tokens import Token
@@ -41,8 +41,7 @@ def read_block(cursor: Cursor) -> Block:
     """Read statements in braces."""
     brace = cursor.token
     if brace.text != "{":
-        hints = {"=": "compare with `==`", "end of line": BRACES, ":": BRACES}
-        cursor.unexpected("`{`", hints.get(brace.text))
+        cursor.unexpected("`{`", _unbraced(cursor))
     outer = cursor.enter(brace)
     cursor.take()
     statements: list[Statement] = []
@@ -55,6 +54,16 @@ def read_block(cursor: Cursor) -> Block:
     cursor.take()
     cursor.leave(outer)
     return tuple(statements)
+
+
+def _unbraced(cursor: Cursor) -> str | None:
+    """Return what to do about a token where a block should begin."""
+    found = cursor.token
+    if found.text == "=":
+        return "compare with `==`"
+    if found.text in ("end of line", ":") or found.text in READERS:
+        return BRACES
+    return cursor.hint() or (BRACES if found.kind in ("name", "word") else None)
 
 
 def read_headed_block(cursor: Cursor, head: Callable[[], HeadT]) -> tuple[HeadT | None, Block]:
@@ -209,7 +218,7 @@ def _for(cursor: Cursor) -> Statement | None:
     def head() -> tuple[str, Expression]:
         hint = "write `for item in items { … }`"
         name = cursor.name("the name of an item", hint).text
-        cursor.expect("in", DESTRUCTURING if cursor.at(",") else hint)
+        cursor.expect("in", ONE_NAME if cursor.at(",") else hint)
         return name, read_expression(cursor)
 
     cursor.loops += 1
