@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pylash.lang import pycode as py
-from pylash.lang.data import List, Record, Resource, from_json
+from pylash.lang.data import List, Record, Resource, from_json, shared_json
 from pylash.lang.frame import Leaf, Shape, Site
 from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
@@ -57,9 +57,10 @@ from pylash.lang.tree import (
 )
 
 _DEEPEST: Final = 40
+_CLAUSES: Final = 16
 _EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
-_HELPERS: Final = {"-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
+_HELPERS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
     "<": (ast.Lt, "less"),
     "<=": (ast.LtE, "at_most"),
@@ -210,7 +211,7 @@ class Expressions:
                 inner = self.expr(value)
                 if self.is_number(value):
                     return ast.UnaryOp(ast.USub(), inner)
-                return py.call("negate", inner)
+                return py.call("negate", py.name("m"), inner)
             case Conditional(test, then, otherwise):
                 chosen = self.chosen(node, self.test(test))
                 return ast.IfExp(chosen, self.expr(then), self.expr(otherwise))
@@ -262,7 +263,7 @@ class Expressions:
         named = {each.name: each for each in inner if each.name.startswith("$")}
         if not named:
             schema = schema_of(node.type, self._unit.definitions)
-            return self._unit.keep(from_json({"$lash_type": schema}))
+            return self._unit.keep(shared_json({"$lash_type": schema}))
         values: list[ast.expr] = [
             py.at(py.name(self.local(name[1:])), self.line(each)) for name, each in named.items()
         ]
@@ -299,24 +300,27 @@ class Expressions:
         if operator in {"==", "!="}:
             return self._equality(node, left, right)
         if operator in {"in", "not in"}:
-            found = py.call("contains", left, right)
+            found = py.call("contains", py.name("m"), left, right)
             return (
                 found if operator == "in" else ast.UnaryOp(ast.Not(), py.at(found, self.line(node)))
             )
         numbers = self.is_number(node.left) and self.is_number(node.right)
         if operator in _ORDER:
             native, helper = _ORDER[operator]
-            return py.compare(left, native(), right) if numbers else py.call(helper, left, right)
+            return (
+                py.compare(left, native(), right)
+                if numbers
+                else py.call(helper, py.name("m"), left, right)
+            )
         if numbers and operator in _NATIVE:
             return ast.BinOp(left, _NATIVE[operator](), right)
-        if operator == "+":
-            return py.call("add", py.name("m"), left, right)
-        return py.call(_HELPERS[operator], left, right)
+        return py.call(_HELPERS[operator], py.name("m"), left, right)
 
     def _equality(self, node: Binary, left: ast.expr, right: ast.expr) -> ast.expr:
         same = node.operator == "=="
         sides = (node.left, node.right)
-        literals = isinstance(left, ast.Constant) and isinstance(right, ast.Constant)
+        # Python warns of `is` between literals, to which it folds tuples too.
+        literals = all(isinstance(side, ast.Constant | ast.Tuple) for side in (left, right))
         if any(isinstance(side, Null) for side in sides) and not literals:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
@@ -326,7 +330,7 @@ class Expressions:
         )
         if native:
             return py.compare(left, ast.Eq() if same else ast.NotEq(), right)
-        equal = py.call("equal", left, right)
+        equal = py.call("same", py.name("m"), left, right)
         return equal if same else ast.UnaryOp(ast.Not(), py.at(equal, self.line(node)))
 
     # Comprehensions.
@@ -353,6 +357,25 @@ class Expressions:
         return py.awaited(value) if waits else value
 
     def _clauses(self, node: Comprehension, clauses: list[Clause], waits: bool) -> list[ast.stmt]:
+        if len(clauses) < len(node.clauses) and len(clauses) % _CLAUSES == 0 and clauses:
+            return self._clauses_apart(node, clauses, waits)
+        return self._clauses_here(node, clauses, waits)
+
+    def _clauses_apart(
+        self, node: Comprehension, clauses: list[Clause], waits: bool
+    ) -> list[ast.stmt]:
+        """Return clauses as a call of a function: Python nests at most 20 loops."""
+        self._definitions.append([])
+        body = self._clauses_here(node, clauses, waits)
+        definitions = self._definitions.pop()
+        identifier = self.fresh()
+        inner = py.function(identifier, [], [*definitions, *body], asynchronous=waits)
+        call = py.call(identifier)
+        return [inner, ast.Expr(py.awaited(call) if waits else call)]
+
+    def _clauses_here(
+        self, node: Comprehension, clauses: list[Clause], waits: bool
+    ) -> list[ast.stmt]:
         if not clauses:
             item = self.expr(node.element)
             grow = py.at(

@@ -52,6 +52,8 @@ from pylash.lang.tree import (
 )
 
 _RESULT = "result"
+_NESTED = 6
+"""Python nests at most 20 blocks, and a labelled loop of main is three of them."""
 
 
 class Body(Expressions):
@@ -66,6 +68,8 @@ class Body(Expressions):
         self._kind = kind
         self._block = block
         self._mutable = mutable_variables(block)
+        self._loops = 0
+        self._shared: list[ast.Nonlocal] = []
 
     # Blocks.
 
@@ -116,19 +120,15 @@ class Body(Expressions):
                         self.statements(otherwise, result=result),
                     )
                 ]
-            case While(test):
-                return [ast.While(self.test(test), self._iteration(node), [])]
-            case For():
-                return self._for(node)
+            case While() | For():
+                return self._loop(node)
             case Break():
                 return [ast.Break()]
             case Continue():
                 return [ast.Continue()]
             case Finish(value):
-                ended = py.method("h", "finish", self.site(node), self.expr(value))
-                if self._kind == "main":
-                    return [ast.Return(py.tuple_of([py.constant(True), ended]))]
-                return [ast.Return(ended)]
+                method = "finish_cell" if self._kind == "main" else "finish"
+                return [ast.Return(py.method("h", method, self.site(node), self.expr(value)))]
             case Fail(value):
                 return [ast.Expr(py.method("h", "fail", self.site(node), self.expr(value)))]
             case Print(value):
@@ -242,6 +242,35 @@ class Body(Expressions):
 
     # Loops.
 
+    def _loop(self, node: While | For) -> list[ast.stmt]:
+        if self._loops == _NESTED:
+            return self._outlined(node)
+        self._loops += 1
+        made: list[ast.stmt]
+        if isinstance(node, For):
+            made = self._for(node)
+        else:
+            made = [ast.While(self.test(node.test), self._iteration(node), [])]
+        self._loops -= 1
+        return made
+
+    def _outlined(self, node: While | For) -> list[ast.stmt]:
+        """Return a loop as a call of a function that shares all variables with the body."""
+        self._loops = 0
+        loop = [py.at(each, self.line(node)) for each in self._loop(node)]
+        self._loops = _NESTED
+        shared = ast.Nonlocal([])
+        self._shared.append(shared)
+        identifier, waits = self.fresh(), not self._in_function
+        body = [shared, *loop, ast.Return(py.name("ONWARD"))]
+        self._definitions[0].append(py.function(identifier, [], body, asynchronous=waits))
+        call = py.call(identifier)
+        ended = py.compare(py.name("r"), ast.IsNot(), py.name("ONWARD"))
+        return [
+            py.assign("r", py.awaited(call) if waits else call),
+            py.branch(ended, [ast.Return(py.name("r"))]),
+        ]
+
     def _for(self, node: For) -> list[ast.stmt]:
         source = self.fresh()
         variable = self.local(node.name)
@@ -273,14 +302,16 @@ class Body(Expressions):
             py.assign(variable, py.constant(None)),
             ast.Delete([ast.Name(variable, ast.Del())]),
         ]
+        restore: list[ast.stmt] = [py.branch(py.name(bound), back, gone)]
         if node.name not in self._numeric:
-            size = f"s{self.slot(node.name)}"
-            back.append(py.assign(size, py.method("m", "hold", py.name(before), py.name(size))))
-            gone.append(py.assign(size, py.method("m", "release", py.name(size))))
-        restore = py.branch(py.name(bound), back, gone)
+            # What the loop hides still counts, so the loop's items are counted from zero.
+            size, hidden = f"s{self.slot(node.name)}", self.fresh()
+            begin += [py.assign(hidden, py.name(size)), py.assign(size, py.constant(0))]
+            restore.append(ast.Expr(py.method("m", "release", py.name(size))))
+            restore.append(py.assign(size, py.name(hidden)))
         if self._kind == "main":
-            return [*begin, remember, ast.Try([loop], [], [], [restore])]
-        return [*begin, remember, loop, restore]
+            return [*begin, remember, ast.Try([loop], [], [], restore)]
+        return [*begin, remember, loop, *restore]
 
     def _seen_outside(self, loop: For) -> bool:
         if self._kind == "main":
@@ -296,8 +327,18 @@ class Body(Expressions):
         tokens = [
             py.assign(f"t{self.slot(name)}", py.constant(None)) for name in sorted(self._mutable)
         ]
-        body = [*counters, *tokens, *self._definitions[0], *block]
+        body = [*counters, *tokens, *self._share(), *self._definitions[0], *block]
         return py.function(identifier, parameters, body, asynchronous=not self._in_function)
+
+    def _share(self) -> list[ast.stmt]:
+        """Make the variables of the body those of its outlined loops, though it may never bind them itself."""
+        if not self._shared:
+            return []
+        names = [f"{kind}{slot}" for slot in self._slots.values() for kind in "vst"] + [_RESULT]
+        for each in self._shared:
+            each.names = names
+        never = ast.Assign([ast.Name(name, py.store) for name in names], py.constant(None))
+        return [py.branch(py.constant(False), [never])]
 
     def held_parameters(self, names: Iterable[str]) -> list[ast.stmt]:
         """Count the values that came in."""
@@ -361,6 +402,10 @@ def _function(
     frames = ast.Attribute(py.name("m"), "frames", py.load)
     used = ast.Attribute(py.name("m"), "used", py.load)
     too_many = ast.Raise(py.method("m", "too_many_frames"), None)
+    # No variable holds a result yet; a recursion could make it nest as deep as it goes.
+    gives_number = bool(numbers) and declaration.name in unit.numeric_functions
+    large = py.compare(py.call("type", py.name(_RESULT)), ast.In(), py.name("CONTAINERS"))
+    deep_enough = py.method("m", "returned", py.name(_RESULT))
     statements = [
         *guard,
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Sub(), py.constant(1)),
@@ -369,6 +414,7 @@ def _function(
         *body.held_parameters(names),
         py.assign(_RESULT, py.constant(None)),
         *(body.statements(declaration.body, result=True, taken=1) or body.count(1, declaration)),
+        *([] if gives_number else [py.branch(large, [ast.Expr(deep_enough)])]),
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Add(), py.constant(1)),
         ast.Assign([ast.Attribute(py.name("m"), "used", py.store)], py.name("before")),
         ast.Return(py.name(_RESULT)),
@@ -431,7 +477,7 @@ def main_code(unit: Unit, block: Block, identifier: str) -> tuple[ast.stmt, dict
         ast.Try(
             [
                 *body.statements(block),
-                ast.Return(py.tuple_of([py.constant(False), py.constant(None)])),
+                ast.Return(py.constant((False, None, ""))),
             ],
             [],
             [],

@@ -18,11 +18,9 @@ from pylash.lang.data import (
     Record,
     RunError,
     Value,
-    equal,
-    from_json,
     kind_of,
+    shared_json,
     size_of,
-    to_json,
     truth,
 )
 from pylash.lang.frame import Site
@@ -141,9 +139,9 @@ def _type_value(kept: tuple[Type, Mapping[str, Type]], variables: dict[str, Valu
     for name, value in variables.items():
         if type(value) is not Record or list(value) != ["$lash_type"]:
             raise RunError("not_a_type", f"`{name}` holds a {kind_of(value)}, not a type value")
-        schemas[name] = to_json(value["$lash_type"])
+        schemas[name] = value["$lash_type"]
     wanted, known = kept
-    return from_json({"$lash_type": schema_of(wanted, known, schemas)})
+    return shared_json({"$lash_type": schema_of(wanted, known, schemas)})
 
 
 _NAMES: Final[dict[str, Any]] = {
@@ -157,9 +155,9 @@ _NAMES: Final[dict[str, Any]] = {
     "List": List,
     "Record": Record,
     "truth": truth,
-    "equal": equal,
     "size_of": size_of,
     "deep": deep,
+    "ONWARD": object(),
     "counted_range": counted_range,
     "gather": _gather,
     "type_value": _type_value,
@@ -169,7 +167,7 @@ _NAMES: Final[dict[str, Any]] = {
         name: getattr(operators, name)
         for name in (
             *("add", "subtract", "multiply", "divide", "remainder", "negate"),
-            *("less", "at_most", "greater", "at_least", "contains"),
+            *("same", "less", "at_most", "greater", "at_least", "contains"),
             *("field", "index", "unwrap", "iterated"),
         )
     },

@@ -24,7 +24,6 @@ from pylash.lang.data import (
     number_of,
     number_text,
     size_of,
-    text_of,
     too_deep,
 )
 from pylash.lang.meter import Meter
@@ -32,9 +31,7 @@ from pylash.lang.meter import Meter
 
 @builtin
 def to_string(meter: Meter, value: Value) -> str:
-    # Quotes and escapes at most double what is there, control characters aside.
-    meter.room(size_of(value))
-    return text_of(value)
+    return meter.text(value)
 
 
 @builtin
@@ -73,7 +70,7 @@ def json_parse(meter: Meter, value: Value) -> Value:
     if deepest > MAX_DEPTH:
         raise too_deep()
     try:
-        data = json.loads(text, parse_constant=_not_json)
+        data = json.loads(text, parse_int=float, parse_constant=_not_json)
         text.encode()
         return from_json(_whole(data))
     except (ValueError, RecursionError) as error:
@@ -103,6 +100,7 @@ def validate(meter: Meter, value: Value, wanted: Value) -> Value:
             "not_a_type",
             f"`validate` needs a type value, found a {kind_of(wanted)}; write Type {{ … }}",
         )
+    meter.toil(size_of(value))
     reason = nonconforming_schema(value, wanted["$lash_type"])
     if reason is not None:
         raise RunError("validation_failed", reason)

@@ -19,12 +19,11 @@ from pylash.lang.data import (
     Record,
     RunError,
     Value,
-    equal,
     kind_of,
     size_of,
-    text_of,
 )
 from pylash.lang.meter import Meter
+from pylash.lang.operators import same
 
 
 @builtin
@@ -61,9 +60,9 @@ def contains(meter: Meter, whole: Value, item: Value) -> bool:
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return any(equal(item, other) for other in whole)
+        return any(same(meter, item, other) for other in whole)
     if kind is str:
-        return text_of(item) in whole
+        return meter.text(item) in whole
     if kind is Record:
         return text_argument("contains", item) in whole
     raise wrong("contains", "a text, list or record", whole)
@@ -100,7 +99,7 @@ def unique(meter: Meter, whole: Value) -> List:
             seen.add(mark)
         else:
             meter.steps(len(found) >> 4)
-            if any(equal(item, other) for other in found):
+            if any(same(meter, item, other) for other in found):
                 continue
         found.append(item)
     return found
