@@ -10,16 +10,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pylash.lang import pycode as py
-from pylash.lang.data import List, Record, Resource, from_json, shared_json
-from pylash.lang.frame import Leaf, Shape, Site
+from pylash.lang.compiled_unit import Unit
+from pylash.lang.data import Resource, from_json, shared_json
 from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
-    Await,
     Binary,
     Bool,
     CallBuiltin,
@@ -39,26 +38,35 @@ from pylash.lang.tree import (
     Not,
     Null,
     Number,
-    Operation,
     ProcessName,
-    ReceiverOperation,
     RecordLiteral,
-    Start,
     Text,
     TriggerEvent,
     TupleLiteral,
-    Type,
     TypeLiteral,
     TypeName,
     Unwrap,
     Variable,
-    WaitSignal,
     walk,
 )
 
 _DEEPEST: Final = 40
 _CLAUSES: Final = 16
-_EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
+_SMALL: Final = frozenset(
+    [
+        "len",
+        "empty",
+        "to_int",
+        "to_float",
+        "contains",
+        "starts_with",
+        "ends_with",
+        "ceil_div",
+        "floor_div",
+        "find",
+        "sum",
+    ]
+)
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
 _HELPERS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
@@ -68,40 +76,6 @@ _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
     ">=": (ast.GtE, "at_least"),
 }
 TRIGGER_EVENT: Final = "$lash_trigger_event"
-
-
-class Unit:
-    """What the bodies of one module share: node numbers, sites, constants and definitions."""
-
-    def __init__(
-        self,
-        *,
-        numbers: Mapping[int, int],
-        sites: Mapping[int, Site],
-        arms: Mapping[int, tuple[str, str]],
-        resource_types: Mapping[str, str],
-        process_values: Mapping[str, dict[str, Any]],
-        definitions: Mapping[str, Type],
-        traced: bool,
-    ) -> None:
-        self.numbers = numbers
-        self.sites = sites
-        self.arms = arms
-        self.resource_types = resource_types
-        self.process_values = process_values
-        self.definitions = definitions
-        self.traced = traced
-        self.constants: dict[str, Any] = {}
-        self.waiting: set[int] = set()
-        self.functions: dict[str, str] = {}
-        self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
-        self.nested_calls = False
-
-    def keep(self, value: Any) -> ast.Name:
-        """Keep a value beside the code and return how the code reads it."""
-        identifier = f"k{len(self.constants)}"
-        self.constants[identifier] = value
-        return py.name(identifier)
 
 
 class Expressions:
@@ -190,15 +164,15 @@ class Expressions:
             case Variable(name):
                 return py.name(self.local(name))
             case ListLiteral(items):
-                return py.call("List", ast.List([self.expr(item) for item in items], py.load))
+                return py.call("List", ast.List(self.operands(items), py.load))
             case TupleLiteral(items):
-                return py.tuple_of([self.expr(item) for item in items])
+                return py.tuple_of(self.operands(items))
             case RecordLiteral(fields):
-                return self._record([(field.key, field.value) for field in fields])
+                return self.record([(field.key, field.value) for field in fields])
             case Field(base, name):
                 return py.call("field", self.expr(base), py.constant(name))
             case Index(base, at):
-                return py.call("index", self.expr(base), self.expr(at))
+                return py.call("index", *self.operands((base, at)))
             case Unwrap(value):
                 return py.call("unwrap", self.expr(value))
             case Group(value):
@@ -218,9 +192,9 @@ class Expressions:
             case Comprehension():
                 return self._comprehension(node)
             case CallBuiltin(name, arguments):
-                return py.call(f"b_{name}", py.name("m"), *map(self.expr, arguments))
+                return py.call(f"b_{name}", py.name("m"), *self.operands(arguments))
             case CallFunction(name, arguments):
-                return self._call_function(name, [self.expr(argument) for argument in arguments])
+                return self._call_function(name, self.operands(arguments))
             case Construct(_, kind, value):
                 return self._record_of(
                     {"$lash_host_type": py.constant(kind), "$lash_host_value": self.expr(value)}
@@ -234,7 +208,32 @@ class Expressions:
             case TriggerEvent():
                 return self._unit.keep(from_json({TRIGGER_EVENT: True}))
             case _:
-                return self._effect(node)
+                return self.effect(node)
+
+    def operands(self, nodes: Sequence[Expression]) -> list[ast.expr]:
+        """Return the Python expressions for the operands of a node."""
+        return self._kept(nodes, [self.expr(node) for node in nodes])
+
+    def _kept(self, nodes: Sequence[Expression], made: list[ast.expr]) -> list[ast.expr]:
+        """Return operands; those that may be large count while others are worked out, as if they were variables."""
+        busy = [at for at, node in enumerate(nodes) if id(node) in self._unit.busy]
+        large = [at for at in busy[:-1] if self._makes(nodes[at])]
+        for at in large:
+            made[at] = py.at(py.method("m", "keep", made[at]), self.line(nodes[at]))
+        if large:
+            last = py.method("m", "freed", py.constant(len(large)), made[busy[-1]])
+            made[busy[-1]] = py.at(last, self.line(nodes[busy[-1]]))
+        return made
+
+    def _makes(self, node: Expression) -> bool:
+        """Tell whether a busy node may give something large that no variable holds."""
+        match node:
+            case Field(base) | Index(base) | Unwrap(base) | Group(base):
+                return self._makes(base)
+            case CallBuiltin(name):
+                return name not in _SMALL
+            case _:
+                return not is_logical(node) and not self.is_number(node)
 
     def chosen(self, node: Node, test: ast.expr) -> ast.expr:
         """Return the test of a branch; where executions are traced it tells which arm is taken."""
@@ -243,9 +242,10 @@ class Expressions:
         arms = map(py.constant, self._unit.arms[id(node)])
         return py.at(py.method("h", "branch", self.site(node), test, *arms), self.line(node))  # type: ignore[no-any-return]
 
-    def _record(self, fields: list[tuple[str, Expression]]) -> ast.expr:
+    def record(self, fields: list[tuple[str, Expression]]) -> ast.expr:
+        """Return a record of these fields."""
         keys: list[ast.expr | None] = [py.constant(key) for key, _ in fields]
-        return py.call("Record", ast.Dict(keys, [self.expr(value) for _, value in fields]))
+        return py.call("Record", ast.Dict(keys, self.operands([value for _, value in fields])))
 
     def _record_of(self, fields: dict[str, ast.expr]) -> ast.expr:
         return py.call(
@@ -296,7 +296,7 @@ class Expressions:
             return ast.BoolOp(
                 ast.And() if operator == "and" else ast.Or(), [first, self.test(node.right)]
             )
-        right = self.expr(node.right)
+        left, right = self._kept((node.left, node.right), [left, self.expr(node.right)])
         if operator in {"==", "!="}:
             return self._equality(node, left, right)
         if operator in {"in", "not in"}:
@@ -391,7 +391,25 @@ class Expressions:
         if tests:
             test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
             body = [py.branch(test, body)]
-        return [ast.For(target, source, [*inner, *body], [])]
+        loop = ast.For(target, source, [*inner, *body], [])
+        if not self.is_kept(clause.source):
+            return [loop]
+        held = self.fresh()
+        loop.iter = py.name(held)
+        return [
+            py.assign(held, py.at(py.method("m", "keep", source), self.line(clause.source))),
+            loop,
+            self.let_go(),
+        ]
+
+    def is_kept(self, source: Expression) -> bool:
+        """Tell whether what a loop goes over counts while it runs: no variable holds it."""
+        ranged = isinstance(source, CallBuiltin) and source.name == "range"
+        return not ranged and id(source) in self._unit.busy and self._makes(source)
+
+    def let_go(self) -> ast.stmt:
+        """Count what a loop went over no more."""
+        return ast.Expr(py.method("m", "freed", py.constant(1), py.constant(None)))
 
     def iterated(self, source: Expression) -> ast.expr:
         """Return what a loop over the source goes over."""
@@ -411,104 +429,6 @@ class Expressions:
         look = py.branch(over, [ast.Expr(tick)])
         return [py.at(statement, self.line(node)) for statement in (spend, look)]
 
-    # Effects.
-
-    def _effect(self, node: Expression) -> ast.expr:
-        match node:
-            case Operation() | ReceiverOperation():
-                return py.awaited(py.method("h", "operate", self.site(node), self._pending(node)))
-            case Await(ListLiteral() | TupleLiteral() | RecordLiteral()):
-                return self._aggregate(node)
-            case Await(Operation() | ReceiverOperation() as call):
-                return self.expr(call)
-            case Await(value):
-                return py.awaited(py.method("h", "await_value", self.site(node), self.expr(value)))
-            case Start(process, arguments):
-                given = self._record([(argument.name, argument.value) for argument in arguments])
-                return py.awaited(
-                    py.method("h", "start", self.site(node), py.constant(process), given)
-                )
-            case WaitSignal(name, within):
-                limit = [] if within is None else [self.expr(within), py.constant(True)]
-                return py.awaited(
-                    py.method("h", "wait_signal", self.site(node), py.constant(name), *limit)
-                )
-            case _:
-                raise AssertionError(f"{type(node).__name__} is not linked")
-
-    def _pending(self, node: Operation | ReceiverOperation) -> ast.expr:
-        arguments = py.tuple_of([self.expr(argument) for argument in node.arguments])
-        if isinstance(node, Operation):
-            return py.method(
-                "h",
-                "pending",
-                self.site(node),
-                py.constant(node.path),
-                py.constant(node.name),
-                arguments,
-            )
-        base = self.expr(node.base)
-        return py.method(
-            "h", "pending_on", self.site(node), base, py.constant(node.name), arguments
-        )
-
-    def _aggregate(self, node: Await) -> ast.expr:
-        leaves: list[ast.expr] = []
-        sites: list[int] = []
-        shape = self._shape(node.value, leaves, sites)
-        return py.awaited(
-            py.method(
-                "h",
-                "aggregate",
-                self.site(node),
-                self._unit.keep(shape),
-                py.tuple_of(leaves),
-                self._unit.keep(tuple(sites)),
-            )
-        )
-
-    def _shape(self, node: Expression, leaves: list[ast.expr], sites: list[int]) -> Shape | Leaf:
-        match node:
-            case ListLiteral(items):
-                return Shape(List, tuple(self._shape(item, leaves, sites) for item in items))
-            case TupleLiteral(items):
-                return Shape(tuple, tuple(self._shape(item, leaves, sites) for item in items))
-            case RecordLiteral(fields):
-                parts = tuple(self._shape(field.value, leaves, sites) for field in fields)
-                return Shape(Record, parts, tuple(field.key for field in fields))
-            case _:
-                return self._leaf(node, leaves, sites)
-
-    def _leaf(self, node: Expression, leaves: list[ast.expr], sites: list[int]) -> Leaf:
-        base, unwraps = node, 0
-        while isinstance(base, Unwrap):
-            base, unwraps = base.value, unwraps + 1
-        leaf = Leaf(len(leaves), unwraps, self._unit.numbers[id(node)])
-        sites.append(self._unit.numbers[id(base)])
-        is_call = isinstance(base, Operation | ReceiverOperation)
-        value = self._pending(base) if is_call else self.expr(base)  # type: ignore[arg-type]
-        leaves.append(py.at(value, self.line(base)))
-        return leaf
-
-
-_END: Final = object()
-
-
-def waiting_nodes(top: Node) -> set[int]:
-    """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
-    found: set[int] = set()
-    around: list[int] = []
-    pending: list[object] = [top]
-    while pending:
-        at = pending.pop()
-        if at is _END:
-            around.pop()
-        elif isinstance(at, Node):
-            around.append(id(at))
-            if isinstance(at, _EFFECTS):
-                found.update(around)
-            pending.append(_END)
-            pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")
-        elif isinstance(at, tuple):
-            pending.extend(at)
-    return found
+    def effect(self, node: Expression) -> ast.expr:
+        """Return the Python expression for a node that touches the world."""
+        raise NotImplementedError

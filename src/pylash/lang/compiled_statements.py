@@ -12,7 +12,8 @@ import ast
 from collections.abc import Iterable
 
 from pylash.lang import pycode as py
-from pylash.lang.compiled_expressions import Expressions, Unit
+from pylash.lang.compiled_effects import Effects
+from pylash.lang.compiled_unit import Unit
 from pylash.lang.inference import (
     grows,
     marked_parameters,
@@ -56,7 +57,7 @@ _NESTED = 6
 """Python nests at most 20 blocks, and a labelled loop of main is three of them."""
 
 
-class Body(Expressions):
+class Body(Effects):
     """Compiles one body."""
 
     def __init__(
@@ -275,11 +276,12 @@ class Body(Expressions):
         source = self.fresh()
         variable = self.local(node.name)
         shared = sorted(self.slot(name) for name in variables_of(node.source) & self._mutable)
+        items, kept = self.iterated(node.source), self.is_kept(node.source)
+        if kept:
+            items = py.method("m", "keep", py.at(items, self.line(node.source)))
+        done = [self.let_go()] if kept else []
         begin: list[ast.stmt] = [
-            py.at(
-                py.assign(source, self.iterated(node.source)),
-                self.line(node.source),
-            ),
+            py.at(py.assign(source, items), self.line(node.source)),
             *(py.assign(f"t{slot}", py.constant(None)) for slot in shared),
         ]
         if node.name in self._numeric:
@@ -289,7 +291,7 @@ class Body(Expressions):
         inner = [*bind, *self._iteration(node)]
         loop = ast.For(ast.Name(target, py.store), py.name(source), inner, [])
         if not self._seen_outside(node):
-            return [*begin, loop]
+            return [*begin, loop, *done]
         before, bound = self.fresh(), self.fresh()
         remember = ast.Try(
             [py.assign(before, py.name(variable)), py.assign(bound, py.constant(True))],
@@ -310,8 +312,8 @@ class Body(Expressions):
             restore.append(ast.Expr(py.method("m", "release", py.name(size))))
             restore.append(py.assign(size, py.name(hidden)))
         if self._kind == "main":
-            return [*begin, remember, ast.Try([loop], [], [], restore)]
-        return [*begin, remember, loop, *restore]
+            return [*begin, remember, ast.Try([loop], [], [], restore), *done]
+        return [*begin, remember, loop, *restore, *done]
 
     def _seen_outside(self, loop: For) -> bool:
         if self._kind == "main":

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from pylash.lang import operators, owned
 from pylash.lang.artifacts import Artifact, definitions
 from pylash.lang.builtins import BUILTINS, counted_range
-from pylash.lang.compiled_expressions import Unit, waiting_nodes
 from pylash.lang.compiled_statements import function_code, main_code, process_code
+from pylash.lang.compiled_unit import Unit, busy_nodes, waiting_nodes
 from pylash.lang.data import (
     CONTAINERS,
     List,
@@ -105,6 +105,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
         isinstance(node, CallFunction) for function in module.functions for node in walk(function)
     )
     unit.waiting = waiting_nodes(module)
+    unit.busy = busy_nodes(module)
     unit.numeric_functions = numeric_functions(module.functions)
     body: list[ast.stmt] = []
     for function in module.functions:

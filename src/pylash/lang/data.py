@@ -161,13 +161,18 @@ def _key_size(key: str) -> int:
     return len(key) if key.isascii() else text_size(key) - 16
 
 
-def real_depth(value: Value) -> int:
-    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept."""
-    if type(value) is Record:
-        return 1 + max(map(real_depth, value.values()), default=0)
-    if type(value) is List or type(value) is tuple:
-        return 1 + max(map(real_depth, value), default=0)
-    return 0
+def real_depth(value: Value, known: dict[int, int] | None = None) -> int:
+    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept.
+
+    `known` has what this call has seen, for it may be shared.
+    """
+    if type(value) not in CONTAINERS:
+        return 0
+    known = {} if known is None else known
+    if id(value) not in known:
+        items = value.values() if type(value) is Record else value
+        known[id(value)] = 1 + max((real_depth(item, known) for item in items), default=0)
+    return known[id(value)]
 
 
 def check_depth(value: Value) -> None:

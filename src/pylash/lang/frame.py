@@ -225,6 +225,7 @@ class Frame:
 
     async def await_value(self, site: int, value: Value) -> Value:
         """Replace the handles in a value, at any depth, by the results of their processes."""
+        self._meter.leaving(value)
         occurrence = self._reach(site)
         handles: list[str] = []
         _find_handles(value, handles)

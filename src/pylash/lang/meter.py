@@ -50,12 +50,23 @@ PROCESS_BOUNDS: Final = Bounds(steps=100_000_000, active_ms=30_000, memory_bytes
 class Meter:
     """The counters of one run."""
 
-    __slots__ = ("_bounds", "_deadline", "_given", "_now", "frames", "left", "limit", "used")
+    __slots__ = (
+        "_bounds",
+        "_deadline",
+        "_given",
+        "_kept",
+        "_now",
+        "frames",
+        "left",
+        "limit",
+        "used",
+    )
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds = bounds
         self._now = now
         self._given = 0
+        self._kept: list[int] = []
         self.left = 0
         self.used = 0
         self.limit = float("inf") if bounds.memory_bytes is None else bounds.memory_bytes
@@ -159,6 +170,20 @@ class Meter:
     def release(self, size: int) -> None:
         """Count what a variable no longer holds."""
         self.used -= size
+
+    def keep(self, value: Value) -> Value:
+        """Count an operand while those after it are worked out."""
+        size = size_of(value)
+        self.room(size)
+        self.used += size
+        self._kept.append(size)
+        return value
+
+    def freed(self, operands: int, value: Value) -> Value:
+        """Count some operands no more: the last of their kind, `value`, is worked out."""
+        for _ in range(operands):
+            self.used -= self._kept.pop()
+        return value
 
     def returned(self, value: Value) -> None:
         """Refuse a result that nests too deep."""

@@ -62,7 +62,10 @@ def same(meter: Meter, left: Value, right: Value) -> bool:
     if kind is not type(right):
         return False
     if kind in CONTAINERS or kind is str:
-        meter.toil(min(size_of(left), size_of(right)))
+        size = min(size_of(left), size_of(right))
+        if size > meter.limit:
+            raise meter.full()
+        meter.toil(size)
     return equal(left, right)
 
 

@@ -100,6 +100,7 @@ def validate(meter: Meter, value: Value, wanted: Value) -> Value:
             "not_a_type",
             f"`validate` needs a type value, found a {kind_of(wanted)}; write Type {{ … }}",
         )
+    meter.leaving(value)
     meter.toil(size_of(value))
     reason = nonconforming_schema(value, wanted["$lash_type"])
     if reason is not None:
