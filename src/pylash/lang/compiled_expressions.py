@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pylash.lang import pycode as py
 from pylash.lang.compiled_unit import Unit
-from pylash.lang.data import Resource, from_json, shared_json
+from pylash.lang.data import Resource, RunError, from_json, shared_json
 from pylash.lang.inference import Known, is_logical, is_numeric
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
@@ -263,7 +264,9 @@ class Expressions:
         named = {each.name: each for each in inner if each.name.startswith("$")}
         if not named:
             schema = schema_of(node.type, self._unit.definitions)
-            return self._unit.keep(shared_json({"$lash_type": schema}))
+            # Where it nests too deep it is made, and refused, when the program comes to it.
+            with suppress(RunError):
+                return self._unit.keep(shared_json({"$lash_type": schema}))
         values: list[ast.expr] = [
             py.at(py.name(self.local(name[1:])), self.line(each)) for name, each in named.items()
         ]

@@ -142,7 +142,7 @@ def _type_value(kept: tuple[Type, Mapping[str, Type]], variables: dict[str, Valu
             raise RunError("not_a_type", f"`{name}` holds a {kind_of(value)}, not a type value")
         schemas[name] = value["$lash_type"]
     wanted, known = kept
-    return shared_json({"$lash_type": schema_of(wanted, known, schemas)})
+    return shared_json({"$lash_type": deep(schema_of, wanted, known, schemas)})
 
 
 _NAMES: Final[dict[str, Any]] = {

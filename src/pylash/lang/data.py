@@ -343,17 +343,20 @@ def to_json(value: Value) -> Any:
     return value
 
 
-def shared_json(data: Any, made: dict[int, Any] | None = None) -> Any:
-    """Return the value that JSON data of our own means: what is one object in it is one in the value.
-
-    It may nest deep; who keeps it, or lets it out, looks at that.
-    """
+def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -> Any:
+    """Return the value that JSON data of our own means: what is one object in it is one in the value."""
     made = {} if made is None else made
-    if type(data) is dict:
-        if id(data) not in made:
-            made[id(data)] = Record({key: shared_json(item, made) for key, item in data.items()})
-        return made[id(data)]
-    return List([shared_json(item, made) for item in data]) if type(data) is list else data
+    if type(data) not in {dict, list}:
+        return data
+    if level == MAX_DEPTH:
+        raise too_deep()
+    if id(data) not in made:
+        made[id(data)] = (
+            Record({key: shared_json(item, made, level + 1) for key, item in data.items()})
+            if type(data) is dict
+            else List([shared_json(item, made, level + 1) for item in data])
+        )
+    return made[id(data)]
 
 
 def from_json(data: Any, *, shapes: bool = True) -> Any:

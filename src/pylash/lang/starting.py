@@ -141,11 +141,15 @@ def _signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
     types = definitions(artifact)
     accepted = signals(declaration(artifact, process))
     schemas = {name: schema_of(type_, types) for name, type_ in accepted.items()}
-    # Declarations can double a type again and again; what is too large to be stored is not described.
-    return {
-        name: _open(schema) if size_of(shared_json(schema)) <= _LARGEST_SCHEMA else {}
-        for name, schema in schemas.items()
-    }
+    return {name: _open(schema) if _storable(schema) else {} for name, schema in schemas.items()}
+
+
+def _storable(schema: Any) -> bool:
+    """Declarations can double a type again and again: what is too large to be stored is not described."""
+    try:
+        return size_of(shared_json(schema)) <= _LARGEST_SCHEMA
+    except RunError:
+        return False
 
 
 def _open(schema: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from math import isfinite, trunc
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ def _number(name: str, value: Value) -> float:
     return number_of(value)
 
 
+_LEVELS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -63,11 +65,8 @@ def json_parse(meter: Meter, value: Value) -> Value:
     text = text_argument("json_parse", value)
     bare = _STRINGS.sub("0", text)
     meter.room(16 * bare.count(",") + 16 * (bare.count("[") + bare.count("{")))
-    deepest = level = 0
-    for bracket in re.findall(r"[\[\]{}]", bare):
-        level += 1 if bracket in "[{" else -1
-        deepest = max(deepest, level)
-    if deepest > MAX_DEPTH:
+    brackets = map(_LEVELS.__getitem__, re.findall(r"[\[\]{}]", bare))
+    if max(accumulate(brackets), default=0) > MAX_DEPTH:
         raise too_deep()
     try:
         data = json.loads(text, parse_int=float, parse_constant=_not_json)
