@@ -145,7 +145,7 @@ def _signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
 
 
 def _storable(schema: Any) -> bool:
-    """Declarations can double a type again and again: what is too large to be stored is not described."""
+    """Tell whether a schema is small enough: declarations can double a type again and again."""
     try:
         return size_of(shared_json(schema)) <= _LARGEST_SCHEMA
     except RunError:
