@@ -21,14 +21,43 @@ SMALL = Bounds(steps=3_000, active_ms=5_000, memory_bytes=2**20, frames=40)
 MODULES = {"tools": "Tools"}
 RESOURCE = {"__resource__": True, "type": "Tools", "alias": "tools"}
 RUN_KINDS = frozenset(
-    (
-        "unknown_name expected_number cannot_concatenate invalid_membership cannot_read_field cannot_index "
-        "index_not_integer index_out_of_bounds not_iterable missing_assignment_path immutable_value cannot_assign "
-        "unwrap_failed not_a_result not_a_handle not_a_type invalid_argument invalid_json invalid_format "
-        "validation_failed not_comparable empty_sequence division_by_zero range_too_large invalid_duration "
-        "invalid_time value_too_deep start_failed signal_failed unknown_resource host_failed step_budget_exceeded "
-        "deadline_exceeded memory_exceeded frame_depth_exceeded"
-    ).split()  # noqa: SIM905 (a list would be a page)
+    [
+        "unknown_name",
+        "expected_number",
+        "cannot_concatenate",
+        "invalid_membership",
+        "cannot_read_field",
+        "cannot_index",
+        "index_not_integer",
+        "index_out_of_bounds",
+        "not_iterable",
+        "missing_assignment_path",
+        "immutable_value",
+        "cannot_assign",
+        "unwrap_failed",
+        "not_a_result",
+        "not_a_handle",
+        "not_a_type",
+        "invalid_argument",
+        "invalid_json",
+        "invalid_format",
+        "validation_failed",
+        "not_comparable",
+        "empty_sequence",
+        "division_by_zero",
+        "range_too_large",
+        "invalid_duration",
+        "invalid_time",
+        "value_too_deep",
+        "start_failed",
+        "signal_failed",
+        "unknown_resource",
+        "host_failed",
+        "step_budget_exceeded",
+        "deadline_exceeded",
+        "memory_exceeded",
+        "frame_depth_exceeded",
+    ]
 )
 
 

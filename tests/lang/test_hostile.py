@@ -45,10 +45,47 @@ def test_arguments_of_types_that_double_are_judged_at_once() -> None:
     assert signal_schemas(program, "p") == {"s": {}}
 
 
-WORDS = (
-    "__class__ __builtins__ __import__ __dict__ m h r variables save locals List Record type float object result before "
-    "out deep v0 s0 t0 k0 f0 p0 b_len NameError CONTAINERS main self import lambda def class exec eval None True await1"
-).split()  # noqa: SIM905 (a list would be a page)
+WORDS = [
+    "__class__",
+    "__builtins__",
+    "__import__",
+    "__dict__",
+    "m",
+    "h",
+    "r",
+    "variables",
+    "save",
+    "locals",
+    "List",
+    "Record",
+    "type",
+    "float",
+    "object",
+    "result",
+    "before",
+    "out",
+    "deep",
+    "v0",
+    "s0",
+    "t0",
+    "k0",
+    "f0",
+    "p0",
+    "b_len",
+    "NameError",
+    "CONTAINERS",
+    "main",
+    "self",
+    "import",
+    "lambda",
+    "def",
+    "class",
+    "exec",
+    "eval",
+    "None",
+    "True",
+    "await1",
+]
 
 
 @pytest.mark.parametrize("word", WORDS)
