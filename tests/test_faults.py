@@ -142,9 +142,7 @@ async def test_a_commit_whose_answer_was_cut_off_happened_once(
 async def test_a_server_that_stays_away_is_reported_and_nothing_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from pylash.stores import postgres  # noqa: PLC0415
-
-    monkeypatch.setattr(postgres, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("pylash.stores.postgres.RETRY_SECONDS", 0.5)
     with postgres_url(tmp_path) as url:
         server = postgres_server(tmp_path)
         async with PostgresBackend(url) as backend:

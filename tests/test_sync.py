@@ -162,3 +162,12 @@ def test_a_process_and_subagents_without_await() -> None:
     with app:
         assert app.start(ask).result(timeout="10s") == "big"
         assert len(app.processes()) == 2
+
+
+def test_programs_of_lashlang_run_without_await() -> None:
+    events: list[dict[str, Any]] = []
+    with Lash("memory://") as app:
+        app.trace_lashlang(events.append)
+        module = app.lashlang("process greet(who: str) { finish 'Hello ' + who }")
+        assert app.start(module["greet"], who="Ann").result(10) == "Hello Ann"
+    assert [event["event"] for event in events][-1] == "execution_finished"

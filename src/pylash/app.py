@@ -219,7 +219,7 @@ class Lash(Declarations):
     # --- processes ---
 
     async def start(
-        self, target: Definition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ProcessHandle[R]:
         """Start a process; the same id with the same input again is the same process.
 
@@ -299,6 +299,8 @@ class Lash(Declarations):
         >>> handle = await app.start(module["greet"], who="Ann")
         """
         self._use("lashlang")
+        if not isinstance(source, str):
+            raise ArgumentsInvalid("app.lashlang", "the program must be a text")
         return await self._workflows.module(source)
 
     def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
@@ -312,7 +314,8 @@ class Lash(Declarations):
 
     def workflows(self) -> list[Tool[..., Any]]:
         """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""
-        return [self.add_tool(one) for one in self._workflows.tools()]
+        known = self._catalog.tools
+        return [known.get(one.name) or self.add_tool(one) for one in self._workflows.tools()]
 
     # --- sessions ---
 

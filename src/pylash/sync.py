@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from pylash.app import Lash as AsyncLash
 from pylash.durable import (
@@ -25,11 +25,11 @@ from pylash.durable import (
     SubscriptionView,
 )
 from pylash.runtime import (
+    Definition,
     Effect,
     Observed,
     OpenWait,
     Prepared,
-    ProcessDefinition,
     TurnResult,
 )
 from pylash.runtime import ProcessHandle as AsyncHandle
@@ -37,6 +37,9 @@ from pylash.runtime import Session as AsyncSession
 from pylash.runtime import TurnStream as AsyncStream
 from pylash.turn import Message, TurnEvent, Usage
 from pylash.values import AppNotOpen, Duration
+
+if TYPE_CHECKING:
+    from pylash.workflows import LashlangModule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -250,6 +253,8 @@ class Lash:
         self.use = self._app.use
         self.agent = self._app.agent
         self.subagents = self._app.subagents
+        self.workflows = self._app.workflows
+        self.trace_lashlang = self._app.trace_lashlang
         self.triggers = Triggers(self._app, self._run)
 
     def __enter__(self) -> Self:
@@ -294,7 +299,7 @@ class Lash:
         return self._loop.run(work)
 
     def start(
-        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> ProcessHandle[R]:
         """Start a process; the same id with the same input again is the same process."""
         return ProcessHandle(self._run(self._app.start(target, *args, **kwargs)), self._run)
@@ -325,6 +330,10 @@ class Lash:
         """Start a process with what another recorded before an effect."""
         work = self._app.fork_process(process_id, from_effect=from_effect, id=id)
         return ProcessHandle(self._run(work), self._run)
+
+    def lashlang(self, source: str) -> LashlangModule:
+        """Link a Lashlang program against the app's tools, and store it."""
+        return self._run(self._app.lashlang(source))
 
     def session(self, id: str, **options: Any) -> Session:  # noqa: A002 - the public name
         """Return a conversation: a handle, made by the first use."""

@@ -29,7 +29,7 @@ def place(
     if request.param == "sqlite":
         backend = SqliteBackend(tmp_path)
     else:
-        backend = PostgresBackend(request.getfixturevalue("postgres"))
+        backend = PostgresBackend(request.getfixturevalue("postgres"), empty=True)
     monkeypatch.setenv("PYLASH_STORE", backend.url)
     asyncio.run(backend.__aenter__())
     yield backend.url

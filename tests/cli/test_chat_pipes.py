@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,19 +27,23 @@ def command(*arguments: str, named: str = "shop:app") -> list[str]:
     return [sys.executable, "-m", "pylash", "chat", named, *arguments]
 
 
-def piped(
-    shop: Path, text: str, *arguments: str, named: str = "shop:app"
-) -> subprocess.CompletedProcess[str]:
+def chat(shop: Path, command: list[str], **given: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments, named=named),
-        input=text,
+        command,
         cwd=shop,
         env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        **given,
     )
+
+
+def piped(
+    shop: Path, text: str, *arguments: str, named: str = "shop:app"
+) -> subprocess.CompletedProcess[str]:
+    return chat(shop, command(*arguments, named=named), input=text)
 
 
 def test_answers_are_plain_and_all_else_is_on_stderr(shop: Path) -> None:
@@ -62,16 +67,7 @@ def test_answers_are_plain_and_all_else_is_on_stderr(shop: Path) -> None:
 def test_lines_may_come_from_a_file(shop: Path) -> None:
     (shop / "lines").write_text("hello\n\nagain\n")
     with (shop / "lines").open() as lines:
-        done = subprocess.run(
-            command(),
-            stdin=lines,
-            cwd=shop,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = chat(shop, command(), stdin=lines)
     assert (done.stdout, done.returncode) == ("I heard 'hello'.\nI heard 'again'.\n", 0)
 
 
@@ -97,16 +93,7 @@ def test_a_path_of_a_file_names_an_app(shop: Path, named: str) -> None:
 
 
 def test_what_cannot_be_chatted_with_is_refused_in_a_sentence(shop: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pylash", "chat", "shop:reply"],
-        stdin=subprocess.DEVNULL,
-        cwd=shop,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = chat(shop, command(named="shop:reply"), stdin=subprocess.DEVNULL)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "[app_invalid]" in done.stderr

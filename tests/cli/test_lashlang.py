@@ -103,11 +103,16 @@ def test_check_knows_the_tools_of_an_app(refund: str, folder: Path, pylash: Call
     assert "did you mean `lookup`?" in done.stdout
 
 
-def test_check_without_an_app_knows_no_tools(refund: str, pylash: Call) -> None:
+def test_check_without_an_app_takes_the_tools_to_be_there(
+    refund: str, folder: Path, pylash: Call
+) -> None:
+    done = pylash("check", "refund.lash")
+    assert (done.exit_code, done.stdout) == (0, "ok\n")
+    (folder / "refund.lash").write_text(REFUND.replace("finish found", "finish fund"))
     done = pylash("check", "--json", "refund.lash")
     assert done.exit_code == 1
     [first, *_] = json.loads(done.stdout)
-    assert (first["stage"], first["kind"], first["line"]) == ("link", "unknown_type", 1)
+    assert (first["stage"], first["kind"], first["line"]) == ("link", "unknown_name", 3)
 
 
 def test_a_graph_shows_what_a_program_can_do(refund: str, pylash: Call) -> None:
@@ -127,13 +132,22 @@ def test_a_graph_shows_what_a_program_can_do(refund: str, pylash: Call) -> None:
     assert "</svg>" in pylash("graph", "--svg", "refund.lash", "--app", refund).stdout
 
 
-def test_a_graph_of_nothing_says_why(refund: str, pylash: Call) -> None:
+def test_a_graph_is_written_where_it_is_wanted(refund: str, folder: Path, pylash: Call) -> None:
+    done = pylash("graph", "refund.lash", "-o", "refund.svg")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert (folder / "refund.svg").read_text().rstrip().endswith("</svg>")
+    pylash("graph", "refund.lash", "-o", "refund.mmd")
+    assert (folder / "refund.mmd").read_text().startswith("flowchart")
+
+
+def test_a_graph_of_nothing_says_why(refund: str, folder: Path, pylash: Call) -> None:
     done = pylash("graph", "refund.lash", "--app", refund, "--process", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "nobody" in done.stderr
+    (folder / "refund.lash").write_text("x = ")
     done = pylash("graph", "refund.lash")
     assert done.exit_code == 1
-    assert "unknown type `Tools`" in done.stdout
+    assert "expected a value" in done.stdout
 
 
 def test_what_a_program_holds_cannot_command_the_terminal(folder: Path, pylash: Call) -> None:

@@ -1,14 +1,10 @@
-"""A worker of the chaos runs: it works on every scope it can get until all are done, or it is killed.
-
-Usage: python -m tests.crash.chaos_child URL LOG SEED SCOPES
-"""
+"""A worker of the chaos runs: it works on every scope it can get until all are done, or it is killed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random  # noqa: TID251 - a seeded order of work
-import sys
 from typing import Any
 
 from pylash import (
@@ -102,7 +98,3 @@ def _elsewhere(error: BaseException) -> bool:
     if isinstance(error, ExceptionGroup):
         return all(map(_elsewhere, error.exceptions))
     return isinstance(error, LashError) and error.code in ELSEWHERE
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -1,7 +1,6 @@
 """A program to be killed: two durable steps in one scope.
 
-Usage: python -m tests.crash.child PROGRAM URL LOG. It writes what it executes to LOG, and tells its
-parent on standard output where it stands.
+It writes what it executes to a log, and tells its parent on standard output where it stands.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -119,7 +117,3 @@ async def main(program: str, url: str, log: str) -> None:
     timings = SHORT if program in ("paused", "take_over") else None
     async with open_host(url, timings=timings, migrate=True) as host:
         await getattr(Program(host, log), program)()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

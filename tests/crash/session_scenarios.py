@@ -20,6 +20,7 @@ from pylash.durable import (
     Writing,
 )
 from pylash.stores import SqlStore
+from pylash.stores.sessions import SqlSessions
 from pylash.values import encode
 from tests.crash.process_scenarios import ANN, asking, leased, members, started, subscribed
 from tests.crash.run_scenarios import NAME, OPEN, STEP
@@ -179,6 +180,12 @@ def heard(words: list[Queued]) -> Writing:
     return Writing(entries=(STEP,), nodes=nodes)
 
 
+def begun(store: SqlStore) -> SqlSessions:
+    """Return sessions as a process finds them that has just begun: with no numbers to give away."""
+    store.sessions._free.clear()
+    return store.sessions
+
+
 SESSION_SCENARIOS = {
     "submit": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token", W1)),
     "submit: anyone's": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token")),
@@ -192,7 +199,7 @@ SESSION_SCENARIOS = {
         stirred, lambda s, _: s.sessions.submit(asked("t2"), "token", W1)
     ),
     "submit: a deleted id": Scenario(
-        dead, lambda s, _: s.sessions.submit(asked("t2", b"other"), "token", W1)
+        dead, lambda s, _: begun(s).submit(asked("t2", b"other"), "token", W1)
     ),
     "open: session": Scenario(members, lambda s, _: s.sessions.open(S, {"model": "m"})),
     "open: options": Scenario(committed, lambda s, _: s.sessions.open(S, {"model": "n"})),

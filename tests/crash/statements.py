@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pylash.durable import SECOND, WorkerId
 from pylash.stores import SqlStore, open_store
@@ -32,7 +32,11 @@ TABLES = sorted(
     if words[:2] == ["create", "table"]
 )
 
+T = TypeVar("T")
+
 Memo = Any
+
+Work = Callable[[SqlStore], Coroutine[Any, Any, T]]
 
 
 class Scenario(NamedTuple):
@@ -46,6 +50,10 @@ class Scenario(NamedTuple):
 _clock = SimClock(STARTED)
 
 
+def _ones(size: int) -> bytes:
+    return b"\1" * size
+
+
 async def tick() -> None:
     """Let a moment pass, so that the next run's id differs."""
     await _clock.advance("1s")
@@ -54,9 +62,12 @@ async def tick() -> None:
 async def opened(url: str, at: int) -> SqlStore:
     """Open the store at a fixed time and with fixed randomness: the same run gives the same rows."""
     _clock._now = at
-    return await open_store(
-        url, clock=_clock, entropy=lambda size: b"\1" * size, migrate=True, simulated=True
-    )
+    return await open_store(url, clock=_clock, entropy=_ones, migrate=True, simulated=True)
+
+
+def forgetful(store: SqlStore) -> SqlStore:
+    """Return the same store as another process has it: what it kept in memory is not known."""
+    return SqlStore(store.driver, _clock, _ones, store.durability, store.secret)
 
 
 def _dumped() -> Steps[dict[str, list[str]]]:
@@ -100,52 +111,60 @@ def watched(store: SqlStore, seen: Callable[[int], None]) -> None:
     store.driver.run = run  # type: ignore[method-assign]
 
 
-def in_a_child(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Run work in a forked process; return what it returns, or None if it was killed."""
-    reading, writing = os.pipe()
+def killed(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run work in a forked process, which must be killed by it."""
     pid = os.fork()
     if pid == 0:
-        status = 1
         try:
-            with open(writing, "wb") as result:
-                pickle.dump(asyncio.run(work()), result)  # type: ignore[arg-type]
-            status = 0
+            asyncio.run(work())
         except BaseException:  # noqa: BLE001 - nothing of the child may go on in the parent's code
             traceback.print_exc()
         finally:
-            os._exit(status)
-    os.close(writing)
-    with open(reading, "rb") as result:
-        data = result.read()
+            os._exit(1)
     _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        return None
-    assert os.WEXITSTATUS(status) == 0, "the child failed"
-    return pickle.loads(data)
+    assert os.WIFSIGNALED(status), "the child was not killed"
+
+
+class Prepared(NamedTuple):
+    """What the operation is given, and the state before it."""
+
+    memo: Memo
+    rows: dict[str, list[str]]
 
 
 class Undisturbed(NamedTuple):
-    """A run without a crash: what was prepared, the states before and after, what it said."""
+    """A run without a crash: the state after it, what it said, and how many statements it took."""
 
-    memo: Memo
-    before: dict[str, list[str]]
     after: dict[str, list[str]]
     answer: str
     statements: int
 
 
-async def undisturbed(url: str, scenario: Scenario) -> Undisturbed:
-    """Prepare and act."""
-    store = await opened(url, STARTED)
-    memo = await scenario.prepare(store)
-    before = await dump(store)
+class Place(Protocol):
+    """Where a scenario is tried."""
+
+    def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
+        """Return the URL of a database that was prepared, or of a copy of one."""
+        ...
+
+    def run(self, url: str, work: Work[T]) -> T:
+        """Return what work gives on the open store at url."""
+        ...
+
+
+async def prepared(scenario: Scenario, store: SqlStore) -> Prepared:
+    """Prepare."""
+    _clock._now = STARTED
+    return Prepared(await scenario.prepare(store), await dump(store))
+
+
+async def undisturbed(scenario: Scenario, memo: Memo, store: SqlStore) -> Undisturbed:
+    """Act, and look."""
     _clock._now = ACTED
     counts = [0]
     watched(store, counts.append)
     answer = repr(await scenario.act(store, memo))
-    after = await dump(store)
-    await store.close()
-    return Undisturbed(memo, before, after, answer, counts[-1])
+    return Undisturbed(await dump(store), answer, counts[-1])
 
 
 def die() -> None:
@@ -153,37 +172,34 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def crash(url: str, scenario: Scenario, statement: int) -> None:
-    """Prepare, and die after a statement; past the last one, die before the answer is used."""
-    store = await opened(url, STARTED)
-    memo = await scenario.prepare(store)
-    _clock._now = ACTED
+async def crash(url: str, scenario: Scenario, memo: Memo, statement: int) -> None:
+    """Act, and die after a statement; past the last one, die before the answer is used."""
+    store = await opened(url, ACTED)
     watched(store, lambda count: die() if count == statement else None)
     await scenario.act(store, memo)
     die()
 
 
-async def look_and_repeat(url: str, scenario: Scenario, memo: Memo) -> tuple[Any, Any, str]:
+async def look_and_repeat(scenario: Scenario, memo: Memo, store: SqlStore) -> tuple[Any, Any, str]:
     """Return the state that was left, and the state after doing it again, and what that said."""
-    store = await opened(url, ACTED)
+    _clock._now = ACTED
     left = await dump(store)
     answer = repr(await scenario.act(store, memo))
-    repeated = await dump(store)
-    await store.close()
-    return left, repeated, answer
+    return left, await dump(store), answer
 
 
-def check(scenario: Scenario, fresh_url: Callable[[], str], *, every: bool) -> None:
+def check(scenario: Scenario, place: Place, *, every: bool) -> None:
     """Crash after every statement of scenario, or after the first and the last, and after its end."""
-    first = fresh_url()
-    calm = in_a_child(lambda: undisturbed(first, scenario))
-    assert calm.before != calm.after, "the operation writes"
+    prepare = partial(prepared, scenario)
+    url, (memo, before) = place.prepared(prepare)
+    calm = place.run(url, partial(undisturbed, scenario, memo))
+    assert before != calm.after, "the operation writes"
     last = calm.statements
     for statement in range(1, last + 2) if every else sorted({1, last, last + 1}):
-        url = fresh_url()
-        assert in_a_child(lambda: crash(url, scenario, statement)) is None  # noqa: B023 - called now
-        left, repeated, answer = in_a_child(lambda: look_and_repeat(url, scenario, calm.memo))  # noqa: B023
-        assert left in (calm.before, calm.after), f"half of it was left after {statement}"
+        url, (memo, _) = place.prepared(prepare)
+        killed(partial(crash, url, scenario, memo, statement))
+        left, repeated, answer = place.run(url, partial(look_and_repeat, scenario, memo))
+        assert left in (before, calm.after), f"half of it was left after {statement}"
         assert repeated == calm.after, f"doing it again after statement {statement} made a change"
         if scenario.same:
             assert answer == calm.answer, f"doing it again after statement {statement}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random  # noqa: TID251 - seeded kills
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -17,7 +16,9 @@ import pytest
 
 from pylash.durable import ProcessScope
 from tests.backends import Backend
+from tests.crash import chaos_child
 from tests.crash.chaos_child import STEPS, expected
+from tests.forks import Fork, forked
 
 WORKERS = 3
 
@@ -32,33 +33,29 @@ class Chaos:
         self.dice = random.Random(seed)
         self.killed: set[int] = set()
 
-    async def start(self) -> asyncio.subprocess.Process:
+    def start(self) -> Fork:
+        printed = self.log.with_suffix(".printed")
         seed = str(self.dice.random())
-        command = (sys.executable, "-m", "tests.crash.chaos_child")
-        given = (self.url, str(self.log), seed, self.scopes)
-        return await asyncio.create_subprocess_exec(*command, *given)
+        return forked(printed, chaos_child.main, self.url, str(self.log), seed, self.scopes)
 
     async def run(self) -> None:
-        workers = [await self.start() for _ in range(WORKERS)]
+        workers = [self.start() for _ in range(WORKERS)]
         try:
-            while all(worker.returncode is None for worker in workers):
-                await asyncio.sleep(self.dice.uniform(0.4, 1.2))
+            while all(worker.status is None for worker in workers):
+                await asyncio.sleep(self.dice.uniform(0.2, 0.6))
                 await self.kill_one(workers)
             for worker in workers:
                 assert await worker.wait() == 0
         finally:
             for worker in workers:
-                if worker.returncode is None:
-                    worker.kill()
-                    await worker.wait()
+                await worker.kill()
 
-    async def kill_one(self, workers: list[asyncio.subprocess.Process]) -> None:
+    async def kill_one(self, workers: list[Fork]) -> None:
         victim = self.dice.randrange(WORKERS)
-        if workers[victim].returncode is None:
-            workers[victim].kill()
-            await workers[victim].wait()
+        if workers[victim].status is None:
+            await workers[victim].kill()
             self.killed.add(workers[victim].pid)
-            workers[victim] = await self.start()
+            workers[victim] = self.start()
 
     def executions(self) -> dict[tuple[int, int], list[int]]:
         """Return which processes executed each step, in order."""

@@ -3,49 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pylash import Ok, ProcessScope
 from tests.backends import Backend, eventually
+from tests.crash.child import main
+from tests.forks import Fork, forked
 
 FINISHED = ["one", "two", "three"]
+
+_children = itertools.count(1)
 
 
 class Child:
     """A running child program."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Fork) -> None:
         self.process = process
+        self._said = 0
 
     async def says(self) -> str:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(30):
-            line = await self.process.stdout.readline()
-        assert line, f"the child ended with {await self.process.wait()}"
-        return line.decode().strip()
+        """Return the next line that it prints."""
 
-    async def kill(self) -> None:
-        self.process.kill()
-        await self.process.wait()
+        async def look() -> str | None:
+            status = self.process.status
+            lines = self.process.printed.read_text().splitlines(keepends=True)
+            if len(lines) > self._said and lines[self._said].endswith("\n"):
+                return lines[self._said]
+            assert status is None, f"the child ended with {status}: {self.process.errors}"
+            return None
+
+        line = await eventually(look, 30)
+        self._said += 1
+        return line.strip()
 
 
 @asynccontextmanager
 async def child(program: str, url: str, log: Path) -> AsyncIterator[Child]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.crash.child", program, url, str(log)),
-        stdout=asyncio.subprocess.PIPE,
-    )
+    printed = log.with_name(f"printed-{next(_children)}")
+    printed.touch()
+    process = forked(printed, main, program, url, str(log))
     try:
         yield Child(process)
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        await process.wait()
+        await process.kill()
 
 
 async def finish(url: str, log: Path) -> list[str]:
@@ -68,7 +74,7 @@ async def test_a_kill_before_the_record_repeats_only_that_step(
     log = tmp_path / "log"
     async with child("killed_inside_two", durable.url, log) as first:
         assert await first.says() == "READY"
-        await first.kill()
+        await first.process.kill()
     assert await finish(durable.url, log) == FINISHED
     assert ran(log) == ["one", "two", "two", "three"]
 
@@ -77,7 +83,7 @@ async def test_a_kill_after_the_record_repeats_nothing(durable: Backend, tmp_pat
     log = tmp_path / "log"
     async with child("killed_after_two", durable.url, log) as first:
         assert await first.says() == "READY"
-        await first.kill()
+        await first.process.kill()
     assert await finish(durable.url, log) == FINISHED
     assert ran(log) == FINISHED
 
@@ -91,7 +97,7 @@ async def test_the_work_of_the_dead_is_taken_over_long_before_their_lease_ends(
         run = await host.store.runs.get(ProcessScope("order-7"))
         assert run is not None
         assert run.owner is not None
-        await first.kill()
+        await first.process.kill()
         async with asyncio.timeout(5):  # the lease would take fifteen
             while run is not None and run.owner is not None:
                 await asyncio.sleep(0.01)
@@ -108,7 +114,7 @@ async def test_a_paused_owner_cannot_write_for_its_successor(
             took, pid = (await successor.says()).split()
             assert (took, int(pid)) == ("TOOK", successor.process.pid)
             await successor.process.wait()
-        paused.process.send_signal(signal.SIGCONT)
+        os.kill(paused.process.pid, signal.SIGCONT)
         assert await paused.says() == "REFUSED lease_lost"
     async with child("finish", durable.url, log) as last:
         by = dict([(await last.says()).split() for _ in range(3)])
@@ -133,7 +139,7 @@ async def test_a_wait_survives_the_death_of_its_waiter(durable: Backend, tmp_pat
     async with child("wait", durable.url, tmp_path / "log") as waiter:
         key = (await waiter.says()).split()[1]
         await eventually(host.open_waits)
-        await waiter.kill()
+        await waiter.process.kill()
     assert (await host.resolve(key, Ok("late but welcome"))).status == "accepted"
     async with child("wait", durable.url, tmp_path / "log") as again:
         assert (await again.says()).split()[1] == key
@@ -145,5 +151,5 @@ async def test_a_scope_runs_in_one_process_at_a_time(durable: Backend, tmp_path:
     async with child("killed_after_two", durable.url, log) as first:
         assert await first.says() == "READY"
         async with child("take_over", durable.url, log) as second:
-            await first.kill()
+            await first.process.kill()
             assert await second.says() == f"TOOK {first.process.pid}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,14 +20,56 @@ from pylash.stores.sessions import SqlSessions
 from pylash.stores.triggers import SqlTriggers
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import SqlWorkers
-from tests.backends import PostgresBackend, SqliteBackend
+from tests.backends import PostgresBackend, SqliteBackend, execute
 from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
 from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
-from tests.crash.statements import STARTED, TABLES, check, opened
+from tests.crash.statements import STARTED, TABLES, Prepared, T, Work, check, forgetful, opened
 
 SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
+DELETE_ALL = "; ".join(f"delete from {table}" for table in TABLES)
+
+
+class SqlitePlace:
+    """Files: one is prepared, the others are copies of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._first = SqliteBackend(folder)
+        self._prepared: Prepared | None = None
+
+    def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
+        self._prepared = self._prepared or self.run(self._first.url, prepare)
+        copy = SqliteBackend(self._folder)
+        shutil.copy(self._first.path, copy.path)
+        return copy.url, self._prepared
+
+    def run(self, url: str, work: Work[T]) -> T:
+        async def opened_and_closed() -> T:
+            store = await opened(url, STARTED)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(opened_and_closed())
+
+
+class PostgresPlace:
+    """One database, emptied each time, and one store on it beside those that are killed."""
+
+    def __init__(self, url: str, runner: asyncio.Runner) -> None:
+        self._url = url
+        self._runner = runner
+        self.store = runner.run(opened(url, STARTED))
+
+    def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
+        self._runner.run(execute(self._url, DELETE_ALL))
+        return self._url, self.run(self._url, prepare)
+
+    def run(self, _: str, work: Work[T]) -> T:
+        return self._runner.run(work(forgetful(self.store)))
 
 
 @pytest.fixture(autouse=True)
@@ -39,42 +82,26 @@ def short_wal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_sqlite(
     name: str, tmp_path: Path
 ) -> None:
-    check(SCENARIOS[name], lambda: SqliteBackend(tmp_path).url, every=True)
+    check(SCENARIOS[name], SqlitePlace(tmp_path), every=True)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_after_any_statement_leaves_nothing_half_done_on_postgres(
-    name: str, emptied: PostgresBackend
+    name: str, emptied: PostgresPlace
 ) -> None:
-    def empty() -> str:
-        asyncio.run(_empty(emptied.url))
-        return emptied.url
-
-    check(SCENARIOS[name], empty, every=False)  # the server undoes what was not committed
+    check(SCENARIOS[name], emptied, every=False)  # the server undoes what was not committed
 
 
 @pytest.fixture(scope="module")
-def emptied(postgres: str) -> Iterator[PostgresBackend]:
+def emptied(postgres: str) -> Iterator[PostgresPlace]:
     """Give one database for all scenarios: emptying it is cheaper than making another."""
     backend = PostgresBackend(postgres)
-    asyncio.run(backend.__aenter__())
-    asyncio.run(_set_up(backend.url))
-    yield backend
-    asyncio.run(backend.__aexit__(None, None, None))
-
-
-async def _set_up(url: str) -> None:
-    await (await opened(url, STARTED)).close()
-
-
-async def _empty(url: str) -> None:
-    import asyncpg  # noqa: PLC0415
-
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute("; ".join(f"delete from {table}" for table in TABLES))
-    finally:
-        await connection.close()
+    with asyncio.Runner() as runner:
+        runner.run(backend.__aenter__())
+        place = PostgresPlace(backend.url, runner)
+        yield place
+        runner.run(place.store.close())
+        runner.run(backend.__aexit__(None, None, None))
 
 
 def test_every_operation_that_writes_has_a_scenario() -> None:
@@ -88,6 +115,7 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
     reads |= {"results", "states", "blocked", "current", "_generation"}
     covered = {name.split(":")[0] for name in SCENARIOS}
-    assert covered == (operations - reads - {"wake"}) | {"record", "start", "settle", "perform"}
+    by_hand = {"record", "start", "settle", "perform", "submit"}
+    assert covered == (operations - reads - {"wake"}) | by_hand
     looks = {name for name, what in vars(SqlLookups).items() if hasattr(what, "__wrapped__")}
     assert not looks & covered

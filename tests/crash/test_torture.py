@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random  # noqa: TID251 - seeded kills
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from pylash.durable import ProcessScope
 from pylash.runtime import SystemClock
 from pylash.values import Misuse, ProcessCancelled, ProcessFailed
 from tests.backends import Backend
-from tests.crash.torture_child import make_app
+from tests.crash import torture_child
 from tests.crash.torture_findings import Findings
 from tests.crash.torture_plan import Plan, Wait, everyone, ops_of, plans, signals_of
+from tests.forks import Fork, forked
 
 WORKERS = 3
 PROCESSES = 200
@@ -39,13 +39,16 @@ class Workers:
 
     def __init__(self, url: str, log: Path, dice: random.Random) -> None:
         self.killed: dict[int, float] = {}
-        self._command = (sys.executable, "-m", "tests.crash.torture_child", url, str(log))
+        self._printed = log.with_suffix(".printed")
+        self._arguments = (url, str(log))
         self._dice = dice
-        self._live: list[asyncio.subprocess.Process] = []
+        self._live: list[Fork] = []
 
-    async def start(self) -> None:
-        for _ in range(WORKERS):
-            self._live.append(await asyncio.create_subprocess_exec(*self._command))
+    def start(self) -> None:
+        self._live = [self._started() for _ in range(WORKERS)]
+
+    def _started(self) -> Fork:
+        return forked(self._printed, torture_child.main, *self._arguments)
 
     async def kill_for(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -56,17 +59,14 @@ class Workers:
 
     async def _kill(self, number: int) -> None:
         victim = self._live[number]
-        assert victim.returncode is None, f"worker {victim.pid} ended by itself"
+        assert victim.status is None, f"worker {victim.pid} ended by itself: {victim.errors}"
         self.killed[victim.pid] = _clock.monotonic()
-        victim.kill()
-        await victim.wait()
-        self._live[number] = await asyncio.create_subprocess_exec(*self._command)
+        await victim.kill()
+        self._live[number] = self._started()
 
     async def end(self) -> None:
         for worker in self._live:
-            if worker.returncode is None:
-                worker.kill()
-            await worker.wait()
+            await worker.kill()
 
 
 class Outside:
@@ -158,7 +158,7 @@ class Torture:
     async def run(self, seconds: float) -> None:
         """Start everything, kill for a time, and wait for the end of everything."""
         try:
-            await self.workers.start()
+            self.workers.start()
             async with asyncio.TaskGroup() as group:
                 attending = group.create_task(self.outside.attend())
                 starting = group.create_task(self.outside.start_all(seconds * 0.8))
@@ -189,7 +189,7 @@ class Torture:
 async def check(backend: Backend, tmp_path: Path, seconds: float) -> None:
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**6))
     print(f"SEED={seed}")
-    app, targets = make_app(backend.url)
+    app, targets = torture_child.make_app(backend.url)
     async with app:
         torture = Torture(app, targets, tmp_path / "log", backend.url, seed)
         await torture.run(seconds)

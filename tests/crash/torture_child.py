@@ -1,6 +1,6 @@
 """A worker of the torture: it works on whatever processes there are until it is killed.
 
-Usage: python -m tests.crash.torture_child URL LOG. Every execution of a step writes a line to LOG when
+Every execution of a step writes a line to LOG when
 it begins and one when it ends: S or E, process, step, pid, monotonic seconds, microseconds of the
 store's clock. Beside LOG is a folder of files that count the failures of steps.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -246,7 +245,3 @@ async def main(url: str, log: str) -> None:
     app, _ = make_app(url, Path(log))
     async with app:
         await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

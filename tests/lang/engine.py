@@ -17,8 +17,8 @@ from pylash.lang import (
     surface_of,
 )
 from pylash.lang.artifacts import Artifact
-from pylash.lang.hosts import Host, HostCall
-from pylash.lang.meter import CELL_BOUNDS
+from pylash.lang.running.hosts import Host, HostCall
+from pylash.lang.running.meter import CELL_BOUNDS
 from pylash.lang.surface import Surface
 from pylash.runtime import SystemClock
 

@@ -8,7 +8,7 @@ import pytest
 
 from pylash.lang.artifacts import Artifact, artifact
 from pylash.lang.linker import LinkedProgram, link
-from pylash.lang.parser import parse
+from pylash.lang.parsing.parser import parse
 from pylash.lang.problems import LashlangError, Problem
 from pylash.lang.surface import Surface, surface_of
 

@@ -10,7 +10,7 @@ from pylash.lang import Bounds, Surroundings, run_process
 from pylash.lang.artifacts import Artifact, artifact, decode_artifact, encode_artifact, verified
 from pylash.lang.linker import link
 from pylash.lang.maps import static_map
-from pylash.lang.parser import parse
+from pylash.lang.parsing.parser import parse
 from pylash.lang.problems import LashlangError, Problem, show
 from pylash.lang.starting import bad_arguments
 from pylash.lang.tree import TypeName

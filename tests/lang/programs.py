@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pylash.lang import tree
-from pylash.lang.tokens import RESERVED
+from pylash.lang.parsing.tokens import RESERVED
 
 CONTEXTUAL = [
     "start",

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylash.lang import Bounds
-from pylash.lang.data import List, Record
 from pylash.lang.problems import LashlangError
+from pylash.lang.running.data import List, Record
 from tests.lang.engine import World, made, run
 from tests.lang.reference import Interpreter, OutOfFuel
 from tests.lang.reference_builtins import BUILTINS

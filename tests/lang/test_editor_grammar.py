@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pylash.lang import builtins
-from pylash.lang.tokens import RESERVED, scan
+from pylash.lang.parsing.tokens import RESERVED, scan
+from pylash.lang.running import builtins
 from tests.lang.test_fuzz import PROGRAM
 
 FOLDER = Path(__file__).parents[2] / "editors" / "lashlang"

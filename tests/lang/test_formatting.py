@@ -3,10 +3,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pylash.lang import tree
-from pylash.lang.formatting import format_source, print_program
-from pylash.lang.parser import parse
+from pylash.lang.parsing.parser import parse
+from pylash.lang.parsing.tokens import scan
+from pylash.lang.printing.formatting import format_source, print_program
 from pylash.lang.problems import LashlangError
-from pylash.lang.tokens import scan
 from tests.lang.programs import PROGRAMS
 from tests.lang.test_fuzz import PROGRAM
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylash.lang.artifacts import encode_artifact
-from pylash.lang.formatting import format_source
-from pylash.lang.parser import parse, parse_type
+from pylash.lang.parsing.parser import parse, parse_type
+from pylash.lang.printing.formatting import format_source
 from pylash.lang.problems import LashlangError, show
 from pylash.lang.starting import StartProblem, stored
 from pylash.lang.tree import walk

@@ -25,6 +25,7 @@ from tests.lang.test_fuzz import PIECES, WORLD
 from tests.lang.written import Writer
 
 SECONDS = 60.0
+LONGEST = 4000
 HERE = Path(__file__).parent
 LANGUAGE = str(Path(pylash.lang.__file__).parent)
 TOKENS = re.compile(r"\w+|\s+|\"[^\"]*\"|.", re.DOTALL)
@@ -78,7 +79,7 @@ def changed(source: str, others: list[str], dice: random.Random) -> str:
             case _:
                 lines[at] = respelt(lines[at], source, dice, writer)
         source = "\n".join(lines)
-    return source[:5000]
+    return source[:LONGEST]
 
 
 def respelt(line: str, source: str, dice: random.Random, writer: Writer) -> str:
@@ -94,7 +95,7 @@ def first_programs() -> list[str]:
     texts = [
         text for case in cases for text in (case.get("source"), *case.get("sources", ())) if text
     ]
-    return [WORLD, *dict.fromkeys(texts)]
+    return [WORLD, *(text for text in dict.fromkeys(texts) if len(text) < LONGEST)]
 
 
 @pytest.mark.torture

@@ -512,6 +512,9 @@ def test_a_problem_comes_with_what_was_probably_meant() -> None:
     assert problems("x = tools.lokup({})")[0].hint == "did you mean `lookup`?"
     assert problems("x = tools.zzz({})")[0].hint == "operations: `echo`, `lookup`"
     assert problems("x = { a: 1 }\ny = x.zzz")[0].hint == "fields: `a`"
+    assert problems("x = None")[0].hint == "write `null`"
+    assert problems('x = "a".upper()')[0].hint == "write `upper(…)`: values have no methods"
+    assert problems("fn f(xs: list) -> int { 1 }")[0].hint == "write `list[any]`"
 
 
 def test_an_error_shows_the_line_and_carets() -> None:

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from pylash.lang.parser import parse, parse_type
+from pylash.lang.parsing.parser import parse, parse_type
 from pylash.lang.problems import LashlangError, show
 from pylash.lang.tree import walk
 from tests.lang.shapes import shape
@@ -278,6 +278,9 @@ def test_a_problem_says_what_was_found_and_expected(source: str, said: str) -> N
         ("x = .5", "`0.5`"),
         ("x = 2 ** 3", "power"),
         ("start p(1)", "start p(name: value)"),
+        ('sleep "1d"', "`sleep for`"),
+        ("sleep for 2d", '"2d"'),
+        ('x = await mail.send(to: "ann")', "`({ name: value })`"),
     ],
 )
 def test_who_comes_from_another_language_is_told_what_to_write(source: str, hint: str) -> None:

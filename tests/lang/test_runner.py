@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pylash.lang.running import frame
+from pylash.lang.running.frame import Frame
 from pylash.testing.lashlang import BadCases, judge, read
 from pylash.testing.lashlang.__main__ import main
 
@@ -116,7 +119,7 @@ WRONG = [
         ),
         "calls[1]",
     ),
-    (cell(ECHO, finish=1, trace=[{"event": "execution_started"}]), "trace: 3 more"),
+    (cell(ECHO, finish=1, trace=[{"event": "execution_started"}]), "trace: 5 more"),
     (cell("x = 1", **{"continue": True}, map={"nodes": []}), 'not expected: "main main"'),
     (cell("x = 1", **{"continue": True}, map={"has_nodes": ["branch if"]}), "missing"),
     (cell("x = 1", **{"continue": True}, map={"edges": [["a", "b", "c"]]}), "map edges: missing"),
@@ -309,3 +312,46 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     code, out = _run(str(tmp_path / "none.json"))
     assert code == 2
     assert "cannot read" in out
+
+
+# Replay: every process runs a second time over what was recorded.
+
+SLEEPS = "process main() { sleep for 5; yield 1; finish 2 }"
+
+
+def test_keys_that_change_from_run_to_run_are_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(Frame, "_sleep_key", lambda _: f"process:P:sleep:{next(numbers)}")
+    said = problems(process(SLEEPS, finish=2))
+    assert said == "replayed, it touched the host: process:P:sleep:1"
+
+
+def test_a_key_used_twice_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Frame, "_sleep_key", lambda _: "process:P:sleep:0")
+    said = problems(process("process main() { sleep for 5; sleep for 5 }", finish=None))
+    assert said == "the key process:P:sleep:0 was used twice"
+
+
+def test_a_request_that_changes_from_run_to_run_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(frame, "milliseconds", lambda _: next(numbers))
+    said = problems(process(SLEEPS, finish=2))
+    assert said.startswith("replayed, process:P:sleep:0 asked for")
+
+
+def test_an_effect_that_is_not_asked_for_again_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = iter([True])
+
+    async def emit(self: Frame, site: int, word: str, value: Any) -> None:
+        if next(once, False):
+            await self._host.event("process:P:event:0", "process.yield", {"value": 1, "text": "1"})
+
+    monkeypatch.setattr(Frame, "emit", emit)
+    assert "replayed, P never asked for process:P:event:0" in problems(process(SLEEPS, finish=2))
+
+
+def test_what_is_no_json_does_not_leave_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "to_json", lambda value: value)
+    assert "is no JSON" in problems(cell("print 0 / 0", **{"continue": True}, prints=[None]))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.lang.parser import parse_type
+from pylash.lang.parsing.parser import parse_type
 from pylash.lang.static_types import (
     ANY,
     INT,

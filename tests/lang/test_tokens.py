@@ -1,6 +1,6 @@
 import pytest
 
-from pylash.lang.tokens import RESERVED, scan
+from pylash.lang.parsing.tokens import RESERVED, scan
 
 
 def spelled(source: str) -> list[str]:

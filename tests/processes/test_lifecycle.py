@@ -31,13 +31,67 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
-from pylash.runtime import pruning
+from pylash.runtime import SystemClock, pruning
 from pylash.testing import ScriptedModel, SimClock, say
-from tests.backends import Backend, eventually
+from tests.backends import Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
 
 # --- starting ---
+
+
+async def test_a_start_during_a_claim_takes_a_slot_that_the_claim_gives_back(
+    backend: Backend,
+) -> None:
+    app = Lash(backend.url, worker=WorkerConfig(concurrency=1))
+    out, go_on = asyncio.Event(), asyncio.Event()
+    claimed = list[int]()
+
+    @app.process
+    async def nothing(ctx: ProcessContext[None]) -> int:
+        return 1
+
+    async with app:
+        honest = app.store.runs.claim
+
+        async def slow(*args: Any, **options: Any) -> list[Any]:
+            out.set()
+            await go_on.wait()
+            claims = await honest(*args, **options)
+            claimed.append(len(claims))
+            return claims
+
+        app.store.runs.claim = slow  # type: ignore[method-assign]
+        app.store.driver.publish("runs")  # type: ignore[attr-defined]  # so that it looks
+        await out.wait()
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(app.start(nothing))
+            await asyncio.sleep(0)  # it finds no room
+            go_on.set()
+        assert await starting.result().result(timeout="10s") == 1
+        assert set(claimed) == {0}
+
+
+async def test_what_is_queued_comes_before_what_is_started_later(backend: Backend) -> None:
+    app = Lash(backend.url, worker=WorkerConfig(concurrency=1))
+    go_on, order = asyncio.Event(), list[str]()
+
+    @app.process
+    async def noted(ctx: ProcessContext[None]) -> None:
+        await go_on.wait()
+        order.append(ctx.id)
+
+    async with app:
+        first = await app.start(noted.options(id="first"))
+        queued = [await app.start(noted.options(id=f"queued-{n}")) for n in range(2)]
+        while not app._worker._backlog:  # noqa: ASYNC110 - the scheduler has seen them
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await first.result(timeout="10s")
+        last = await app.start(noted.options(id="last"))
+        for handle in (*queued, last):
+            await handle.result(timeout="10s")
+    assert order == ["first", "queued-0", "queued-1", "last"]
 
 
 async def test_the_same_id_with_the_same_input_is_the_same_process(backend: Backend) -> None:
@@ -561,9 +615,6 @@ async def test_workers_with_shifted_clocks_share_work_without_running_anything_t
     postgres: str,
 ) -> None:
     """Times are the database's: a client whose own clock is wrong by an hour does no harm."""
-    from pylash.runtime import SystemClock  # noqa: PLC0415
-    from tests.backends import PostgresBackend  # noqa: PLC0415
-
     runs: list[int] = []
 
     async def once(n: int) -> int:

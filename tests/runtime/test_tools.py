@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from pylash.runtime import (
@@ -614,8 +614,6 @@ def test_the_parts_of_an_alternative_are_named_as_they_were_sent() -> None:
 
 
 def test_a_check_of_the_users_own_is_passed_on() -> None:
-    from pydantic import AfterValidator  # noqa: PLC0415
-
     def even(value: int) -> int:
         if value % 2:
             raise ValueError("only even numbers will do")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pylash import Lash, OpenWait, Session, WorkerConfig
 from pylash.durable import TurnScope, scope_text
-from pylash.turn import Message
+from pylash.turn import Message, ModelRequest
 from tests.backends import eventually
 from tests.turn.provider_rules import refusal
 from tests.turn.scenario import shown_message
 
 LIVE = WorkerConfig(park_after="1h")
 PARKING = WorkerConfig(park_after="1ms")
+
+
+class Slow:
+    """A script that says when it is asked, and thinks until it may go on: for ever, unless it may."""
+
+    def __init__(self, reply: Callable[[ModelRequest], Any] | None = None) -> None:
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self._reply = reply
+
+    async def __call__(self, request: ModelRequest) -> Any:
+        self.asked.set()
+        await self.go.wait()
+        assert self._reply is not None, "nobody lets it go on"
+        return self._reply(request)
 
 
 async def transcript(session: Session) -> str:
@@ -35,8 +50,7 @@ async def open_wait(app: Lash, number: int = 0, session_id: str | None = None) -
         waits = await app.waits(session_id=session_id)
         return waits[number] if len(waits) > number else None
 
-    found: OpenWait = await eventually(look)  # type: ignore[arg-type]
-    return found
+    return await eventually(look)
 
 
 async def begin(session: Session, text: str, turn_id: str) -> None:
@@ -63,12 +77,10 @@ async def comes_to(app: Lash, session: str, turn: str, state: str) -> None:
 
 async def effects_of(app: Lash, session: str, turn: str) -> list[Any]:
     """Return what a turn recorded, in the order of its beginnings."""
-
     record = await app.store.sessions.turn(TurnScope(session, turn))
     assert record is not None
     return await app.store.journal.timeline(record.run)
 
 
 def _scope(session: str, turn: str) -> str:
-
     return scope_text(TurnScope(session, turn))

@@ -9,9 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
-from pylash.testing import ScriptedModel, call, calls, kill, say
+from pylash.stores import SqlStore
+from pylash.stores.carried import packed, unpacked
+from pylash.stores.sql import Port, Statement, Steps, operation
+from pylash.testing import ScriptedModel, call, calls, fail, kill, say
 from tests.backends import Backend
-from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait, state_of, transcript
+from tests.sessions.scenes import (
+    LIVE,
+    PARKING,
+    Slow,
+    begin,
+    comes_to,
+    open_wait,
+    state_of,
+    transcript,
+)
 
 
 class Stage:
@@ -167,16 +179,11 @@ async def test_a_cancel_survives_a_death(durable: Backend) -> None:
 
 async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backend) -> None:
     """They had left the queue, and no answer to them was recorded."""
-    asked = asyncio.Event()
-
-    async def dying(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    first = Lash(durable.url, model=ScriptedModel(dying), worker=LIVE)
+    slow = Slow()
+    first = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
     await first.open()
     await first.session("chat").enqueue("hello")
-    await asked.wait()
+    await slow.asked.wait()
     await kill(first)
     async with Lash(durable.url, worker=None) as client:
         await client.session("chat").cancel()
@@ -189,8 +196,6 @@ async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backe
 
 
 async def test_a_turn_that_pauses_before_it_asks_again_can_be_cancelled(memory: Backend) -> None:
-    from pylash.testing import fail  # noqa: PLC0415 - only here
-
     app = Lash(memory.url, model=ScriptedModel([fail("Busy.", retryable=True)]), worker=PARKING)
     async with app:
         session = app.session("chat")
@@ -239,9 +244,6 @@ def approving(url: str) -> Lash:
 
 async def tamper(app: Lash, key: str) -> None:
     """Change what an effect was recorded with."""
-    from pylash.stores import SqlStore  # noqa: PLC0415 - only here
-    from pylash.stores.carried import packed, unpacked  # noqa: PLC0415
-    from pylash.stores.sql import Port, Statement, Steps, operation  # noqa: PLC0415
 
     class Vandal(Port):
         @operation()

@@ -17,6 +17,7 @@ from pylash import (
     Summarise,
     Text,
     TurnBudget,
+    TurnScope,
     Usage,
     Window,
 )
@@ -78,8 +79,6 @@ async def test_a_window_sends_the_newest_turns_and_keeps_everything(backend: Bac
 
 
 def _scope(turn: str) -> Any:
-    from pylash import TurnScope  # noqa: PLC0415 - only here
-
     return TurnScope("chat", turn)
 
 
@@ -114,6 +113,44 @@ async def test_other_options_hold_from_the_next_turn(sqlite: Backend) -> None:
         assert sent(model) == ["d"]
         await app.session("chat", history=Window()).turn("e", timeout="10s")
         assert sent(model)[0] == LONG
+
+
+async def test_of_a_long_chat_only_what_is_sent_is_read(durable: Backend) -> None:
+    model = ScriptedModel(reply)
+    async with Lash(durable.url, model=model, instructions="Help.") as app:
+        origin = app.session("origin")
+        for number in range(60):
+            await origin.turn(f"{number} {LONG}", turn_id=f"t{number}", timeout="10s")
+        fork = await origin.fork("chat", at="t49")
+        for number in range(50, 80):
+            await fork.turn(f"{number} {LONG}", timeout="10s")
+    read = 0
+    async with Lash(durable.url, model=model, instructions="Help.") as app:
+        honest = app.store.sessions.nodes
+
+        async def nodes(*segment: Any) -> list[bytes]:
+            nonlocal read
+            bodies = await honest(*segment)
+            read += len(bodies)
+            return bodies
+
+        app.store.sessions.nodes = nodes  # type: ignore[method-assign, assignment]
+        session = app.session("chat", history=Window(tokens=150))
+        await session.turn(f"80 {LONG}", timeout="10s")
+        assert [text[:3] for text in sent(model)] == ["79 ", "Hea", "80 "]
+        assert 0 < read < 160 / 2
+        more = app.session("chat", history=Window(tokens=3_000))  # into the fork's origin
+        await more.turn(f"81 {LONG}", timeout="10s")
+        assert [text[:3] for text in sent(model)][-3:] == ["80 ", "Hea", "81 "]
+        asked = [text[:2] for text in sent(model) if not text.startswith("Heard")]
+        assert asked == [str(n) for n in range(82 - len(asked), 82)]
+        assert 40 < len(asked) < 60
+        assert read < 160
+        history = await session.history()
+        assert [m.text[:2].strip() for m in history if m.role == "user"] == [
+            str(n) for n in range(82)
+        ]
+        assert read == 160
 
 
 async def test_attachments_of_what_is_left_out_are_not_sent() -> None:

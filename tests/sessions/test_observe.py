@@ -11,7 +11,7 @@ import pytest
 from pylash import CursorInvalid, Lash, ModelRequest, Observed
 from pylash.testing import ScriptedModel, call, kill, say
 from tests.backends import Backend
-from tests.sessions.scenes import LIVE, PARKING, begin, comes_to
+from tests.sessions.scenes import LIVE, PARKING, Slow, begin, comes_to
 
 
 def echo(request: ModelRequest) -> Any:
@@ -70,22 +70,16 @@ async def test_a_session_that_is_not_there_yet_can_be_observed(backend: Backend)
 
 
 async def test_what_runs_is_told_while_it_runs(memory: Backend) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return echo(request)
-
+    slow = Slow(echo)
     async with app_of(memory, slow) as app:
         session = app.session("chat")
         await begin(session, "one", "t1")
-        await asked.wait()
+        await slow.asked.wait()
         items = session.observe()
         first = await anext(items)
         assert first.event is not None
         assert first.event.type == "turn_started"
-        go.set()
+        slow.go.set()
         kinds = []
         async with asyncio.timeout(10):
             async for item in items:

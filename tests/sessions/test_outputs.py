@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from pylash import Lash, TurnFailed
+from pylash import Lash, TurnFailed, TurnInputConflict
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import Backend
 from tests.sessions.scenes import transcript
@@ -175,8 +175,6 @@ async def test_tools_may_be_used_before_the_answer() -> None:
 
 
 async def test_another_output_is_another_question() -> None:
-    from pylash import TurnInputConflict  # noqa: PLC0415 - only here
-
     async with Lash("memory://", model=ScriptedModel([say("[1]")])) as app:
         session = app.session("chat")
         await session.turn("Which?", output=list[int], turn_id="t1")

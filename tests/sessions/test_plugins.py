@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from pylash import (
 from pylash.testing import ScriptedModel, call, crash_everywhere, kill, say
 from tests.backends import Backend
 from tests.sessions.crash_apps import advised_story, make_advised
-from tests.sessions.scenes import LIVE, begin, open_wait, transcript
+from tests.sessions.scenes import LIVE, Slow, begin, open_wait, transcript
 
 
 class Greeter(SessionPlugin):
@@ -106,18 +105,13 @@ async def test_sessions_have_options_of_their_own(memory: Backend) -> None:
 
 
 async def test_another_app_builds_it_from_what_was_captured(durable: Backend) -> None:
-    asked = asyncio.Event()
-
-    async def hang(_: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
+    slow = Slow()
     first = Greeters()
-    dying = Lash(durable.url, model=ScriptedModel(hang), plugins=[first], worker=LIVE)
+    dying = Lash(durable.url, model=ScriptedModel(slow), plugins=[first], worker=LIVE)
     await dying.open()
     options = {"greeter": {"greeting": "Hi"}}
     await begin(dying.session("chat", plugin_options=options), "go", "t1")
-    await asked.wait()
+    await slow.asked.wait()
     await kill(dying)
     second = Greeters()
     async with Lash(durable.url, model=ScriptedModel(reply), plugins=[second]) as app:

@@ -21,7 +21,7 @@ from pylash import (
 from pylash.testing import ScriptedModel, crash_everywhere, fail, kill, say
 from tests.backends import Backend, eventually
 from tests.sessions.crash_apps import make_writers, writers_story
-from tests.sessions.scenes import LIVE, PARKING, begin, transcript
+from tests.sessions.scenes import LIVE, PARKING, Slow, begin, transcript
 
 ONE_SLOT = WorkerConfig(concurrency=1, park_after="1h")
 
@@ -104,16 +104,11 @@ async def test_options_of_the_session_hold(memory: Backend) -> None:
 
 
 async def test_a_turn_is_asked_once_across_a_death(durable: Backend) -> None:
-    asked = asyncio.Event()
-
-    async def hang(_: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    app = writer(durable.url, hang)
+    slow = Slow()
+    app = writer(durable.url, slow)
     await app.open()
     await started(app, "write", "p", text="a", session="chat")
-    await asked.wait()
+    await slow.asked.wait()
     await kill(app)
     async with writer(durable.url) as app:
         assert await app.process_handle("p").result(timeout="10s") == "1: a"
@@ -140,24 +135,18 @@ async def test_processes_queue_up_for_one_session(backend: Backend) -> None:
 
 
 async def test_a_process_waits_for_a_person_who_was_first(backend: Backend) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return echo(request)
-
+    slow = Slow(echo)
     async with writer(backend.url, slow) as app:
         session = app.session("chat")
         await begin(session, "mine", "t1")
-        await asked.wait()
+        await slow.asked.wait()
         handle = await started(app, "write", "p", text="its", session="chat")
 
         async def queued() -> bool:
             return len(await handle.timeline()) == 2
 
         await eventually(queued)
-        go.set()
+        slow.go.set()
         assert await handle.result(timeout="10s") == "3: its"
 
 
@@ -165,16 +154,10 @@ async def test_a_process_waits_for_a_person_who_was_first(backend: Backend) -> N
 async def test_a_process_that_waits_for_an_answer_can_be_cancelled(
     backend: Backend, config: WorkerConfig
 ) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return echo(request)
-
+    slow = Slow(echo)
     async with writer(backend.url, slow, config) as app:
         handle = await started(app, "write", "p", text="its", session="chat")
-        await asked.wait()
+        await slow.asked.wait()
         if config is PARKING:
 
             async def waits() -> bool:
@@ -184,7 +167,7 @@ async def test_a_process_that_waits_for_an_answer_can_be_cancelled(
         await handle.cancel()
         with pytest.raises(ProcessCancelled):
             await handle.result(timeout="10s")
-        go.set()  # the turn was somebody's question, and goes on
+        slow.go.set()  # the turn was somebody's question, and goes on
         result = await app.session("chat").turn("and?", timeout="10s")
         assert result.text == "3: and?"
 

@@ -10,7 +10,7 @@ import pytest
 from pylash import ArgumentsInvalid, Lash, ModelRequest, ProcessContext, WorkerConfig
 from pylash.testing import ScriptedModel, call, kill, say
 from tests.backends import Backend, eventually
-from tests.sessions.scenes import LIVE, PARKING, begin, open_wait, transcript
+from tests.sessions.scenes import LIVE, PARKING, Slow, begin, open_wait, transcript
 
 
 def echo(request: ModelRequest) -> Any:
@@ -336,16 +336,11 @@ async def test_what_was_queued_survives_a_death(durable: Backend) -> None:
 
 async def test_what_was_heard_is_heard_once_after_a_death(durable: Backend) -> None:
     """It dies in the model call that has heard it."""
-    asked = asyncio.Event()
-
-    async def dying(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    first = Lash(durable.url, model=ScriptedModel(dying), worker=LIVE)
+    slow = Slow()
+    first = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
     await first.open()
     await first.session("chat").enqueue("hello")
-    await asked.wait()
+    await slow.asked.wait()
     await first.session("chat").enqueue("later", when="now")
     await kill(first)
     async with Lash(durable.url, model=ScriptedModel(echo)) as app:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pylash import ArgumentsInvalid, Lash, ModelRequest, Retry, ToolContext, TurnEvent, WorkerConfig
-from pylash.testing import ScriptedModel, call, calls, fail, kill, say
+from pylash.testing import ScriptedModel, SimClock, call, calls, fail, kill, say
 from pylash.turn import Delta
 from pylash.values import ProviderError
 from tests.backends import Backend, eventually
@@ -229,8 +229,6 @@ class Stuttering:
 
 
 async def test_what_was_heard_of_an_answer_that_is_repeated_is_taken_back() -> None:
-    from pylash.testing import SimClock  # noqa: PLC0415 - only here
-
     clock = SimClock()
     app = Lash("memory://", model=Stuttering(), clock=clock)
     async with app, asyncio.TaskGroup() as group:

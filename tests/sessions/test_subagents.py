@@ -22,7 +22,7 @@ from pylash.testing import (
 )
 from tests.backends import Backend, PostgresBackend, eventually
 from tests.sessions.crash_apps import family_story, make_family, runs
-from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait, transcript
+from tests.sessions.scenes import LIVE, PARKING, Slow, begin, comes_to, open_wait, transcript
 
 ONE_SLOT = WorkerConfig(concurrency=1, park_after="1h")
 
@@ -112,20 +112,14 @@ async def test_a_subagent_that_is_not_there_is_told_to_the_model(memory: Backend
 
 
 async def test_the_parent_parks_while_its_subagent_runs(durable: Backend) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return say("A.")
-
+    slow = Slow(lambda _: say("A."))
     config = WorkerConfig(concurrency=1, park_after="1ms")
     async with family(durable.url, slow, config=config) as app:
         session = app.session("report")
         await begin(session, "go", "t1")
-        await asked.wait()
+        await slow.asked.wait()
         await comes_to(app, "report", "t1", "waiting")
-        go.set()
+        slow.go.set()
         assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "So: A."
 
 
@@ -202,16 +196,11 @@ async def test_a_cancelled_turn_cancels_the_subagents_it_waits_for(
 
 
 async def test_a_subagent_that_somebody_cancels_is_an_error(memory: Backend) -> None:
-    asked = asyncio.Event()
-
-    async def forever(_: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    async with family(memory.url, forever) as app:
+    slow = Slow()
+    async with family(memory.url, slow) as app:
         session = app.session("report")
         await begin(session, "go", "t1")
-        await asked.wait()
+        await slow.asked.wait()
         [process] = await app.processes()
         await app.process_handle(process.id).cancel("enough")
         result = await session.turn("go", turn_id="t1", timeout="10s")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pylash import Lash, ModelReply, Retry, ToolContext, TurnBudget, Usage
+from pylash import Lash, ModelMissing, ModelReply, Retry, ToolContext, TurnBudget, Usage
+from pylash.runtime import CallInfo
 from pylash.testing import ScriptedModel, call, crash_everywhere, fail, say
 from tests.backends import Backend
 from tests.sessions.scenes import begin, effects_of, open_wait, transcript
@@ -188,9 +189,6 @@ def test_a_turn_with_completions_ends_and_counts_the_same_wherever_it_dies() -> 
 
 
 async def test_a_context_of_ones_own_has_no_model() -> None:
-    from pylash import ModelMissing  # noqa: PLC0415 - only here
-    from pylash.runtime import CallInfo  # noqa: PLC0415 - as tests of tools make it
-
     ctx: ToolContext[None] = ToolContext(CallInfo("s", "t", "c", 1, "k"), None)
     with pytest.raises(ModelMissing):
         await ctx.complete("Who?")

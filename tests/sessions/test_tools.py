@@ -525,3 +525,37 @@ async def test_the_app_may_be_used_inside_a_tool(memory: Backend) -> None:
 
     async with app:
         assert (await result_of(app)).text == "Helped."
+
+
+async def test_results_that_come_together_are_written_together(durable: Backend) -> None:
+    model = asking(calls(*(call("wait", number=number) for number in range(5))))
+    app = Lash(durable.url, model=model)
+    begun, gate = 0, asyncio.Event()
+
+    @app.tool
+    async def wait(number: int) -> int:
+        nonlocal begun
+        begun += 1
+        await gate.wait()
+        return number
+
+    async def all_begun() -> bool:
+        return begun == 5
+
+    async with app:
+        written: list[int] = []
+        honest = app.store.sessions.record
+
+        def record(fence: Any, session: Any, writing: Any) -> Any:
+            written.append(len(writing.entries))
+            return honest(fence, session, writing)
+
+        app.store.sessions.record = record  # type: ignore[method-assign]
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await eventually(all_begun)
+        gate.set()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert written == [2, 5]  # the reply with the environment, and all results
+        results = [m for m in await session.history() if isinstance(m, ToolMessage)]
+        assert [message.text for message in results] == list("01234")

@@ -18,7 +18,16 @@ from pylash import (
 )
 from pylash.testing import ScriptedModel, SimClock, call, fail, kill, say
 from tests.backends import Backend, eventually
-from tests.sessions.scenes import LIVE, begin, comes_to, effects_of, open_wait, state_of, transcript
+from tests.sessions.scenes import (
+    LIVE,
+    Slow,
+    begin,
+    comes_to,
+    effects_of,
+    open_wait,
+    state_of,
+    transcript,
+)
 
 
 def echo(request: ModelRequest) -> Any:
@@ -80,60 +89,43 @@ async def test_the_same_turn_id_gives_the_same_result_after_a_restart(durable: B
 
 
 async def test_two_callers_of_one_turn_share_it(backend: Backend) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return say("Once.")
-
+    slow = Slow(lambda _: say("Once."))
     model = ScriptedModel(slow)
     app = Lash(backend.url, model=model)
     async with app, asyncio.TaskGroup() as group:
         first = group.create_task(app.session("chat").turn("one", turn_id="t1", timeout="10s"))
-        await asked.wait()
+        await slow.asked.wait()
         second = group.create_task(app.session("chat").turn("one", turn_id="t1", timeout="10s"))
         with pytest.raises(TurnInputConflict):
             await app.session("chat").turn("two", turn_id="t1", timeout="10s")
-        go.set()
+        slow.go.set()
         assert (await first).text == (await second).text == "Once."
     assert len(model.requests) == 1
 
 
 async def test_a_timeout_stops_the_waiting_and_not_the_turn(memory: Backend) -> None:
-    go = asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        await go.wait()
-        return say("Late.")
-
+    slow = Slow(lambda _: say("Late."))
     model = ScriptedModel(slow)
     app = Lash(memory.url, model=model)
     async with app:
         session = app.session("chat")
         with pytest.raises(TimeoutError, match=r"'t1' has not ended in 0.02 s"):
             await session.turn("one", turn_id="t1", timeout="20ms")
-        go.set()
+        slow.go.set()
         assert (await session.turn("one", turn_id="t1", timeout="10s")).text == "Late."
     assert len(model.requests) == 1
 
 
 async def test_a_caller_who_leaves_does_not_end_the_turn(memory: Backend) -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: ModelRequest) -> Any:
-        asked.set()
-        await go.wait()
-        return say("Late.")
-
+    slow = Slow(lambda _: say("Late."))
     app = Lash(memory.url, model=ScriptedModel(slow))
     async with app:
         session = app.session("chat")
         async with asyncio.TaskGroup() as group:
             caller = group.create_task(session.turn("one", turn_id="t1"))
-            await asked.wait()
+            await slow.asked.wait()
             caller.cancel()
-        go.set()
+        slow.go.set()
         assert (await session.turn("one", turn_id="t1", timeout="10s")).text == "Late."
 
 
@@ -318,13 +310,8 @@ async def test_usage_adds_up_over_turns() -> None:
 
 
 async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> None:
-    asked = asyncio.Event()
-
-    async def never(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    app = Lash(durable.url, model=ScriptedModel(never), worker=WorkerConfig(grace="10ms"))
+    slow = Slow()
+    app = Lash(durable.url, model=ScriptedModel(slow), worker=WorkerConfig(grace="10ms"))
     await app.open()
 
     async def wait() -> None:
@@ -333,7 +320,7 @@ async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> No
 
     async with asyncio.TaskGroup() as group:
         group.create_task(wait())
-        await asked.wait()
+        await slow.asked.wait()
         await app.close()
     again = Lash(durable.url, model=ScriptedModel([say("Back.")]))
     async with again:
@@ -341,16 +328,11 @@ async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> No
 
 
 async def test_a_turn_goes_on_after_a_death(durable: Backend) -> None:
-    asked = asyncio.Event()
-
-    async def never(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    app = Lash(durable.url, model=ScriptedModel(never), worker=LIVE)
+    slow = Slow()
+    app = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
     await app.open()
     await begin(app.session("chat"), "hi", "t1")
-    await asked.wait()
+    await slow.asked.wait()
     await kill(app)
     again = Lash(durable.url, model=ScriptedModel([say("Back.")]))
     async with again:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,15 @@ async def settled(store: SqlStore, fence: Fence, number: int, output: Output) ->
     return "settled"
 
 
-async def lived(store: SqlStore) -> list[Any]:
+async def in_turn(*work: Awaitable[Any]) -> list[Any]:
+    return [await one for one in work]
+
+
+async def lived(store: SqlStore, gather: Callable[..., Awaitable[Any]] = together) -> list[Any]:
     """Start and settle processes at once; return what everyone was told, and the rows."""
     await store.workers._join(W1, 600 * SECOND)
     some = registrations()
-    leased = await together(*(started(store, one, W1) for one in some))
+    leased = await gather(*(started(store, one, W1) for one in some))
     first, second, *_ = mine = [one for one in leased if one is not None]
     told: list[Any] = [(one.fence.token, one.fence.scope) for one in mine]
     told.append(await started(store, some[0], W1))
@@ -132,31 +136,35 @@ async def lived(store: SqlStore) -> list[Any]:
     for one, output in zip(mine, OUTPUTS, strict=True):
         ends.append(settled(store, one.fence, one.number, output))
     ends.append(settled(store, second.fence, second.number, OUTPUTS[1]))
-    told.append(await together(*ends))
+    told.append(await gather(*ends))
     told.append(await store.driver.run(Operation("rows", rows)))
     return told
 
 
+@pytest.mark.parametrize("gather", [together, in_turn])
 async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
+    postgres: str, monkeypatch: pytest.MonkeyPatch, gather: Callable[..., Awaitable[Any]]
 ) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await opened(backend)
         assert isinstance(store.driver, PostgresDriver)
         written = seen(store.driver)
-        bulk = await lived(store)
+        bulk = await lived(store, gather)
         await store.close()
     assert written.count(START_MANY) == 4
     assert written.count(SETTLE_MANY) == 4
     async with PostgresBackend(postgres) as backend:
         plainly(monkeypatch)
         store = await opened(backend)
-        plain = await lived(store)
+        plain = await lived(store, gather)
         await store.close()
     assert plain == bulk
 
 
-async def test_on_sqlite_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("gather", [together, in_turn])
+async def test_on_sqlite_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather: Callable[..., Awaitable[Any]]
+) -> None:
     honest, together_ = SqliteDriver._run_rows, list[int]()
 
     def run_rows(driver: SqliteDriver, jobs: list[Any]) -> bool:
@@ -166,9 +174,9 @@ async def test_on_sqlite_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SqliteDriver, "_run_rows", run_rows)
     store = await opened(SqliteBackend(tmp_path))
-    bulk = await lived(store)
+    bulk = await lived(store, gather)
     await store.close()
-    assert together_[0] == 4
+    assert together_[0] == (4 if gather is together else 1)
     driver_run = SqliteDriver.run
 
     def run(driver: SqliteDriver, operation: Operation[Any]) -> Awaitable[Any]:
@@ -178,7 +186,7 @@ async def test_on_sqlite_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SqliteDriver, "run", run)
     store = await opened(SqliteBackend(tmp_path))
-    plain = await lived(store)
+    plain = await lived(store, gather)
     await store.close()
     assert plain == bulk
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,23 @@ from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import SqlStore, open_store, store
 from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
 from pylash.stores.sql import Operation, Statement, Steps
+from pylash.testing.suites import together
 from pylash.turn import ASKS, MESSAGES, AssistantMessage, Text, UserMessage
 from pylash.values import LashError
-from tests.backends import Backend, attached
+from tests.backends import Backend, PostgresBackend, SqliteBackend, attached
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEXT = Migration(("alter table pylash_runs add column priority bigint not null default 7",))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    """Give each backend that survives its process, not even set up."""
+    backend: Backend = SqliteBackend(tmp_path)
+    if request.param == "postgres":
+        backend = PostgresBackend(request.getfixturevalue("postgres"), empty=True)
+    async with backend:
+        yield backend
 
 
 def next_schema(monkeypatch: pytest.MonkeyPatch, migration: Migration = NEXT) -> None:
@@ -217,7 +229,5 @@ async def _has_its_sessions(old: SqlStore) -> None:
 
 
 async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:
-    from pylash.testing.suites import together  # noqa: PLC0415
-
     stores = await together(*(durable.store() for _ in range(5)))
     assert len({one.secret for one in stores}) == 1

@@ -40,8 +40,8 @@ LARGE = (
     "processes",
 )
 FILLING = """
-insert into pylash_sessions(id, number) select 'other-' || n, n from generate_series(1, 10000) n;
-insert into pylash_lanes(lane, last_seq, head) select 'session:other-' || n, 1, 100 from generate_series(1, 10000) n;
+insert into pylash_sessions(id) select 'other-' || n from generate_series(1, 10000) n;
+insert into pylash_lanes(lane, last_seq, number, head) select 'session:other-' || n, 1, n, 100 from generate_series(1, 10000) n;
 insert into pylash_lanes(lane, last_seq) values ('sessions', 10000);
 insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, created, settled)
   select n, 'scope-' || n, 'turn', 'turn', 'session:other-' || n % 10000, n, 'completed', 1, 1

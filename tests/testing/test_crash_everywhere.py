@@ -121,8 +121,12 @@ async def test_it_may_be_called_and_awaited_in_an_async_test() -> None:
 
 def test_every_run_and_its_repetition_have_a_store_of_their_own(tmp_path: Path) -> None:
     names = iter(("calm", "crashed"))
-    store = lambda: f"sqlite:///{tmp_path}/{next(names)}.db"  # noqa: E731
-    crash_everywhere(make_small_app, small_story, store=store, only=6)
+    crash_everywhere(
+        make_small_app,
+        small_story,
+        store=lambda: f"sqlite:///{tmp_path}/{next(names)}.db",
+        only=6,
+    )
     assert (tmp_path / "calm.db").exists()
     assert (tmp_path / "crashed.db").exists()
 

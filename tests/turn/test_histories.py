@@ -28,6 +28,7 @@ from pylash.turn import (
     piece_of,
     shortened,
     spent,
+    suffices,
     to_summarise,
     tokens_of,
 )
@@ -124,6 +125,48 @@ def test_looking_costs_what_is_sent_however_long_the_history_is(option: Any) -> 
         times.append(history.times)
         assert len(sent) < 25
     assert times[0] == times[1]
+
+
+class Partial(Looked):
+    """A history of which the first messages are missing."""
+
+    def __init__(self, messages: list[Message], missing: int) -> None:
+        super().__init__(messages)
+        self.missing = missing
+
+    def __getitem__(self, index: Any) -> Any:
+        first = index.indices(len(self))[0] if isinstance(index, slice) else index
+        assert first >= self.missing
+        return super().__getitem__(index)
+
+
+@given(HISTORIES, turns(), st.integers(1, 300), st.booleans(), st.integers(0, 9), st.data())
+def test_what_suffices_is_all_that_is_looked_at(
+    history: list[Message],
+    turn: list[Message],
+    tokens: int,
+    window: bool,
+    covers: int,
+    data: st.DataObject,
+) -> None:
+    if covers <= len(history):
+        history = [*history[: 2 * covers], summary(covers), *history[2 * covers :]]
+    option: Any = Window(tokens=tokens) if window else Summarise(tokens=tokens)
+    missing = data.draw(st.integers(0, len(history)))
+    part = Partial(history, missing)
+    if not suffices(option, part, missing):
+        assert missing
+        return
+    known = last_summary(option, history)
+    assert last_summary(option, part) == known
+    sent = extent(option, part, turn, known)
+    assert sent == extent(option, history, turn, known)
+    assert list(sent.of(part, turn)) == list(sent.of(history, turn))
+    if isinstance(option, Summarise):
+        span = to_summarise(option, part, turn, known)
+        assert span == to_summarise(option, history, turn, known)
+        if span:
+            assert piece_of(part, span, tokens) == piece_of(history, span, tokens)
 
 
 # --- summaries ---

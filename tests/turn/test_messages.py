@@ -9,6 +9,8 @@ import pytest
 
 from pylash.turn import (
     MESSAGES,
+    NO_USAGE,
+    ZERO,
     AssistantMessage,
     Attachment,
     Message,
@@ -22,7 +24,7 @@ from pylash.turn import (
     open_calls,
     parts_of,
 )
-from pylash.values import InputInvalid
+from pylash.values import InputInvalid, write
 from tests.turn.scenario import said
 
 PICTURE = Attachment(media_type="image/png", ref="sha256:1", size=9)
@@ -123,3 +125,11 @@ def test_a_result_of_an_earlier_turn_does_not_answer_a_call_with_the_same_id() -
     asked = AssistantMessage(calls=(A,))
     earlier: list[Message] = [said("Go."), asked, ToolMessage("i1.c0", "a")]
     assert open_calls([*earlier, said("Again."), asked]) == [A]
+
+
+def test_what_is_as_always_is_not_stored() -> None:
+    used = NO_USAGE + Usage() + NO_USAGE
+    message = ToolMessage("c", "look", usage=used, seconds=round(0.0001, 3) or ZERO)
+    assert write(message) == b'{"role":"tool","call_id":"c","tool":"look"}'
+    counted = Usage(requests=1) + Usage(input_tokens=2)
+    assert write(counted) == b'{"requests":1,"input_tokens":2}'

@@ -42,3 +42,19 @@ def test_joined_sequences_do_not_grow() -> None:
     transcript.add([said("b")])
     assert joined == [said("a"), said("z")]
     assert list(transcript) == [said("a"), said("b")]
+
+
+def test_a_transcript_may_be_fetched_from_its_end() -> None:
+    transcript = Transcript(missing=3)
+    transcript.add([said("d")])
+    assert len(transcript) == 4
+    assert transcript[3] == transcript[-1] == said("d")
+    with pytest.raises(AssertionError, match="not fetched"):
+        transcript[2]
+    transcript.add_before([write(said("b")), write(said("c"))], missing=1)
+    assert transcript[1:] == [said("b"), said("c"), said("d")]
+    for missing in (0, -4):
+        with pytest.raises(AssertionError, match="not fetched"):
+            transcript[missing]
+    transcript.add_before([write(said("a"))], missing=0)
+    assert list(transcript) == [said("a"), said("b"), said("c"), said("d")]

@@ -17,7 +17,7 @@ from pylash.workflows import workflows
 from pylash.workflows.surfaces import app_surface
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import parked
-from tests.workflows.scenes import PARKING, Shop, keys
+from tests.workflows.scenes import PARKING, Shop, keys, waiting
 
 OLD = """
 process main() signals { go: int } {
@@ -257,3 +257,15 @@ async def test_the_registration_holds_references_and_no_code() -> None:
     assert isinstance(given, LashlangInput)
     assert given.module_ref == module.ref
     assert record.registration.signals == {"go": {"type": "integer"}}
+
+
+async def test_an_app_closes_at_once_while_its_programs_come_to_wait(tmp_path: Path) -> None:
+    """A program that its child woke a moment ago is parked too, long before the grace is over."""
+    source = "process main() { h = start child(); r = await h; s = wait signal }\nprocess child() { finish 1 }"
+    for number in range(8):
+        shop = Shop(f"sqlite:///{tmp_path / f'{number}.db'}")
+        await shop.app.open()
+        await shop.start(source)
+        await waiting(shop.app)
+        async with asyncio.timeout(8):  # the grace is 10 seconds
+            await shop.app.close()

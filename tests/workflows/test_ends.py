@@ -38,7 +38,7 @@ FAILURES = [
 async def test_a_failure_has_a_class_a_code_a_message_and_what_is_behind_it(
     body: str, code: str, message: str | None, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pylash.lang import execution, meter  # noqa: PLC0415
+    from pylash.lang.running import execution, meter  # noqa: PLC0415
 
     few = meter.Bounds(steps=200_000, active_ms=30_000, memory_bytes=2**20)
     monkeypatch.setitem(execution.run_process.__kwdefaults__ or {}, "bounds", few)

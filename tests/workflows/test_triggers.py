@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
-from pylash import EVENT, Lash
+from pylash import EVENT, Lash, LashlangError
 from tests.backends import Backend
 from tests.workflows.scenes import Shop
 
@@ -122,3 +123,40 @@ async def test_a_python_program_subscribes_a_process_of_a_module() -> None:
         )
         assert await emitted(shop.app, "1") == ["dev 3 py"]
         assert await shop.run(SOURCE, process="names") == ["ci"]
+
+
+async def test_names_that_no_program_could_write_are_spelt_with_underscores() -> None:
+    app = Lash("memory://")
+    app.trigger("order-paid", payload=int)
+    app.trigger("2024.x y", payload=int)
+
+    @app.tool(name="list-files")
+    async def files(folder: str) -> str:
+        """List files."""
+        return folder
+
+    @app.tool(module="triggers", name="look")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    source = """
+    process main() {
+      h = await triggers.register({
+        source: events.order_paid({ source_key: "s" }), target: on, inputs: { n: trigger.event }, key: "k",
+      })?
+      x = _2024.x_y({ source_key: "s" })
+      finish [h.source_type, await tools.list_files({ folder: "f" })?, await triggers.look()?]
+    }
+    process on(n: events.order_paid.Event) { finish n }"""
+    async with app:
+        module = await app.lashlang(source)
+        started = await app.start(module["main"])
+        assert await started.result(timeout="10s") == ["events.order_paid.Source", "f", "seen"]
+        emit = app.triggers.emit
+        (one,) = await emit("order-paid", source_key="s", payload=7, idempotency_key="1")
+        assert await app.process_handle(one.process_id).result(timeout="10s") == 7
+    other = Lash("memory://")  # what one app has, another has not
+    async with other:
+        with pytest.raises(LashlangError, match="look"):
+            await other.lashlang("process main() { finish await triggers.look()? }")

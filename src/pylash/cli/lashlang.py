@@ -17,20 +17,23 @@ from pylash.lang import (
     Problem,
     Surface,
     artifact,
+    assumed_surface,
     format_source,
     link,
     parse,
     show,
 )
 from pylash.values import printable
-from pylash.workflows import LashlangModule, Workflows, app_surface
+from pylash.workflows import LashlangModule, Workflows
 
 INPUT: Final = "-"
 
 source_file = click.Path(exists=True, dir_okay=False, allow_dash=True)
 files = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=source_file)
 app_option = click.option(
-    "--app", metavar="MODULE:APP", help="The app whose tools the programs use; none otherwise."
+    "--app",
+    metavar="MODULE:APP",
+    help="The app whose tools the programs use; otherwise what they use is taken to be there.",
 )
 
 
@@ -61,25 +64,40 @@ def check(files: tuple[str, ...], app: str | None, as_json: bool) -> int:
 @click.argument("file", metavar="FILE", type=source_file)
 @app_option
 @click.option("--process", metavar="NAME", help="The process; otherwise main, or the first one.")
-@click.option("--svg", is_flag=True, help="Print a picture.")
+@click.option("--svg", is_flag=True, help="Draw a picture instead.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="PATH",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write it there; a name that ends in .svg asks for a picture.",
+)
 @json_option
-def graph(file: str, app: str | None, process: str | None, svg: bool, as_json: bool) -> int:
+def graph(
+    file: str, app: str | None, process: str | None, svg: bool, output: str | None, as_json: bool
+) -> int:
     """Print what a program of Lashlang can do as a graph, for Mermaid.
 
     The nodes are its effects, branches and labelled steps; - is what is piped in.
     """
-    surface = _surface(app)
     [(_, source)] = _sources((file,))
     try:
-        module = LashlangModule(artifact(link(parse(source), surface)), lambda: surface)
+        parsed = parse(source)
+        surface = _surface(app) or assumed_surface(parsed.program)
+        module = LashlangModule(artifact(link(parsed, surface)), lambda: surface)
     except LashlangError as error:
         _draw(file, source, error.errors)
         return 1
     drawn = module.graph(process)
     if _for_programs(as_json):
         say_json(drawn.to_dict())
+        return 0
+    picture = svg or (output or "").endswith(".svg")
+    text = (drawn.to_svg() if picture else drawn.to_mermaid()).rstrip("\n")
+    if output is None:
+        say(text)
     else:
-        say((drawn.to_svg() if svg else drawn.to_mermaid()).rstrip("\n"))
+        Path(output).write_text(f"{text}\n", encoding="utf-8")
     return 0
 
 
@@ -124,10 +142,10 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
     return status
 
 
-def _surface(app: str | None) -> Surface:
-    """Return what programs are offered: all abilities, and the tools and triggers of an app."""
+def _surface(app: str | None) -> Surface | None:
+    """Return what programs are offered by an app: all abilities, its tools and triggers."""
     if app is None:
-        return app_surface((), {})
+        return None
     found = loaded(app)
 
     async def prepared() -> Surface:
@@ -138,9 +156,10 @@ def _surface(app: str | None) -> Surface:
     return run(prepared())
 
 
-def _problems(source: str, surface: Surface) -> tuple[Problem, ...]:
+def _problems(source: str, surface: Surface | None) -> tuple[Problem, ...]:
     try:
-        link(parse(source), surface)
+        parsed = parse(source)
+        link(parsed, surface or assumed_surface(parsed.program))
     except LashlangError as error:
         return error.errors
     return ()

@@ -21,7 +21,7 @@ import msgspec
 
 from pylash.durable.scopes import ExecutionScope, session_of, turn_of
 from pylash.durable.waits import Resolution, unsigned
-from pylash.values import RuntimeEffectWrongOutcome, decode, encode, refuse
+from pylash.values import RuntimeEffectWrongOutcome, decode, encode, encode_to_compare, refuse
 
 
 class EffectKind(StrEnum):
@@ -178,7 +178,7 @@ class _Outcome(msgspec.Struct, frozen=True, gc=False, tag_field="kind"):
         return _KINDS[type(self)]
 
 
-class LlmCallOutcome(_Outcome, frozen=True, gc=False, tag="llm_call"):
+class LlmCallOutcome(_Outcome, frozen=True, gc=False, tag="llm_call", omit_defaults=True):
     """The model's reply, and whether its text was already streamed to listeners."""
 
     result: Any
@@ -338,7 +338,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         """
         command = self.command
         covered = command.hashed()
-        text = encode(covered)
+        text = encode_to_compare(covered)
         back = _COMMANDS.decode(text) if covered is command else decode(text)
         if back != covered:
             refuse(covered, "$.command")

@@ -6,30 +6,11 @@ from pylash.lang.artifacts import (
     encode_artifact,
     incompatibility,
 )
-from pylash.lang.compiled_expressions import (
+from pylash.lang.assumed import (
+    assumed_surface,
+)
+from pylash.lang.compiling.expressions import (
     TRIGGER_EVENT,
-)
-from pylash.lang.data import (
-    Resource,
-    from_json,
-    text_of,
-    to_json,
-)
-from pylash.lang.execution import (
-    CellOutcome,
-    ProcessOutcome,
-    run_cell,
-    run_process,
-)
-from pylash.lang.formatting import (
-    format_source,
-)
-from pylash.lang.hosts import (
-    Host,
-    HostCall,
-    HostFailed,
-    Refused,
-    Surroundings,
 )
 from pylash.lang.linker import (
     LinkedProgram,
@@ -39,19 +20,41 @@ from pylash.lang.maps import (
     ExecutionMap,
     static_map,
 )
-from pylash.lang.meter import (
-    CELL_BOUNDS,
-    PROCESS_BOUNDS,
-    Bounds,
-)
-from pylash.lang.parser import (
+from pylash.lang.parsing.parser import (
     Parsed,
     parse,
+)
+from pylash.lang.printing.formatting import (
+    format_source,
 )
 from pylash.lang.problems import (
     LashlangError,
     Problem,
     show,
+)
+from pylash.lang.running.data import (
+    Resource,
+    from_json,
+    text_of,
+    to_json,
+)
+from pylash.lang.running.execution import (
+    CellOutcome,
+    ProcessOutcome,
+    run_cell,
+    run_process,
+)
+from pylash.lang.running.hosts import (
+    Host,
+    HostCall,
+    HostFailed,
+    Refused,
+    Surroundings,
+)
+from pylash.lang.running.meter import (
+    CELL_BOUNDS,
+    PROCESS_BOUNDS,
+    Bounds,
 )
 from pylash.lang.starting import (
     Registration,
@@ -103,6 +106,7 @@ __all__ = (
     "Surroundings",
     "TypeName",
     "artifact",
+    "assumed_surface",
     "bad_arguments",
     "declaration",
     "encode_artifact",

@@ -16,7 +16,7 @@ import msgspec
 
 from pylash.lang.flat import Scalar, flat, unflat
 from pylash.lang.linker import LinkedProgram
-from pylash.lang.parser import parse_type
+from pylash.lang.parsing.parser import parse_type
 from pylash.lang.static_types import Types, expand
 from pylash.lang.surface import OperationSurface, RequiredSurface, Surface
 from pylash.lang.tree import Module, Place, Places, Type, walk

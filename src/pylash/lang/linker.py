@@ -14,7 +14,7 @@ from pylash.lang.linking.body import Program, Value
 from pylash.lang.linking.required import Requirements
 from pylash.lang.linking.signatures import SIGNATURES
 from pylash.lang.linking.statements import Statements
-from pylash.lang.parser import Parsed
+from pylash.lang.parsing.parser import Parsed
 from pylash.lang.problems import LashlangError
 from pylash.lang.static_types import ANY, BUILT_IN, NULL, SPELLINGS, Types, names_in, reached
 from pylash.lang.surface import RequiredSurface, Surface

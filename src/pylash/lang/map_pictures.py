@@ -76,7 +76,8 @@ _COLOURS: Final = {
     "branch": ("#fff1c9", "#6b4e00"),
     "branch_arm": ("#fffaf0", "#6b4e00"),
     "step": ("#e3f6e5", "#14532d"),
-    "terminal": ("#ffdfe0", "#8a1c22"),
+    "result": ("#d3f0d8", "#14532d"),
+    "failure": ("#ffdfe0", "#8a1c22"),
 }
 _COLOUR: Final = ("#f3e8dc", "#5a3a16")
 _TIP: Final = (
@@ -170,7 +171,8 @@ def _lines(layout: _Layout) -> Iterator[str]:
 def _box(layout: _Layout, id_: str) -> str:
     node = layout.nodes[id_]
     x, y = layout.corner[id_]
-    fill, ink = _COLOURS.get(node["kind"], _COLOUR)
+    kind = node["label"] if node["kind"] == "terminal" else node["kind"]
+    fill, ink = _COLOURS.get(kind, _COLOUR)
     told = "\n".join(filter(None, (node["kind"], _caption(node), node.get("description"))))
     radius = 13 if node["kind"] in ("process", "main", "terminal") else 5
     return (

@@ -35,8 +35,12 @@ class LashlangError(Misuse):
     """The program cannot run as it is written; `errors` says why, first things first."""
 
     def __init__(self, errors: tuple[Problem, ...], source: str) -> None:
-        super().__init__("\n".join(show(problem, source) for problem in errors))
+        super().__init__("\n\n".join(show(problem, source) for problem in errors))
         self.errors = errors
+
+    def __str__(self) -> str:
+        # The code would stand behind the carets; the kinds are in `errors`.
+        return self.message
 
 
 def show(problem: Problem, source: str) -> str:

@@ -21,8 +21,8 @@ from pylash.lang.artifacts import (
     incompatibility,
     verified,
 )
-from pylash.lang.conforming import nonconforming
-from pylash.lang.data import RunError, from_json, shared_json, size_of
+from pylash.lang.running.conforming import nonconforming
+from pylash.lang.running.data import RunError, from_json, shared_json, size_of
 from pylash.lang.stack import deep
 from pylash.lang.static_types import schema_of
 from pylash.lang.surface import Surface

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pylash.lang.parser import parse_type
+from pylash.lang.parsing.parser import parse_type
 from pylash.lang.problems import LashlangError
 from pylash.lang.static_types import (
     ANY,

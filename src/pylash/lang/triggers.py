@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.lang.data import equal, from_json
+from pylash.lang.running.data import equal, from_json
 from pylash.lang.starting import Registration
 from pylash.values import Misuse, stable_hash
 
@@ -61,7 +61,7 @@ class Subscription(msgspec.Struct, frozen=True):
         """Tell whether the filters of `triggers.list` let the subscription pass."""
         target = wanted.get("target")
         return (
-            (target is None or target.get("process_ref") == self.target["process_ref"])
+            (target is None or _reference(target) == _reference(self.target))
             and wanted.get("name") in (None, self.name)
             and wanted.get("source_type") in (None, self.source_type)
         )
@@ -72,6 +72,10 @@ class Subscription(msgspec.Struct, frozen=True):
             name: event if value == {EVENT: True} else value for name, value in self.inputs.items()
         }
         return Registration(**{name: self.target[name] for name in _PROCESS}, args=args)
+
+
+def _reference(process: Any) -> Any:
+    return process.get("process_ref") if isinstance(process, dict) else None
 
 
 def subscription(

@@ -10,7 +10,6 @@ Rule 4. A branch is cancelled where it waits: at an effect, or at the branches i
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -48,6 +47,12 @@ class Joining(NamedTuple):
 class Branch:
     """One task of a run."""
 
+    joining: Joining | None = None
+    held = False
+    task: asyncio.Task[Any] | None = None
+    asides = 0
+    cancelling = False
+
     def __init__(
         self,
         run: LiveRun,
@@ -56,16 +61,11 @@ class Branch:
     ) -> None:
         self._run = ref(run)  # which has us
         self.parent = parent
-        self.joining: Joining | None = None
-        self.held = False
         self.path = path
         self.name = replay_key(*path)
-        self.task: asyncio.Task[Any] | None = None
         self.pending: set[str] = set()
-        self.asides = 0
         self.children: set[Branch] = set()
-        self.cancelling = False
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
 
     @property
     def run(self) -> LiveRun | None:
@@ -74,8 +74,8 @@ class Branch:
 
     def take(self, name: str) -> tuple[str, int]:
         """Return the next part of a key for name."""
-        self._counts[name] += 1
-        return name, self._counts[name]
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return name, count
 
     def key(self, *parts: str | tuple[str, int]) -> str:
         """Return the replay key of parts in this branch."""
@@ -153,16 +153,6 @@ def outside() -> Iterator[None]:
         yield
     finally:
         CURRENT.reset(token)
-
-
-@contextmanager
-def waited_for_by_nobody() -> Iterator[None]:
-    """Leave the lanes for a while: what is started now is not waited for by the tool that starts it."""
-    token = LANES.set(frozenset())
-    try:
-        yield
-    finally:
-        LANES.reset(token)
 
 
 def branch_context(branch: Branch) -> Context:

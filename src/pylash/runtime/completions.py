@@ -32,6 +32,7 @@ from pylash.runtime.turn_messages import (
     with_bytes,
 )
 from pylash.turn import (
+    NO_USAGE,
     OUTPUT_TRIES,
     Answer,
     Ask,
@@ -54,7 +55,6 @@ from pylash.turn import (
     TurnBudget,
     TurnEnd,
     TurnMachine,
-    Usage,
     UserMessage,
     final_tool,
     parts_of,
@@ -252,7 +252,7 @@ class Completions:
         turn_id: str,
         budget: TurnBudget | None = None,
     ) -> None:
-        self.used = Usage()
+        self.used = NO_USAGE
         self._services = services
         self._default = default
         self._turn_id = turn_id

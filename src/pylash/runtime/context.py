@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from pylash.runtime.handles import ChildHandle
     from pylash.runtime.process_sessions import ProcessSession
-    from pylash.runtime.programs import Prepared, ProcessDefinition, Services
+    from pylash.runtime.programs import Definition, Prepared, Services
 
 D = TypeVar("D")
 P = ParamSpec("P")
@@ -234,7 +234,7 @@ class ProcessContext(StepContext[D]):
     # --- others ---
 
     def start(
-        self, target: ProcessDefinition[P, R] | Prepared[P, R], *args: P.args, **kwargs: P.kwargs
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, ChildHandle[R]]:
         """Start a process of this one and return its handle.
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from pylash.durable import Aborted, CancelProcess, Failure, Output, Success
-from pylash.runtime.branches import CURRENT
+from pylash.runtime.branches import CURRENT, LANES
 from pylash.runtime.config import Programs
 from pylash.runtime.endings import let_go, persist
 from pylash.runtime.failures import failure_of
@@ -41,6 +43,8 @@ class Execution:
         """Execute the run until it ends or is detached; return how its process ended, if it did."""
         run.root.task = asyncio.current_task()
         CURRENT.set(run.root)
+        if LANES.get():
+            LANES.set(frozenset())  # the tool that started it does not wait for it
         try:
             end = await self._outcome(run)
         finally:
@@ -95,30 +99,31 @@ class Execution:
         if run.journal is not None:
             run.closed = True
             run.journal.break_off(Detached())
-        processes = self._host.store.processes
         if isinstance(end, ContinueAs):
-            given = run.process.registration.input
-            changed = msgspec.structs.replace(given, arguments=end.arguments)
-            registration = msgspec.structs.replace(run.process.registration, input=changed)
-            cancelled = run.was_told or run.record.cancel_delivered
-            await persist(
-                run,
-                lambda: processes.continue_as(run.fence, registration, cancelled=cancelled),
-                self._is_open,
-            )
-        elif end is not None:
-            try:
-                settled = await self._settled(run, end)
-            except Misuse as error:  # it cannot be written as it is
-                broken = failure_of(error)
-                await self._settled(run, broken)
-                return broken
-            return end if settled else None
-        return None
+            await self._continued(run, end)
+            return None
+        if end is None:
+            return None
+        try:
+            return end if await self._settled(run, end) else None
+        except Misuse as error:  # it cannot be written as it is
+            broken = failure_of(error)
+            await self._settled(run, broken)
+            return broken
 
-    async def _settled(self, run: LiveRun, end: Output) -> bool:
-        settle, number = self._host.store.processes.settle, run.process.number
-        return await persist(run, lambda: settle(run.fence, number, end), self._is_open)
+    def _settled(self, run: LiveRun, end: Output) -> Coroutine[Any, Any, bool]:
+        settle = self._host.store.processes.settle
+        return persist(run, partial(settle, run.fence, run.process.number, end), self._is_open)
+
+    async def _continued(self, run: LiveRun, end: ContinueAs) -> None:
+        given = run.process.registration.input
+        changed = msgspec.structs.replace(given, arguments=end.arguments)
+        registration = msgspec.structs.replace(run.process.registration, input=changed)
+        cancelled = run.was_told or run.record.cancel_delivered
+        again = self._host.store.processes.continue_as
+        await persist(
+            run, partial(again, run.fence, registration, cancelled=cancelled), self._is_open
+        )
 
     async def _expire(self, run: LiveRun) -> None:
         """Ask a process to end when its time is over."""
@@ -132,9 +137,12 @@ class Execution:
 
 
 def _tell(run: LiveRun, error: BaseException) -> None:
-    # Of a program that is not Python's, Python's stack says nothing.
-    trace = None if isinstance(error, WorkflowFailed) else error
-    _log.warning("%s failed: %s", run.fence.name, error, exc_info=trace)
+    if isinstance(
+        error, WorkflowFailed
+    ):  # a program that is not Python's: Python's stack says nothing
+        _log.warning("%s failed: %s", run.fence.name, error)
+    else:
+        _log.warning("%s failed", run.fence.name, exc_info=error)
 
 
 def first_of(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

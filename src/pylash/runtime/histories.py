@@ -2,6 +2,7 @@
 
 Rule 1. A history is its session's path and nothing else: it is right if the head it was read to is.
 Rule 2. Only what was added since is read, however long the rest is; and decoded only what is looked at.
+Rule 3. Of a history that is sent in part, what is older is not even fetched.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from typing import Final
 
 import msgspec
 
-from pylash.durable import SessionRecord, Sessions
-from pylash.turn import Attachment, Message, ToolMessage, Transcript, UserMessage
+from pylash.durable import Segment, SessionRecord, Sessions
+from pylash.turn import (
+    Attachment,
+    History,
+    Message,
+    ToolMessage,
+    Transcript,
+    UserMessage,
+    suffices,
+)
 
 MAX_SESSIONS: Final = 512
 MANY: Final = 500
+FEW: Final = 64
+"""How many messages are fetched first if only the last ones are needed; then as many again."""
 
 # In every stored message that has attachments; a text that says so in quotes has them escaped.
 _TAG: Final = b'"attachment"'
@@ -26,11 +37,21 @@ _TAG: Final = b'"attachment"'
 class _Known(msgspec.Struct):
     head: int
     messages: Transcript
+    suits: History | None = None
+    """For whom enough was fetched: it is enough for ever, since more only comes at the end."""
     attachments: bool = False
 
     def add_stored(self, bodies: Sequence[bytes]) -> None:
         """Take more messages as they are stored."""
         self.messages.add_stored(bodies)
+        self._look_at(bodies)
+
+    def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
+        """Take messages that come before those that are known; so many are still missing."""
+        self.messages.add_before(bodies, missing)
+        self._look_at(bodies)
+
+    def _look_at(self, bodies: Sequence[bytes]) -> None:
         self.attachments = self.attachments or any(_TAG in body for body in bodies)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -47,13 +68,15 @@ class Histories:
         self._keep = keep
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
-    async def messages(self, session: SessionRecord) -> Transcript:
-        """Return the messages of a session up to its head, the oldest first."""
+    async def messages(self, session: SessionRecord, option: History | None = None) -> Transcript:
+        """Return the messages of a session up to its head, the oldest first.
+
+        ``option``: how they are sent; those that nobody will look at then may be missing.
+        """
         known = self._known.get(session.number)
         if known is None or known.head > session.head:
-            known = _Known(0, Transcript())
-            for segment in session.origin:
-                known.add_stored(await self._sessions.nodes(segment))
+            whole = sum(segment.upto for segment in session.path)
+            known = _Known(session.head, Transcript(missing=whole))
         if known.head < session.head:
             after = known.head
             added = await self._sessions.nodes(session.path[-1], after)
@@ -61,9 +84,34 @@ class Histories:
                 known.add_stored(added)
                 known.head = session.head
             elif known.head != session.head:
-                return await self.messages(session)
+                return await self.messages(session, option)
+        await self._fetch(session, known, option)
         self._remember(session.number, known)
         return known.messages
+
+    async def _fetch(self, session: SessionRecord, known: _Known, option: History | None) -> None:
+        """Fetch older messages until there are enough, or all."""
+        messages = known.messages
+        whole = option is None or option.tokens is None
+        while (stop := messages.missing) and (whole or option != known.suits):
+            if option is not None and suffices(option, messages, stop):
+                known.suits = option
+                return
+            fetched = len(messages) - stop
+            start = 0 if whole else max(0, stop - max(FEW, fetched))
+            bodies = await self._between(session, start, stop)
+            if messages.missing == stop:  # else another has fetched them while we read
+                known.add_before(bodies, start)
+
+    async def _between(self, session: SessionRecord, start: int, stop: int) -> list[bytes]:
+        """Return some messages of a session, counted from its first."""
+        bodies: list[bytes] = []
+        for segment in session.path:
+            if start < segment.upto and stop > 0:
+                part = Segment(segment.number, min(segment.upto, stop))
+                bodies += await self._sessions.nodes(part, max(0, start))
+            start, stop = start - segment.upto, stop - segment.upto
+        return bodies
 
     async def read(self, session: SessionRecord) -> list[Message]:
         """Return the messages of a session; many are decoded in a thread, so that nobody is held up."""

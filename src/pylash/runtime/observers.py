@@ -7,9 +7,8 @@ Rule 2. A hint only says "look". The database decides.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from pylash.durable import Sessions, Store
@@ -19,6 +18,10 @@ from pylash.values import AppNotOpen, ProcessUnknown, StoreError
 AGAIN_SECONDS: Final = 0.01
 NET_SECONDS: Final = 5.0
 """How often everything that is waited for is looked at, hint or no hint."""
+
+
+Waiting = dict[str, set[asyncio.Future[Any]]]
+"""Who waits, by process or turn."""
 
 
 class Ends(Protocol):
@@ -72,8 +75,8 @@ class Observers:
         self._source = ends or store.processes
         self._topic = topic
         self._runs_here = runs_here
-        self._ends: defaultdict[str, set[asyncio.Future[Any]]] = defaultdict(set)
-        self._events: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._ends: Waiting = {}
+        self._events: Waiting = {}
         self._suspects: set[str] = set()
         self._unseen: set[str] = set()
         self._wake = asyncio.Event()
@@ -92,18 +95,22 @@ class Observers:
     async def end(self, process_id: str) -> Any:
         """Return how a process ended, once it has."""
         while True:
-            with self._registered(self._ends, process_id) as ended:
+            ended = _registered(self._ends, process_id)
+            try:
                 if not self._runs_here(process_id):
                     # It may end in another process: from now on its end is news.
                     self._unseen.add(process_id)
                     self._wake.set()
                 output = await ended
+            finally:
+                _forget(self._ends, process_id, ended)
             if output is not None:
                 return output
 
     async def news(self, process_id: str, after: int) -> None:
         """Return once a process's log may be longer, or it has ended."""
-        with self._registered(self._events, process_id) as heard:
+        heard = _registered(self._events, process_id)
+        try:
             record = await self._store.processes.get(process_id)
             if record is None:
                 raise ProcessUnknown(process_id)
@@ -112,29 +119,14 @@ class Observers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(NET_SECONDS):
                     await heard
+        finally:
+            _forget(self._events, process_id, heard)
 
     def tell(self, process_id: str, output: Any) -> None:
         """Tell who waits here how a process ended, or that it goes on elsewhere."""
         for waiting in self._ends.get(process_id, ()):
             if not waiting.done():
                 waiting.set_result(output)
-
-    @contextmanager
-    def _registered(
-        self,
-        board: defaultdict[str, set[asyncio.Future[Any]]]
-        | defaultdict[str, set[asyncio.Future[None]]],
-        process_id: str,
-    ) -> Iterator[asyncio.Future[Any]]:
-        future = asyncio.get_running_loop().create_future()
-        waiting = board[process_id]
-        waiting.add(future)
-        try:
-            yield future
-        finally:
-            waiting.discard(future)
-            if not waiting and board.get(process_id) is waiting:
-                del board[process_id]
 
     def _hear(self, topic: str) -> None:
         kind, _, process = topic.partition(":")
@@ -197,3 +189,17 @@ class Observers:
         for waiting in self._ends.get(process_id, ()):
             if not waiting.done():
                 waiting.set_exception(ProcessUnknown(process_id))
+
+
+def _registered(board: Waiting, name: str) -> asyncio.Future[Any]:
+    """Return a future that is told what becomes of name."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    board.setdefault(name, set()).add(future)
+    return future
+
+
+def _forget(board: Waiting, name: str, future: asyncio.Future[Any]) -> None:
+    waiting = board[name]
+    waiting.discard(future)
+    if not waiting:
+        del board[name]

@@ -67,6 +67,27 @@ def _seen(task: asyncio.Task[Any]) -> None:
 class LiveRun:
     """A process, or a turn, being executed here under a fence."""
 
+    wake_seq = 0
+    stirred = False
+    turn: TurnStanding | None = None
+    has_slot = True
+    is_idle = False
+    cancelled = False
+    trouble: LashError | None = None
+    closed = False
+    parked = False
+    expiring: asyncio.Task[None] | None = None
+    parking: asyncio.Future[None] | None = None
+    interrupted: frozenset[str] = frozenset()
+    _flagged: frozenset[str] = frozenset()
+    _busy = 1
+    _refusals = 0
+    _taking: asyncio.Task[None] | None = None
+    _warned = False
+    _delivering = 0
+    _held: asyncio.Future[None] | None = None
+    _telling: asyncio.Task[None] | None = None
+
     def __init__(
         self,
         record: Subject,
@@ -84,28 +105,8 @@ class LiveRun:
         self.journal = controller if isinstance(controller, JournalController) else None
         self.tasks = tasks
         self.root = Branch(self)
-        self.wake_seq = 0
-        self.stirred = False
-        self.turn: TurnStanding | None = None
         self.listened: Callable[[], None] = unheard
-        self.has_slot = True
-        self.is_idle = False
-        self.cancelled = False
-        self.trouble: LashError | None = None
-        self.closed = False
-        self.parked = False
-        self.expiring: asyncio.Task[None] | None = None
-        self.parking: asyncio.Future[None] | None = None
         self._slots = slots
-        self._busy = 1
-        self._refusals = 0
-        self._taking: asyncio.Task[None] | None = None
-        self.interrupted: set[str] = set()
-        self._flagged: set[str] = set()
-        self._warned = False
-        self._delivering = 0
-        self._held: asyncio.Future[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
         self._turnstile = None if controller.supports_concurrent_effects else asyncio.Lock()
         if self.journal is not None:
             self.journal.board.changed = self._changed
@@ -320,8 +321,8 @@ class LiveRun:
         """Return what was decided under key, and remember whom it cancels."""
         decision = None if self.journal is None else self.journal.decision(key)
         if decision is not None:
-            self._flagged.update(decision["cancelled"])
-            self.interrupted.update(decision["groups"])
+            self._flagged |= set(decision["cancelled"])
+            self.interrupted |= set(decision["groups"])
         return decision
 
     # --- idle ---
@@ -403,8 +404,8 @@ class LiveRun:
                 leaves.append(branch)  # it goes on by itself: told when it comes to wait
         names = sorted(leaf.name for leaf in leaves)
         decided = {**decision, "cancelled": names, "groups": sorted(groups)}
-        self._flagged.update(names)
-        self.interrupted.update(groups)
+        self._flagged |= set(names)
+        self.interrupted |= set(groups)
         for leaf in leaves:
             leaf.cancelling = True
         if self.journal is None:

@@ -90,8 +90,12 @@ class Shape(msgspec.Struct, frozen=True):
         return None if self.is_text else self.json_schema()
 
     def json_schema(self) -> Any:
-        """Return the JSON Schema of the values."""
+        """Return the JSON Schema of the values, as they are given."""
         return _adapter(self.annotation).json_schema()
+
+    def written_schema(self) -> Any:
+        """Return the JSON Schema of the values, as they are written."""
+        return _adapter(self.annotation).json_schema(mode="serialization")
 
     def _fits(self, value: Any) -> bool:
         """Whether value is of a type that is its own JSON."""

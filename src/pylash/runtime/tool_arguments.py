@@ -85,12 +85,12 @@ class Parameters:
 
     def defaults(self) -> dict[str, Any]:
         """Return what holds for parameters that are not given."""
-        fields = self._model.model_fields
-        return {
-            name: self._default(name, fields[inner])
-            for name, inner in self._inner.items()
-            if not fields[inner].is_required()
-        }
+        return {name: self._default(name, made) for name, made in self._optional.items()}
+
+    @cached_property
+    def _optional(self) -> dict[str, Any]:
+        made = {name: self._model.model_fields[inner] for name, inner in self._inner.items()}
+        return {name: field for name, field in made.items() if not field.is_required()}
 
     def _default(self, name: str, made: Any) -> Any:
         """Return the default itself, never a copy of it, unless pydantic's ``Field`` makes it."""

@@ -33,6 +33,7 @@ from pylash.runtime.branches import LANES, outside, own_branch
 from pylash.runtime.executors import Executor, await_options
 from pylash.runtime.feeds import completed
 from pylash.runtime.process_steps import Tries, digest, mark_final
+from pylash.runtime.records import message_of
 from pylash.runtime.tool_approval import Ready, approved, given_result
 from pylash.runtime.tool_arguments import read_arguments
 from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
@@ -45,7 +46,7 @@ from pylash.runtime.tool_results import (
 )
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
-from pylash.turn import Attachment, ToolCall, ToolMessage, TurnEvent, Usage
+from pylash.turn import NO_USAGE, ZERO, Attachment, ToolCall, ToolMessage, TurnEvent, Usage
 from pylash.values import (
     AttachmentResolutionFailed,
     CallRefused,
@@ -169,7 +170,7 @@ class ToolCalls:
 
     async def _attempted(self, ready: Ready, position: int) -> ToolMessage:
         turn, call = self._turn, ready.call
-        before = Usage()
+        before = NO_USAGE
 
         def delay_key(number: int) -> str:
             return f"{call.id}.delay.{number}"
@@ -254,7 +255,9 @@ class ToolCalls:
         try:
             value = await tool.call(ctx, ready.arguments)
         except Exception as error:
-            _log.warning("tool %s failed", tool.name, exc_info=error)
+            # An error of ours is a sentence for whoever called; the stack of others says where it was.
+            trace = None if isinstance(error, LashError) else error
+            _log.warning("tool %s failed: %s", tool.name, message_of(error), exc_info=trace)
             told_error = error if isinstance(error, LashError) else ToolFailed(error)
             mark_final(told_error, error, tool.retry)
             if used := _noted(before + completions.used):
@@ -293,17 +296,17 @@ class ToolCalls:
             call.tool,
             text,
             attachments=attachments,
-            seconds=round(took, 3),
+            seconds=round(took, 3) or ZERO,
             provider_id=call.provider_id,
         )
 
 
 def _noted(used: Usage) -> dict[str, Any]:
     """Return what models used for a call, as it is recorded beside what came of it."""
-    return {} if used == Usage() else {_USED: msgspec.to_builtins(used)}
+    return {} if used == NO_USAGE else {_USED: msgspec.to_builtins(used)}
 
 
 def _used(record: Any) -> Usage:
     """Return what models used for a call, of what is recorded."""
     used = record.get(_USED) if isinstance(record, dict) else None
-    return Usage() if used is None else msgspec.convert(used, Usage)
+    return NO_USAGE if used is None else msgspec.convert(used, Usage)

@@ -158,7 +158,7 @@ class Tool(Generic[P, R]):
         """The JSON Schema of what it returns; empty if that is anything."""
         if self._result.is_plain:
             return {}
-        schema: dict[str, Any] = self._result.json_schema()
+        schema: dict[str, Any] = self._result.written_schema()
         return schema
 
     @property

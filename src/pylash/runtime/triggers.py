@@ -46,6 +46,11 @@ class TriggerApp(Protocol):
         ...
 
     @property
+    def running(self) -> Services:
+        """What the parts of the app share, also while it closes."""
+        ...
+
+    @property
     def template(self) -> Registration:
         """What every process of the app is registered with."""
         ...
@@ -132,9 +137,9 @@ class Triggers:
             type=name,
             source=source_key,
             payload=plain,
-            idempotency_key=self._app.services.new_id() if key is None else key,
+            idempotency_key=self._app.running.new_id() if key is None else key,
         )
-        return await self._app.store.triggers.emit(occurrence)
+        return await self._app.running.store.triggers.emit(occurrence)
 
     def payload(self, name: str, payload: Any) -> Any:
         """Return a payload as plain JSON; refuse one that does not fit, or a type nobody declared."""

@@ -14,6 +14,7 @@ from pylash.durable import Attachments, Queued
 from pylash.runtime.catalog import Catalog
 from pylash.runtime.histories import has_attachments, is_picture
 from pylash.turn import (
+    ZERO,
     AssistantMessage,
     Attachment,
     Listen,
@@ -121,7 +122,7 @@ def reply_message(
         reply.usage,
         reply.finish_reason,
         None if reply.model == asked else reply.model,
-        round(took, 3) or 0.0,
+        round(took, 3) or ZERO,
         provider_state=reply.provider_state,
     )
 

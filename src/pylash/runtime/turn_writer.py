@@ -7,11 +7,22 @@ Rule 3. An effect is held back only if nothing outside happens between it and th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from pylash.durable import Fence, JournalEntry, SessionRecord, Sessions, Writing
 from pylash.turn import MESSAGES, Message
-from pylash.values import write
+from pylash.values import StoreError, write
+
+
+class _Gathering(NamedTuple):
+    """Effects that end at the same moment, and are written together; ``written`` completes with that."""
+
+    fence: Fence
+    written: asyncio.Future[None]
+    soon: asyncio.Handle
 
 
 class TurnWriter:
@@ -29,6 +40,7 @@ class TurnWriter:
         self._envs: dict[str, bytes] = {}
         self._attachments: dict[str, bytes] = {}
         self._effects: dict[str, tuple[int, bytes, Mapping[str, bytes]]] = {}
+        self._gathering: _Gathering | None = None
 
     def prepare(
         self, key: str, index: int, message: Message, attached: Mapping[str, bytes] | None = None
@@ -79,14 +91,36 @@ class TurnWriter:
         return entry
 
     async def record(self, fence: Fence, entry: JournalEntry) -> JournalEntry:
-        """Write an effect with its node, and everything that waits."""
+        """Write an effect with its node, and everything that waits: also what ends at the same moment."""
         self._take(entry.key)
         self._held.append(entry)
-        await self._sessions.record(fence, self.session, self.writing())
+        if self._gathering is None:
+            loop = asyncio.get_running_loop()
+            soon = loop.call_soon(self._send)
+            self._gathering = _Gathering(fence, loop.create_future(), soon)
+        await asyncio.shield(self._gathering.written)
         return entry
+
+    def _send(self) -> None:
+        """Begin to write what was gathered, if anything was."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is None:
+            return
+        gathering.soon.cancel()
+        try:
+            writing = self._sessions.record(gathering.fence, self.session, self._taken())
+        except StoreError as error:  # it has closed meanwhile
+            gathering.written.set_exception(error)
+            return
+        assert isinstance(writing, asyncio.Future)  # an operation of the store, and begun
+        writing.add_done_callback(partial(_tell, gathering.written))
 
     def writing(self) -> Writing:
         """Return everything that waits to be written: it is on disk once this is."""
+        self._send()  # it was there first
+        return self._taken()
+
+    def _taken(self) -> Writing:
         nodes = tuple(sorted(self._nodes.items()))
         writing = Writing(
             entries=tuple(self._held),
@@ -112,3 +146,15 @@ class TurnWriter:
             place, body, attached = prepared
             self._nodes[place] = body
             self._attachments.update(attached)
+
+
+def _tell(written: asyncio.Future[None], writing: asyncio.Future[Any]) -> None:
+    """Tell who waits for an effect to be written that it is, or why it is not."""
+    if written.done():
+        return
+    if writing.cancelled():
+        written.cancel()
+    elif (error := writing.exception()) is not None:
+        written.set_exception(error)
+    else:
+        written.set_result(None)

@@ -154,7 +154,9 @@ class TurnDriver:
         self.feed.say(TurnEvent("turn_started", self.turn_id))
         try:
             self._assemble()
-            self.history = await self.services.histories.messages(self.session)
+            self.history = await self.services.histories.messages(
+                self.session, self.ask.options.history
+            )
             while self.machine.poll_effect() is not None:
                 await self._step()
         except asyncio.CancelledError:
@@ -396,7 +398,8 @@ class TurnDriver:
 
     def completions(self) -> Completions:
         """Return what a tool asks models with, under what is left of the budget."""
-        left = remaining(self.machine.budget, spent(self.machine.messages))
+        budget = self.machine.budget
+        left = None if budget is None else remaining(budget, spent(self.machine.messages))
         return Completions(self.services, self._default_model, self.turn_id, left)
 
     async def _default_model(self) -> str | None:

@@ -22,23 +22,25 @@ from pylash.durable import (
     Fence,
     LeasedStart,
     NewTurn,
+    Registration,
     StartProcess,
     Submitted,
     just_started,
 )
-from pylash.runtime.branches import waited_for_by_nobody
 from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
 from pylash.runtime.endings import STORE_AWAY_SECONDS
 from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
+from pylash.runtime.lookout import Lookout
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
-from pylash.runtime.runs import Detached, LiveRun
+from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
 from pylash.values import LeaseLost, StaticScopesRequired, StoreError, seconds
 
+LOOK_SECONDS: Final = 0.05  # of a worker that closes, at its runs
 NET_SECONDS: Final = 5.0
 """How often everything is looked at, hint or no hint."""
 
@@ -77,7 +79,8 @@ class Worker:
         self._tasks = TaskOwner()
         self._runs = TaskOwner()
         park_after = seconds(config.park_after)
-        self._parking = Parking(host.store.runs, park_after, self._relook, self._tasks)
+        self._lookout = Lookout(host, self.live)
+        self._parking = Parking(host.store.runs, park_after, self._lookout.look_again, self._tasks)
         self._execution: Drive = Execution(host, programs, self._tasks, lambda: self.is_open)
         self._turns = turns(lambda: self.is_open)
         self._kick = asyncio.Event()
@@ -88,6 +91,7 @@ class Worker:
         self._orphans: list[Fence] = []
         self._suspicious = False
         self._claiming = False
+        self._claim_out: asyncio.Future[None] | None = None
         self._suspect_everything = asyncio.Event()
         self._maybe_orphans = False
         self._claim_token: str | None = None
@@ -139,8 +143,9 @@ class Worker:
             if not self.live:
                 return
             self._parking.changed.clear()
+            # Not only when told: who was woken while it was parked may wait again since.
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(min(until, loop.time() + LOOK_SECONDS)):
                     await self._parking.changed.wait()
 
     async def _announce(self) -> None:
@@ -182,23 +187,22 @@ class Worker:
         """Start a process; here, if there is a slot for it and nothing that must come before it."""
         registration, processes = command.registration, self._host.store.processes
         special = command.delay or registration.slot
-        if special or not self._has_room_for(registration.target):
+        if special or not await self._will_have_room_for(registration.target):
             await processes.start(command)
             return
+        started = processes.start(command, self._host.membership.worker)
+        await self._launched(started, partial(self._begin_process, registration))
 
-        def begin(leased: LeasedStart | None) -> bool:
-            if leased is not None:
-                record = just_started(registration, leased.number, leased.now)
-                self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
-            return leased is not None
-
-        with waited_for_by_nobody():
-            await self._launched(processes.start(command, self._host.membership.worker), begin)
+    def _begin_process(self, registration: Registration, leased: LeasedStart | None) -> bool:
+        if leased is not None:
+            record = just_started(registration, leased.number, leased.now)
+            self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
+        return leased is not None
 
     async def submit(self, new: NewTurn) -> Submitted:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
         sessions, token = self._host.store.sessions, self._host.new_token()
-        if not self._has_room_for(TURN_TARGET):
+        if not await self._will_have_room_for(TURN_TARGET):
             return await sessions.submit(new, token)
 
         def begin(submitted: Submitted) -> bool:
@@ -210,8 +214,15 @@ class Worker:
         worker = self._host.membership.worker
         return await self._launched(sessions.submit(new, token, worker), begin)
 
+    async def _will_have_room_for(self, target: str) -> bool:
+        """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
+        if self._claim_out is not None and not self._has_room_for(target):
+            await asyncio.wait((self._claim_out,))
+        return self._has_room_for(target)
+
     def _has_room_for(self, target: str) -> bool:
-        ready = self.is_open and self._room() > 0 and not (self._suspicious or self._alone)
+        others_first = self._backlog or self._suspicious or self._alone
+        ready = self.is_open and self._room() > 0 and not others_first
         return ready and self._programs.knows(target)
 
     async def _launched(self, starting: Awaitable[T], begin: Callable[[T], bool]) -> T:
@@ -219,16 +230,25 @@ class Worker:
         self._slots.reserve()
         self._beginning += 1
         assert isinstance(starting, asyncio.Future)  # an operation of the store, and begun
-        started: asyncio.Future[T] = starting
-        started.add_done_callback(partial(self._started, begin))
-        return await asyncio.shield(started)
+        asker: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        starting.add_done_callback(partial(self._started, begin, asker))
+        return await asker
 
-    def _started(self, begin: Callable[[T], bool], started: asyncio.Future[T]) -> None:
+    def _started(
+        self, begin: Callable[[T], bool], asker: asyncio.Future[T], started: asyncio.Future[T]
+    ) -> None:
         self._beginning -= 1
-        failed = started.cancelled() or started.exception() is not None
-        if failed:
+        try:
+            answer = started.result()
+        except BaseException as error:  # noqa: BLE001 - it is the asker's
             self._maybe_orphans = True  # it may have been started before the store went away
-        if failed or not begin(started.result()):
+            self._slots.give_back()
+            if not asker.done():
+                asker.set_exception(error)
+            return
+        if not asker.done():
+            asker.set_result(answer)
+        if not begin(answer):
             self._slots.give_back()
 
     # --- scheduling ---
@@ -240,7 +260,7 @@ class Worker:
         elif kind == "wake" and (run := self.live.get(int(rest))) is not None:
             run.woken()
         elif kind == "cancel" and (run := self.live.get(int(rest))) is not None:
-            self._tasks.serve(self._look_soon(run))
+            self._tasks.serve(self._lookout.look_soon(run))
         elif not topic:
             self._kick.set()
             self._suspect_everything.set()
@@ -268,22 +288,27 @@ class Worker:
 
     async def _claim_ready(self) -> None:
         runs, targets = self._host.store.runs, self._programs.targets()
-        claimed = 0
-        while self.is_open and self._room() > 0 and not self._suspicious:
+        claimed, full = 0, False
+        self._backlog = False
+        while self.is_open and not (self._suspicious or full):
             limit = min(self._room(), CLAIM_AT_ONCE)
-            claimed = await self._claim(limit, targets)
-            if claimed < limit:
-                break
-        self._backlog = self._room() <= 0
+            full = limit <= 0
+            if not full:
+                claimed = await self._claim(limit, targets)
+                if claimed < limit:
+                    break
+        self._backlog = full  # from now on a slot that is given back makes us look again
         due, suspect = await runs.next_due(targets)
+        self._backlog = full and due is not None and due <= 0
         self._suspicious = suspect and self._may_drain()
         if self._suspicious and self.is_open:
             await self._claim_suspect(targets)
-        if due is not None and due <= 0 and not (claimed or self._suspicious):
+        if due is None or self._backlog:
+            return
+        if due <= 0 and not (claimed or self._suspicious):
             await self._host.membership.renew()  # perhaps others gave us up
             due = EMPTY_MICROS
-        if due is not None and not self._backlog:
-            self._ring_in(max(0, due) / 1_000_000)
+        self._ring_in(max(0, due) / 1_000_000)
 
     def _may_drain(self) -> bool:
         """Return whether to let everything else wait for a suspect: for a while, not for ever."""
@@ -296,6 +321,7 @@ class Worker:
     async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
         """Claim up to limit runs and begin them; return how many there were."""
         self._slots.reserve(limit)
+        self._claim_out = asyncio.get_running_loop().create_future()
         begun = 0
         try:
             token = self._claim_token = self._claim_token or self._host.new_token()
@@ -309,6 +335,8 @@ class Worker:
                 await self._resume(claims)
         finally:
             self._slots.give_back(limit - begun)
+            self._claim_out.set_result(None)
+            self._claim_out = None
         return begun
 
     async def _claim_suspect(self, targets: Sequence[str]) -> None:
@@ -435,23 +463,6 @@ class Worker:
             self._parking.changed.set()
         run.dispose()
 
-    # --- looking ---
-
-    async def _look(self, run: LiveRun) -> None:
-        """Look whether the process, or the turn, was asked to end."""
-        store = self._host.store
-        if run.turn is None:
-            asked, _ = await store.processes.look(run.id)
-        else:
-            asked = await store.sessions.asked_to_end(run.record.run)
-        if asked:
-            with suppress(Detached):
-                await run.cancel()
-
-    async def _look_soon(self, run: LiveRun) -> None:
-        with suppress(StoreError):  # the net will look again
-            await self._look(run)
-
     async def _look_forever(self) -> None:
         """Look at every live run now and then: a hint may have been lost."""
         while True:
@@ -460,37 +471,17 @@ class Worker:
                     await self._suspect_everything.wait()
             self._suspect_everything.clear()
             try:
-                await self._look_at_all()
+                await self._find_orphans()
+                await self._lookout.look_at_all()
             except StoreError:  # away for the moment; the net comes again
                 pass
             except Exception:  # noqa: BLE001 - one broken row must not stop the others
                 _log.exception("looking at the runs here went wrong, and goes on")
 
-    async def _look_at_all(self) -> None:
+    async def _find_orphans(self) -> None:
+        """Find the runs that we own and do not execute, if there may be any."""
         if self._maybe_orphans and not (self._beginning or self._claiming):
             self._maybe_orphans = False
             owned = await self._host.store.runs.owned_by(self._host.membership.worker)
             self._orphans += [fence for fence in owned if fence.run not in self.live]
             self._kick.set()
-        if not self.live:
-            return
-        standing = await self._host.store.runs.wake_seqs(list(self.live))
-        for number, (wake_seq, token) in standing.items():
-            run = self.live.get(number)
-            if run is None or run.closed:
-                continue
-            if token > run.fence.token:  # a smaller one was read before we claimed it again
-                run.close(LeaseLost(run.fence.name))
-            elif wake_seq != run.wake_seq:
-                await self._relook(run, wake_seq)
-
-    async def _relook(self, run: LiveRun, wake_seq: int) -> None:
-        """Look at everything the run waits for; the count was read before.
-
-        It counts as seen when everything was looked at: until then the run cannot be parked.
-        """
-        if run.journal is not None:
-            await self._host.live.look_at(run.journal.open_wait_names())
-        run.woken()
-        await self._look(run)
-        run.wake_seq = max(run.wake_seq, wake_seq)

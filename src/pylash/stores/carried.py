@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from pylash.durable import Fence, JournalEntry, QueueDrainScope, Segment, TurnScope
 from pylash.stores.sql import Statement, Steps
@@ -24,10 +23,20 @@ LOADED_BYTES: Final = 4 * 1024
 
 _ENTRIES = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
 
+_RETURNED: Final = b'{"type":"returned","outcome":{"kind":"%b",'
+"""How most outcomes begin: of those only the rest is stored, as a text."""
+
+_WORDS: Final = (
+    *("sync_execution_environment", "environment", "llm_call", "model"),
+    *("tool_attempt", "durable_step", "direct", "process", "queue"),
+)
+"""Kinds and labels that are stored as their numbers. Words are only added, at the end."""
+
+_NUMBERS: Final = {word: number for number, word in enumerate(_WORDS)}
+
 _TURN = """
-select s.number, l.head, r.result, r.settled from pylash_runs r
-join pylash_lanes l on l.lane = r.lane join pylash_sessions s on s.id = substr(r.lane, 9)
-where r.id = ? and r.lane like 'session:%' and s.number is not null"""
+select l.number, l.head, r.result, r.settled from pylash_runs r join pylash_lanes l on l.lane = r.lane
+where r.id = ? and l.number is not null"""
 
 _CARRIED = """
 select effects from pylash_nodes
@@ -36,8 +45,8 @@ where id > ? and id <= ? and run = ? and effects is not null order by id"""
 RECORDED: Final = """
 ((select count(*) from pylash_effects e where e.run = pylash_runs.id)
  + case when pylash_runs.lane is null then 0 else
-   (select count(*) from pylash_lanes l join pylash_sessions s on s.id = substr(l.lane, 9)
-    join pylash_nodes n on n.id > s.number * 16777216 + l.head and n.id < (s.number + 1) * 16777216
+   (select count(*) from pylash_lanes l
+    join pylash_nodes n on n.id > l.number * 16777216 + l.head and n.id < (l.number + 1) * 16777216
     where l.lane = pylash_runs.lane and n.run = pylash_runs.id) end)"""
 """How much a run has recorded: more of it means progress."""
 
@@ -58,13 +67,30 @@ def _rides(entry: JournalEntry) -> bool:
 
 def packed(entries: Iterable[JournalEntry]) -> bytes | None:
     """Return effects as a node carries them."""
-    rows = [msgspec.structs.astuple(replace(entry, command=None)) for entry in entries]
+    rows = [_row(entry) for entry in entries]
     return msgspec.msgpack.encode(rows) if rows else None
+
+
+def _row(entry: JournalEntry) -> tuple[Any, ...]:
+    outcome, begins = entry.outcome or b"", _RETURNED % entry.kind.encode()
+    rest = outcome[len(begins) :].decode() if outcome.startswith(begins) else outcome
+    took = None if entry.ended is None else entry.ended - entry.started
+    kind, label = (_NUMBERS.get(word or "", word) for word in (entry.kind, entry.label))
+    return (entry.key, kind, entry.hash, rest, entry.started, took, label)
+
+
+def _entry(row: tuple[Any, ...]) -> JournalEntry:
+    key, kind, digest, rest, started, took, label = row
+    kind, label = (_WORDS[word] if isinstance(word, int) else word for word in (kind, label))
+    outcome = rest if isinstance(rest, bytes) else _RETURNED % kind.encode() + rest.encode()
+    ended = None if took is None else started + took
+    size = len(outcome)
+    return JournalEntry(key, kind, digest, None, outcome, size, None, None, started, ended, label)
 
 
 def unpacked(body: bytes) -> list[JournalEntry]:
     """Return the effects that a node carries."""
-    return [JournalEntry(*row) for row in _ENTRIES.decode(body)]
+    return [_entry(row) for row in _ENTRIES.decode(body)]
 
 
 def carried_in(segment: Segment, after: int, run: int) -> Steps[list[JournalEntry]]:

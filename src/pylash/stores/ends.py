@@ -18,7 +18,6 @@ from pylash.durable import (
     Output,
     ending,
 )
-from pylash.stores.fused import SETTLE_PARTS
 from pylash.stores.logs import ADD_EVENT, WAITING_RUNS, ask_cancel, lock_runs, locked_process
 from pylash.stores.runs import release_slot, wake_run
 from pylash.stores.sql import (
@@ -43,9 +42,6 @@ update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fenc
 where id = ?"""
 
 IS_SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
-
-_IS_UNWATCHED = """
-select watched < 2 and status = 'open' from pylash_processes where number = ?"""
 
 _ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
@@ -73,18 +69,9 @@ def force_end(command: CancelProcess) -> Steps[Any]:
     return {"id": process}
 
 
-def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]:
+def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
     """End a process and its run, unless another owns it now."""
     process = fence.scope.id
-    unwatched = (yield Statement(_IS_UNWATCHED, (number,))).rows
-    if unwatched and unwatched[0][0]:
-        run, row, event = unwatched_end(fence, number, output, token)
-        if (yield run).changed:
-            if not (yield row).changed:
-                raise Again  # somebody began to watch it, or ended it
-            yield event
-            yield Notify(f"process:{process}")
-            return
     concerned = yield from _concerned(process)
     waiting, attached = concerned
     others = [*(row[0] for row in waiting), *(row[1] for row in attached)]
@@ -99,19 +86,6 @@ def settle(fence: Fence, number: int, output: Output, token: str) -> Steps[None]
     yield from _end(process, fence.run, token, output, [row[0] for row in waiting])
     for child, _ in attached:
         yield from ask_cancel(child, "its parent ended")
-
-
-def unwatched_end(
-    fence: Fence, number: int, output: Output, token: str
-) -> tuple[Statement, Statement, Statement]:
-    """Return what ends a process that wakes nobody; each statement must write its row."""
-    state = STATES[type(output)].value
-    kind, payload = ending(output)
-    return (
-        Statement(SETTLE_PARTS[0], (state, token, fence.run, fence.token)),
-        Statement(SETTLE_PARTS[1], (state, write(output), number, fence.run)),
-        Statement(SETTLE_PARTS[2], (kind, write(payload), number)),
-    )
 
 
 def runs_concerned(process: str) -> Steps[list[int]]:

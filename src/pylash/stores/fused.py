@@ -6,18 +6,22 @@ that is (a taken id, a stale fence, a slot, a run that waits) is not written, an
 
 from __future__ import annotations
 
-# The same as the statements of register_process for a leased start, for many of them at once: one after
-# the other on SQLite, where each must write its row, and in one on PostgreSQL.
+# The same as the statements of register_process for a leased start: one after the other on SQLite, where each
+# must write as many rows as it is given, and in one on PostgreSQL.
 START_PARTS = (
     """
 insert into pylash_processes(number, id, run, registration, digest, env, created)
-select ?1, ?2, ?1, ?3, ?4, ?5, {now} from pylash_workers where id = ?6 on conflict do nothing""",
+select x.number, x.id, x.number, x.registration, x.digest, x.env, {now}
+from (with x(number, id, registration, digest, env, owner) as ({rows}) select * from x) x
+cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
     """
 insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
-select ?1, ?2, 'process', ?3, 'running', id, ?4, 1, 1, {now} from pylash_workers where id = ?5
-on conflict (id) do nothing""",
+select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
+from (with x(number, scope, target, owner, token) as ({rows}) select * from x) x
+where true on conflict (id) do nothing""",
     """
-insert into pylash_process_events(process, sequence, type, at) values (?, 1, 'process.started', {now})""",
+insert into pylash_process_events(process, sequence, type, at)
+select x.number, 1, 'process.started', {now} from (with x(number) as ({rows}) select * from x) x""",
 )
 
 START_MANY = """
@@ -35,17 +39,33 @@ e as (insert into pylash_process_events(process, sequence, type, at)
       select p.number, 1, 'process.started', {now} from p)
 select number, {now} from p"""
 
-# The same as the statements of settle for an end that nobody watches, at once and for many.
+# The same for one start: a third less work for the server than an array of one.
+START_ONE = """
+with m as (select id from pylash_workers where id = $8::text for share),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, {now} from m
+      on conflict do nothing returning number, created),
+r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
+      select number, $3::text, 'process', $4::text, 'running', $8, $9::text, 1, 1, created from p),
+e as (insert into pylash_process_events(process, sequence, type, at)
+      select number, 1, 'process.started', created from p)
+select number, created from p"""
+
+# The same as the statements of settle, for an end that wakes nobody.
 SETTLE_PARTS = (
     """
-update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
-where id = ? and fence = ? and state = 'running' and slot is null""",
+update pylash_runs as r set state = x.status, settled = {now}, at = null, owner = null, fence = r.fence + 1,
+  token = x.token from (with x(run, fence, status, token) as ({rows}) select * from x) x
+where r.id = x.run and r.fence = x.fence and r.state = 'running' and r.slot is null""",
     """
-update pylash_processes set sequence = sequence + 1, status = ?, output = ?, settled = {now}
-where number = ? and run = ? and watched < 2 and status = 'open'""",
+update pylash_processes as p set sequence = p.sequence + 1, status = x.status, output = x.output,
+  settled = {now} from (with x(number, run, status, output) as ({rows}) select * from x) x
+where p.number = x.number and p.run = x.run and p.watched < 2 and p.status = 'open'""",
     """
 insert into pylash_process_events(process, sequence, type, payload, at)
-select number, sequence, ?, ?, {now} from pylash_processes where number = ?""",
+select p.number, p.sequence, x.type, x.payload, {now}
+from (with x(number, type, payload) as ({rows}) select * from x) x
+cross join pylash_processes p on p.number = x.number""",
 )
 
 SETTLE_MANY = """
@@ -65,3 +85,16 @@ e as (insert into pylash_process_events(process, sequence, type, payload, at)
       select p.number, p.sequence, x.type, x.payload, {now} from p join x on x.number = p.number)
 select u.number, (select count(pg_notify('pylash', x.news)) from x join p on p.number = x.number
                   where p.watched = 1) from u"""
+
+SETTLE_ONE = """
+with r as (select id from pylash_runs where id = $1::bigint and fence = $2::bigint and state = 'running'
+           and slot is null for update),
+p as (update pylash_processes set sequence = sequence + 1, status = $4::text, output = $5::bytea,
+        settled = {now} from r
+      where number = $3::bigint and run = r.id and watched < 2 and status = 'open'
+      returning number, sequence, watched, settled),
+u as (update pylash_runs r set state = $4, settled = p.settled, at = null, owner = null,
+        fence = r.fence + 1, token = $8::text from p where r.id = $1),
+e as (insert into pylash_process_events(process, sequence, type, payload, at)
+      select number, sequence, $6::text, $7::bytea, settled from p)
+select number, case when watched = 1 then pg_notify('pylash', $9::text) end from p"""

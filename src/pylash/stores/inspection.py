@@ -59,8 +59,8 @@ where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or rep
 order by number desc limit {MATCHES}"""
 
 _SESSIONS_LIKE = f"""
-select id from pylash_sessions where number is not null and substr(id, 1, ?) = ?
-order by id limit {MATCHES}"""
+select substr(lane, 9) from pylash_lanes where number is not null and substr(lane, 9, ?) = ?
+order by lane limit {MATCHES}"""
 
 # The end of a sleep is not written, and the end of a wait only with the wait.
 _OPEN = """

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -46,6 +46,8 @@ CONNECTIONS: Final = 8
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
 BATCH_ROWS: Final = 512
+SHARED_ROWS: Final = 64
+"""More of them are shared by the writers: while the server writes some, the loop goes on with others."""
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
@@ -65,7 +67,6 @@ _NOW = (
 )
 _WORDS = {
     "{now}": _NOW,
-    "{share_s}": "for share of s",
     "{share}": "for share",
     "{update}": "for update",
     "{update_r}": "for update of r",
@@ -78,26 +79,18 @@ _WORDS = {
     "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
-    "{sqlite_only}": "select 1 --",
 }
-
-
-_ARRAYS = re.compile(r"unnest\(([^)]*)\)")
 
 
 @lru_cache(maxsize=512)
 def dialect(sql: str) -> str:
     """Fill in what PostgreSQL says in its own words, and number the parameters."""
+    if "{sqlite_only}" in sql:
+        return "select 1"
     for word, text in _WORDS.items():
         sql = sql.replace(word, text)
     first, *rest = sql.split("?")
     return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
-
-
-@lru_cache(maxsize=16)
-def for_one_row(many: str) -> str:
-    """Return many, which takes an array for each column, as a statement that takes one row's values."""
-    return _ARRAYS.sub(lambda found: f"(values ({found[1].replace('[]', '')}))", many)
 
 
 class _Link:
@@ -115,6 +108,46 @@ class _Link:
         changed = statement.get_statusmsg().rpartition(" ")[2]
         rows = [tuple(record) for record in records]
         return Rows(rows, int(changed) if changed.isdigit() else 0)
+
+
+class _Loan:
+    """A connection on loan; one that failed under its borrower is thrown away."""
+
+    def __init__(
+        self,
+        idle: list[_Link],
+        room: asyncio.Semaphore | None,
+        connect: Callable[[], Awaitable[_Link]],
+    ) -> None:
+        self._idle = idle
+        self._room = room
+        self._connect = connect
+
+    async def __aenter__(self) -> _Link:
+        if self._room is not None:
+            await self._room.acquire()
+        try:
+            self._link = self._idle.pop() if self._idle else await self._connect()
+        except BaseException:
+            self._release()
+            raise
+        return self._link
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, (*LOST, asyncio.CancelledError)):
+            self._link.connection.terminate()
+        else:
+            self._idle.append(self._link)
+        self._release()
+
+    def _release(self) -> None:
+        if self._room is not None:
+            self._room.release()
 
 
 class _Row(msgspec.Struct, eq=False):
@@ -136,7 +169,7 @@ class PostgresDriver(Publisher):
         self._idle: list[_Link] = []
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[_Row] = []
-        self._writers = 0
+        self._resting: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._open = False
         self._tasks = TaskOwner()
@@ -162,12 +195,16 @@ class PostgresDriver(Publisher):
             raise StoreUrlInvalid(self._url, f"is not understood ({error})") from None
         self._tasks.serve(self.locks.keep())
         self._open = True
+        for _ in range(WRITERS):
+            self._writes.serve(self._write_rows())
 
     async def close(self) -> None:
         """Finish what was submitted, then disconnect."""
         if not self._open:
             return
         self._open = False
+        for bell in self._resting:
+            bell.set_result(None)
         await self._writes.finish()
         await self._operations.finish()
         await self._tasks.close()
@@ -194,10 +231,7 @@ class PostgresDriver(Publisher):
             return asyncio.shield(self._operations.start(self._run(operation)))
         future: asyncio.Future[T] = self._loop.create_future()
         self._rows.append(_Row(operation, operation.bulk, future))
-        if not self._scheduled and self._writers < WRITERS:
-            self._scheduled = True
-            self._writers += 1
-            self._writes.serve(self._write_rows())
+        self._ring()
         return future
 
     def hear(self, payload: str) -> None:
@@ -225,23 +259,9 @@ class PostgresDriver(Publisher):
             except asyncpg.PostgresError as error:
                 raise _refused(error) from error
 
-    @contextlib.asynccontextmanager
-    async def _borrowed(self, *, urgent: bool = False) -> AsyncIterator[_Link]:
-        """Lend a connection; one that failed under its borrower is thrown away.
-
-        What is urgent does not queue: it gets a connection more.
-        """
-        async with contextlib.nullcontext() if urgent else self._room:
-            link = self._idle.pop() if self._idle else await self._connect()
-            try:
-                yield link
-            except (*LOST, asyncio.CancelledError):
-                link.connection.terminate()
-                raise
-            except BaseException:
-                self._idle.append(link)
-                raise
-            self._idle.append(link)
+    def _borrowed(self, *, urgent: bool = False) -> _Loan:
+        """Lend a connection; what is urgent does not queue: it gets a connection more."""
+        return _Loan(self._idle, None if urgent else self._room, self._connect)
 
     async def _drive(self, link: _Link, operation: Operation[T]) -> T:
         """Run operation's statements on link, in a transaction unless it needs none."""
@@ -285,19 +305,34 @@ class PostgresDriver(Publisher):
 
     # --- rows that go together ---
 
+    def _ring(self) -> None:
+        """Wake a writer that rests, if none is about to wake."""
+        if self._resting and not self._scheduled:
+            self._scheduled = True
+            self._resting.pop().set_result(None)
+
     async def _write_rows(self) -> None:
-        """Write what has come in by now, and what comes in meanwhile, until nothing is left."""
-        self._scheduled = False
-        try:
+        """Write what has come in by now, and what comes in meanwhile; rest when nothing is left."""
+        while True:
             while self._rows:
-                await self._write(self._next_rows())
-        finally:
-            self._writers -= 1
+                batch = self._next_rows()
+                if self._rows:
+                    self._ring()
+                await self._write(batch)
+            if not self._open:
+                return
+            bell: asyncio.Future[None] = self._loop.create_future()
+            self._resting.append(bell)
+            await bell
+            self._scheduled = False
 
     def _next_rows(self) -> list[_Row]:
         """Take the rows that one statement can write together with the oldest."""
+        if len(self._rows) == 1:
+            return [self._rows.pop()]
         many = self._rows[0].bulk.many
-        batch = [row for row in self._rows if row.bulk.many is many][:BATCH_ROWS]
+        size = min(BATCH_ROWS, max(SHARED_ROWS, len(self._rows) // WRITERS))
+        batch = [row for row in self._rows if row.bulk.many is many][:size]
         taken = set(map(id, batch))
         self._rows = [row for row in self._rows if id(row) not in taken]
         return batch
@@ -328,20 +363,20 @@ class PostgresDriver(Publisher):
 
     async def _write_together(self, batch: list[_Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """Write the rows of batch in one statement; return what came back, by key."""
-        size = len(batch[0].bulk.key)
-        many = batch[0].bulk.many
-        if len(batch) == 1:
-            sql, params = for_one_row(many), batch[0].bulk.row
+        first = batch[0].bulk
+        size = len(first.key)
+        if len(batch) == 1 and first.lone is not None:
+            sql, params = first.lone, first.row
         else:
             rows = (row.bulk.row for row in batch)
-            sql, params = many, tuple(list(column) for column in zip(*rows, strict=True))
+            sql, params = first.many, tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
                 await self._set_time(link)
                 found = (await link.execute(sql, params)).rows
                 return {row[:size]: row[size:] for row in found}
-        except (*LOST, asyncpg.PostgresError):
-            return {}  # whatever it was, each row will find out for itself
+        except Exception:  # noqa: BLE001 - whatever it was, each row will find out for itself
+            return {}
 
     async def _write_alone(self, row: _Row) -> None:
         try:

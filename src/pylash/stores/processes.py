@@ -18,6 +18,7 @@ from pylash.durable import (
     OUTPUTS,
     REGISTRATIONS,
     STARTED,
+    STATES,
     AppendEvent,
     AwaitProcess,
     CancelProcess,
@@ -44,12 +45,20 @@ from pylash.durable import (
     Wrap,
     checked_registration,
     command_of,
+    ending,
     new_run_id,
     scope_text,
     signal_type,
 )
-from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle, unwatched_end
-from pylash.stores.fused import SETTLE_MANY, START_MANY, START_PARTS
+from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
+from pylash.stores.fused import (
+    SETTLE_MANY,
+    SETTLE_ONE,
+    SETTLE_PARTS,
+    START_MANY,
+    START_ONE,
+    START_PARTS,
+)
 from pylash.stores.handles import (
     REVOKE,
     add_grant,
@@ -180,27 +189,17 @@ class SqlProcesses(SqlLookups):
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
-        row = (
-            number,
-            registration.id,
-            scope_text(scope),
-            registration.target,
-            write(registration),
-            registration.digest,
-            registration.env,
-            worker,
-            token,
-        )
-
-        def leased(rest: tuple[Any, ...]) -> LeasedStart:
-            return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
-
+        where, target = scope_text(scope), registration.target
+        body = (write(registration), registration.digest, registration.env)
         parts = (
-            Statement(START_PARTS[0], (number, registration.id, *row[4:7], worker)),
-            Statement(START_PARTS[1], (number, *row[2:4], token, worker)),
+            Statement(START_PARTS[0], (number, registration.id, *body, worker)),
+            Statement(START_PARTS[1], (number, where, target, worker, token)),
             Statement(START_PARTS[2], (number,)),
         )
-        bulk = Bulk(None, START_MANY, row, (number,), None, read=leased, parts=parts)
+        row = (number, registration.id, where, target, *body, worker, token)
+
+        read = partial(_leased, number, scope)
+        bulk = Bulk(None, START_MANY, row, (number,), None, read=read, parts=parts, lone=START_ONE)
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -371,13 +370,19 @@ class SqlProcesses(SqlLookups):
     def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
         """End a process and its run."""
         token = f"settled:{fence.token}"
-        steps = partial(settle, fence, number, output, token)
-        parts = unwatched_end(fence, number, output, token)
-        state, body, (kind, payload, _) = parts[1].params[0], parts[1].params[1], parts[2].params
+        steps = partial(settle, fence, output, token)
+        state, body = STATES[type(output)].value, write(output)
+        kind, value = ending(output)
+        payload = write(value)
+        parts = (
+            Statement(SETTLE_PARTS[0], (fence.run, fence.token, state, token)),
+            Statement(SETTLE_PARTS[1], (number, fence.run, state, body)),
+            Statement(SETTLE_PARTS[2], (number, kind, payload)),
+        )
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
-        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts)
+        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts, lone=SETTLE_ONE)
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()
@@ -462,6 +467,10 @@ def register_process(
     if command.grant is not None:
         yield from add_grant(HandleGrant(command.grant, registration.id))
     return True
+
+
+def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedStart:
+    return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
 
 def _wakes(process: str) -> Steps[list[int]]:

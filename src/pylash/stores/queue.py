@@ -4,8 +4,8 @@ Rule 1. Words are queued and whoever must hear them is woken in one transaction:
         session's lane, or a new one if nobody has it.
 Rule 2. Taking words is an effect of a turn: they leave the queue and become nodes at once.
 Rule 3. Turns that no person asked for are counted: after so many a person must say something first.
-Rule 4. A session's lane row is its lock: it is locked before the session's row is read or written, and
-        before the row from which new sessions get their numbers.
+Rule 4. A session's lane row is its lock: it is locked before the session is written, and before the row
+        from which new sessions get their numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HAS_WORDS = "select 1 from pylash_queue where session = ? limit 1"
 
 _HOLDER = "select holder from pylash_lanes where lane = ?"
 
-_SET_STREAK = "update pylash_sessions set streak = ? where id = ? and streak <> ?"
+_SET_STREAK = "update pylash_lanes set streak = ? where lane = ? and streak <> ?"
 
 _ADD_DRAIN = """
 insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, at, created)
@@ -124,7 +124,7 @@ def told(session_id: str, holder: int | None, new_run: int, *, person: bool = Fa
 
 def person_spoke(session_id: str) -> Steps[None]:
     """Count anew how many turns begin without a person."""
-    yield Statement(_SET_STREAK, (0, session_id, 0))
+    yield Statement(_SET_STREAK, (0, session_lane(session_id), 0))
 
 
 def _stir(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
@@ -143,7 +143,7 @@ def _stir(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
     if not (yield Statement(_ADD_DRAIN, (run, scope, TURN_TARGET, lane, seq))).changed:
         raise Again  # another run has this number
     if not person:
-        yield Statement(_SET_STREAK, (session.streak + 1, session_id, session.streak + 1))
+        yield Statement(_SET_STREAK, (session.streak + 1, lane, session.streak + 1))
     yield Notify("runs")
 
 

@@ -5,7 +5,7 @@ Rule 2. ``schema`` in the meta table is how far a database has come; ``min_code`
         that may still use it. Old and new workers run side by side during a deploy.
 
 The braces are filled in by the dialect: ``{id}`` is a 63-bit primary key made by the client, ``{blob}`` the
-type of bytes, and ``{sqlite_only}`` what comments a line out elsewhere.
+type of bytes, and ``{sqlite_only}`` begins a statement that says nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -119,14 +119,25 @@ MIGRATIONS: Final = (
             "alter table pylash_runs add column cancel bigint not null default 0",
             # What its session was opened with when the turn was asked.
             "alter table pylash_runs add column options {blob}",
-            # number is the high part of the session's node ids; head the last committed of the low parts.
-            "alter table pylash_sessions add column number bigint",
-            "alter table pylash_sessions add column streak bigint not null default 0",
-            # What changes with every turn is where the turn is written anyway: in the lane's row.
+            # What changes with every turn is where the turn is written anyway: in the lane's row. number is
+            # the high part of the session's node ids, null if there is none; head the last committed of
+            # the low parts.
+            "alter table pylash_lanes add column number bigint",
             "alter table pylash_lanes add column head bigint not null default 0",
             "alter table pylash_lanes add column revision bigint not null default 0",
             "alter table pylash_lanes add column calls bigint not null default 0",
+            "alter table pylash_lanes add column streak bigint not null default 0",
             "alter table pylash_lanes add column usage {blob}",
+            # Lanes are found by name only, and SQLite can keep rows where their names are: in one place, not two.
+            """{sqlite_only} create table pylash_lanes_by_name(lane text primary key, holder bigint,
+                last_seq bigint not null, number bigint, head bigint not null default 0,
+                revision bigint not null default 0, calls bigint not null default 0,
+                streak bigint not null default 0, usage {blob}) without rowid""",
+            """{sqlite_only} insert into pylash_lanes_by_name(lane, holder, last_seq)
+                select lane, holder, last_seq from pylash_lanes""",
+            "{sqlite_only} drop table pylash_lanes",
+            "{sqlite_only} alter table pylash_lanes_by_name rename to pylash_lanes",
+            # Most sessions have neither, and no row here.
             "alter table pylash_sessions add column options {blob}",
             "alter table pylash_sessions add column origin {blob}",
             # effects are what the turn recorded with the node: they have no rows in the journal.

@@ -38,8 +38,10 @@ from pylash.stores.queue import (
 from pylash.stores.session_rows import (
     SESSION,
     TURN,
+    add_origin,
     add_session,
     session_from,
+    set_options,
     turn_from,
 )
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
@@ -67,15 +69,15 @@ update pylash_runs set state = 'cancelled', result = ?, settled = {{now}}, at = 
   fence = fence + 1, token = '{DELETED}', lane = null where id = ?"""
 
 _FREE_LANE = """
-update pylash_lanes set holder = null, head = 0, revision = 0, calls = 0, usage = null where lane = ?"""
+update pylash_lanes set holder = null, number = null, head = 0, revision = 0, calls = 0, streak = 0,
+  usage = null where lane = ?"""
 
 _GENERATION = "select generation from pylash_sessions where id = ?"
 
 # A session that never was has waits too, that were answered before anyone waited.
 _CLEAR = """
 insert into pylash_sessions(id, generation) values (?, 1)
-on conflict (id) do update set generation = pylash_sessions.generation + 1, number = null,
-  streak = 0, options = null, origin = null"""
+on conflict (id) do update set generation = pylash_sessions.generation + 1, options = null, origin = null"""
 
 _FORGET_QUEUE = "delete from pylash_queue where session = ?"
 
@@ -87,9 +89,7 @@ _FORGET_FORKS = "delete from pylash_forks where number in ({bigints}) and sessio
 
 _IS_SHARED = "select 1 from pylash_forks where number = ? limit 1"
 
-_SHARE_SOURCE = """
-select l.head from pylash_sessions s join pylash_lanes l on l.lane = 'session:' || s.id
-where s.id = ? and s.number = ? {share_s}"""
+_SHARE_SOURCE = "select head from pylash_lanes where lane = ? and number = ? {share}"
 
 _ADD_DEAD = "insert into pylash_dead_lines(number, session, body) values (?, ?, ?)"
 
@@ -158,14 +158,17 @@ class SqlSessionEnds(Port):
             if known.origin == origin and (tried or known.head == 0):
                 return  # done by us already; the answer was lost
             raise SessionExists(new_id)
-        options = None if source.options is None else write(source.options)
-        known_head = (yield Statement(_SHARE_SOURCE, (source.id, source.number))).rows
+        line = (session_lane(source.id), source.number)
+        known_head = (yield Statement(_SHARE_SOURCE, line)).rows
         if not known_head or known_head[0][0] < head:
             raise SessionUnknown(source.id)  # deleted meanwhile: its nodes are on their way out
         tried.append(True)
-        yield from add_session(new_id, options, msgspec.json.encode(origin), counts)
-        for line in sorted({segment.number for segment in origin}):
-            yield Statement(_ADD_FORK, (line, new_id))
+        yield from add_session(new_id, counts)
+        yield from add_origin(new_id, origin)
+        if source.options:
+            yield from set_options(new_id, source.options)
+        for number in sorted({segment.number for segment in origin}):
+            yield Statement(_ADD_FORK, (number, new_id))
 
     def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
         """Forget a person's words that no turn has heard yet; return the keys of those."""
@@ -229,8 +232,9 @@ class SqlSessionEnds(Port):
         if [run for (run,) in (yield Statement(_RUNS_OF, (lane, lane))).rows] != runs:
             raise Again
         rows = (yield Statement(SESSION, (session_id,))).rows
-        if rows and rows[0][5] > generation:  # done already; the answer was lost
+        if rows[0][5] > generation:  # done already; the answer was lost
             return (yield from _fenced_before(session_id, last=True))
+        session = session_from(rows[0]) if rows[0][1] is not None else None
         result = write(
             {"status": "cancelled", "error": "its session was deleted", "code": "turn_cancelled"}
         )
@@ -249,8 +253,6 @@ class SqlSessionEnds(Port):
             handles=removed["handles"],
             subscriptions=removed["subscriptions"],
         )
-        rows = (yield Statement(SESSION, (session_id,))).rows
-        session = session_from(rows[0]) if rows and rows[0][1] is not None else None
         yield Statement(_CLEAR, (session_id,))
         yield Notify("")
         if session is None:  # an earlier deletion may not have come to its end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,33 +26,29 @@ from pylash.durable import (
     session_lane,
 )
 from pylash.stores.carried import NODE_BITS, packed, parted, unpacked
-from pylash.stores.journal import RECORD_EFFECT, effect_row, keep_body
+from pylash.stores.journal import RECORD_EFFECT, effect_row, keep_body, recorded
 from pylash.stores.lanes import LOCK_LANE
+from pylash.stores.numbers import Numbers
 from pylash.stores.sql import Again, Statement, Steps
 from pylash.values import decode, write
 
 DIGEST_BYTES: Final = 32
 
 SESSION = """
-select s.id, s.number, coalesce(l.head, 0), coalesce(l.revision, 0), coalesce(l.calls, 0), s.generation,
-  s.streak, l.usage, s.options, s.origin
-from pylash_sessions s left join pylash_lanes l on l.lane = 'session:' || s.id where s.id = ?"""
-
-# The update locks the row, so that two sessions never get one number.
-_NEXT_NUMBER = """
-insert into pylash_lanes(lane, last_seq) values ('sessions', 1)
-on conflict (lane) do update set last_seq = pylash_lanes.last_seq + 1 returning last_seq"""
+select substr(l.lane, 9), l.number, l.head, l.revision, l.calls, coalesce(s.generation, 0), l.streak, l.usage,
+  s.options, s.origin
+from pylash_lanes l left join pylash_sessions s on s.id = substr(l.lane, 9) where l.lane = 'session:' || ?"""
 
 _ADD_SESSION = """
-insert into pylash_sessions(id, number, options, origin) values (?, ?, ?, ?)
-on conflict (id) do update set number = excluded.number, options = excluded.options,
-  origin = excluded.origin, streak = 0
-where pylash_sessions.number is null"""
+update pylash_lanes set number = ?, revision = ?, calls = ? where lane = ? and number is null"""
 
-_BEGIN_LANE = """
-update pylash_lanes set head = 0, revision = ?, calls = ?, usage = null where lane = ?"""
+_ADD_ORIGIN = """
+insert into pylash_sessions(id, origin) values (?, ?)
+on conflict (id) do update set origin = excluded.origin"""
 
-_SET_OPTIONS = "update pylash_sessions set options = ? where id = ?"
+_SET_OPTIONS = """
+insert into pylash_sessions(id, options) values (?, ?)
+on conflict (id) do update set options = excluded.options"""
 
 TURN = """
 select scope, id, input, state, reason, result, created, cancel, options, fence, owner, token
@@ -63,8 +60,9 @@ insert into pylash_nodes(id, run, body, effects) values (?, ?, ?, ?)
 on conflict (id) do update set run = excluded.run, body = excluded.body, effects = excluded.effects
 where pylash_nodes.run <> excluded.run
   and not exists (select 1 from pylash_runs r where r.id = pylash_nodes.run and r.settled is null)
-  and excluded.id > (select l.head from pylash_sessions s join pylash_lanes l on l.lane = 'session:' || s.id
-                     where s.id = ? and s.number = ?) + ?"""
+  and excluded.id > (select l.head from pylash_lanes l where l.lane = ? and l.number = ?) + ?"""
+
+_NODE = "select run from pylash_nodes where id = ?"
 
 _CARGO = "select effects from pylash_nodes where id = ?"
 
@@ -76,33 +74,41 @@ _NODES_OF_RUN = """
 select id, body, effects from pylash_nodes where id > ? and id <= ? and run = ? order by id"""
 
 
-def opened_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
+def opened_session(
+    session_id: str, options: Any = None, numbers: Numbers | None = None
+) -> Steps[SessionRecord]:
     """Return a session, made if it is missing, with the options it is opened with now."""
     rows = (yield Statement(SESSION, (session_id,))).rows
     if not rows or rows[0][1] is None:
-        yield from add_session(session_id, None if options is None else write(options))
+        yield from add_session(session_id, numbers=numbers)
         rows = (yield Statement(SESSION, (session_id,))).rows
     session = session_from(rows[0])
     merged = {**(session.options or {}), **(options or {})}  # what is not given stays as it was
     if merged != (session.options or {}):
-        yield Statement(_SET_OPTIONS, (write(merged), session_id))
+        yield from set_options(session_id, merged)
         session = msgspec.structs.replace(session, options=merged)
     return session
 
 
 def add_session(
-    session_id: str,
-    options: bytes | None,
-    origin: bytes | None = None,
-    counts: tuple[int, int] = (0, 0),
+    session_id: str, counts: tuple[int, int] = (0, 0), numbers: Numbers | None = None
 ) -> Steps[None]:
     """Make a session that is missing; ``counts`` are the turns and the model calls that it inherits."""
     lane = session_lane(session_id)
     yield Statement(LOCK_LANE, (lane,))
-    number = (yield Statement(_NEXT_NUMBER)).rows[0][0]
-    if not (yield Statement(_ADD_SESSION, (session_id, number, options, origin))).changed:
+    number = yield from (numbers or Numbers()).take()
+    if not (yield Statement(_ADD_SESSION, (number, *counts, lane))).changed:
         raise Again  # made by another meanwhile
-    yield Statement(_BEGIN_LANE, (*counts, lane))
+
+
+def set_options(session_id: str, options: Any) -> Steps[None]:
+    """Write what a session, whose lane is locked, is opened with."""
+    yield Statement(_SET_OPTIONS, (session_id, write(options)))
+
+
+def add_origin(session_id: str, origin: Sequence[Segment]) -> Steps[None]:
+    """Write what a new session begins with."""
+    yield Statement(_ADD_ORIGIN, (session_id, msgspec.json.encode(origin)))
 
 
 def turn_row(
@@ -131,11 +137,11 @@ def written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[Non
         yield Statement(_ADD_ENV, (ref, body))
     for ref, body in writing.attachments:
         yield from keep_body(ref, body)
-    base = session.number << NODE_BITS
+    base, lane = session.number << NODE_BITS, session_lane(session.id)
     riding, entries = parted(fence, writing.entries, nodes=bool(writing.nodes))
     cargo = packed(riding)
     for place, body in writing.nodes:
-        row = (base + place, fence.run, body, cargo, session.id, session.number, base)
+        row = (base + place, fence.run, body, cargo, lane, session.number, base)
         added = (yield Statement(_ADD_NODE, row)).changed
         if cargo and not added and not (yield from _carries(base + place, cargo)):
             entries += riding
@@ -145,6 +151,21 @@ def written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[Non
         if effect[5] is not None:
             yield from keep_body(effect[5], entry.outcome or b"")
         yield Statement(RECORD_EFFECT, effect)
+
+
+def is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[bool]:
+    """Return whether a writing stands: it is written as a whole, so its first part tells."""
+    for place, _ in writing.nodes:
+        return (yield from is_ours(fence, session, place))
+    for entry in writing.entries:
+        return (yield from recorded(fence, entry.key)) is not None
+    return False
+
+
+def is_ours(fence: Fence, session: SessionRecord, place: int) -> Steps[bool]:
+    """Return whether the node at a place is of the run that has the fence."""
+    rows = (yield Statement(_NODE, ((session.number << NODE_BITS) + place,))).rows
+    return bool(rows) and rows[0][0] == fence.run
 
 
 def _carries(node: int, cargo: bytes) -> Steps[bool]:

@@ -8,6 +8,8 @@ Rule 3. A commit writes the nodes that are left, moves the head from where the t
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -56,6 +58,7 @@ from pylash.stores.journal import (
 )
 from pylash.stores.lanes import JOIN_LANE
 from pylash.stores.logs import WAITING_RUNS, lock_runs
+from pylash.stores.numbers import Numbers
 from pylash.stores.queue import (
     TAKE_WORDS,
     WORDS,
@@ -79,6 +82,8 @@ from pylash.stores.session_rows import (
     NODES,
     SESSION,
     TURN,
+    is_ours,
+    is_written,
     left_by,
     opened_session,
     plain,
@@ -88,11 +93,11 @@ from pylash.stores.session_rows import (
     uncommitted,
     written,
 )
-from pylash.stores.sql import Again, Driver, Notify, Statement, Steps, operation
+from pylash.stores.sql import Again, Driver, Notify, Operation, Statement, Steps, operation
 from pylash.stores.turn_events import FORGET_EVENTS
 from pylash.values import LeaseLost, SessionMoved, TurnInputConflict, TurnUnknown, write
 
-_SESSIONS = SESSION.replace("s.id = ?", "s.id in ({texts})")
+_SESSIONS = SESSION.replace("l.lane = 'session:' || ?", "l.lane in ({texts})")
 
 TURN_OF_RUN = TURN.replace("scope = ?", "id = ?")
 
@@ -110,7 +115,7 @@ _DONE = "select 1 from pylash_runs where id = ? and token = ?"
 # Every node up to the new head must be the turn's: another's in its place means another wrote meanwhile.
 _MOVE_HEAD = """
 update pylash_lanes set head = ?, revision = revision + 1, calls = ?, usage = ?
-where lane = ? and exists (select 1 from pylash_sessions s where s.id = ? and s.number = ?) and head = ?
+where lane = ? and number = ? and head = ?
   and (select count(*) from pylash_nodes n where n.id > ? and n.id <= ? and n.run = ?) = ?"""
 
 _SETTLE = """
@@ -133,8 +138,6 @@ _SAY = "insert into pylash_said(session, key, token, at) values (?, ?, ?, {now})
 
 _SAID = "select token from pylash_said where session = ? and key = ?"
 
-_NODE = "select run from pylash_nodes where id = ?"
-
 _DROP_NODES = "delete from pylash_nodes where id > ? and id <= ?"
 
 _RESULTS = """
@@ -150,11 +153,22 @@ class SqlSessions(SqlSessionEnds):
         super().__init__(driver)
         self._clock = clock
         self._entropy = entropy
+        self._free: deque[int] = deque()
 
-    @operation()
-    def submit(self, new: NewTurn, token: str, worker: WorkerId | None = None) -> Steps[Submitted]:
+    def submit(
+        self, new: NewTurn, token: str, worker: WorkerId | None = None
+    ) -> Awaitable[Submitted]:
         """Accept a turn, once; owned by worker from the first moment if its session is free."""
-        return (yield from accepted(new, self._new_run(), token, worker))
+        numbers = Numbers(self._free)
+
+        def steps() -> Steps[Submitted]:
+            numbers.reserved.clear()
+            return (yield from accepted(new, self._new_run(), token, worker, numbers))
+
+        submitting = self.driver.run(Operation("submit", steps))
+        if isinstance(submitting, asyncio.Future):  # else what it reserves is never used
+            submitting.add_done_callback(numbers.keep)
+        return submitting
 
     @operation(read_only=True)
     def resume(self, runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
@@ -162,8 +176,8 @@ class SqlSessions(SqlSessionEnds):
         now = Instant((yield Statement(_NOW)).rows[0][0])
         journals = yield from journals_of(runs)
         turns = [turn_from(row) for row in (yield Statement(_TURNS, (list(runs),))).rows]
-        ids = [turn.scope.session_id for turn in turns]
-        rows = (yield Statement(_SESSIONS, (ids,))).rows
+        lanes = [session_lane(turn.scope.session_id) for turn in turns]
+        rows = (yield Statement(_SESSIONS, (lanes,))).rows
         sessions = {row[0]: session_from(row) for row in rows if row[1] is not None}
         resumed = {}
         for turn in turns:
@@ -244,7 +258,7 @@ class SqlSessions(SqlSessionEnds):
                 yield from wake_run(run)
             yield Notify(name)
         moved = (commit.head, commit.calls, write(commit.usage), session_lane(session.id))
-        line = (session.id, session.number, session.head)
+        line = (session.number, session.head)
         nodes = (base + session.head, base + commit.head, fence.run, commit.head - session.head)
         if not (yield Statement(_MOVE_HEAD, (*moved, *line, *nodes))).changed:
             yield from _check_moved(fence, commit)
@@ -325,7 +339,7 @@ class SqlSessions(SqlSessionEnds):
     ) -> Steps[list[Queued]]:
         """Take words. ``tried`` is what an attempt before this one took, if its answer was lost."""
         yield from fenced(fence)
-        if tried and (yield from _is_written(fence, session, tried[-1][1])):
+        if tried and (yield from is_written(fence, session, tried[-1][1])):
             return tried[-1][0]  # what came meanwhile is for the next to take
         rows = (yield Statement(WORDS + " {update}", (session.id,))).rows
         queued = [queued_from(row) for row in rows]
@@ -400,7 +414,11 @@ class SqlSessions(SqlSessionEnds):
 
 
 def accepted(
-    new: NewTurn, run: int, token: str, worker: WorkerId | None = None
+    new: NewTurn,
+    run: int,
+    token: str,
+    worker: WorkerId | None = None,
+    numbers: Numbers | None = None,
 ) -> Steps[Submitted]:
     """Accept a turn, once, as a run of its session's lane."""
     checked_scope(new.scope)
@@ -415,7 +433,7 @@ def accepted(
         worker = None
     holder, seq = (yield Statement(JOIN_LANE, (session_lane(session_id), run))).rows[0]
     free = holder == run
-    session = yield from opened_session(session_id, new.options)
+    session = yield from opened_session(session_id, new.options, numbers)
     if new.person and session.streak:
         yield from person_spoke(session_id)
     leased = free and worker is not None
@@ -462,24 +480,10 @@ def _known(new: NewTurn, row: tuple[Any, ...], now: Instant, token: str) -> Step
     return Submitted(turn_from(row), session_from(rows[0]), now, fence, stirred)
 
 
-def _is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[bool]:
-    """Return whether a writing stands: it is written as a whole, so its first part tells."""
-    for place, _ in writing.nodes:
-        return (yield from _is_ours(fence, session, place))
-    for entry in writing.entries:
-        return (yield from recorded(fence, entry.key)) is not None
-    return False
-
-
-def _is_ours(fence: Fence, session: SessionRecord, place: int) -> Steps[bool]:
-    rows = (yield Statement(_NODE, ((session.number << NODE_BITS) + place,))).rows
-    return bool(rows) and rows[0][0] == fence.run
-
-
 def _check_moved(fence: Fence, commit: TurnCommit) -> Steps[None]:
     """Take a head that we have moved already; refuse one that another has."""
     session = commit.session
     rows = (yield Statement(SESSION, (session.id,))).rows
     moved = bool(rows) and rows[0][1] == session.number and rows[0][2] >= commit.head
-    if not moved or not (yield from _is_ours(fence, session, commit.head)):
+    if not moved or not (yield from is_ours(fence, session, commit.head)):
         raise SessionMoved(session.id)

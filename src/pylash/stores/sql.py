@@ -51,9 +51,10 @@ class Bulk(msgspec.Struct):
     """A one-row write that drivers may run together with others of the same ``many``.
 
     ``many`` takes one array per column and returns the key of each row it wrote; the operation's
-    value is then ``value``, or what ``read`` makes of what follows the key, and ``topic`` is published in this process. A row that did not come back
-    is run again alone, as its operation. ``one`` is the same for one row, if one statement can do it;
-    ``parts`` are several that each write one row, or else the operation is run alone.
+    value is then ``value``, or what ``read`` makes of what follows the key, and ``topic`` is published in
+    this process. ``lone`` is the same for the values of one row. A row that did not come back is run again
+    alone, as its operation. ``one`` is its statement, if it has only one; else ``parts`` are several, each of
+    which takes many rows at ``{rows}`` and must write as many.
     """
 
     one: str | None
@@ -64,14 +65,7 @@ class Bulk(msgspec.Struct):
     topic: str | None = None
     read: Callable[[tuple[Any, ...]], Any] | None = None
     parts: tuple[Statement, ...] = ()
-
-    def same_as(self, other: Bulk | None) -> bool:
-        """Return whether other may be written by the same statement."""
-        return other is not None and other.many is self.many and bool(self.statements())
-
-    def statements(self) -> tuple[Statement, ...]:
-        """Return the statements that write the row."""
-        return self.parts if self.one is None else (Statement(self.one, self.row),)
+    lone: str | None = None
 
 
 class Operation(msgspec.Struct, Generic[T]):

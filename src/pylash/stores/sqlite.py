@@ -22,9 +22,9 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,10 +33,12 @@ import msgspec
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
-from pylash.stores.sqlite_errors import not_a_database, translated
+from pylash.stores.sqlite_dialect import dialect, for_rows, plain
+from pylash.stores.sqlite_errors import translated
+from pylash.stores.sqlite_files import refuse_other_files
 from pylash.stores.workers import Locks
 from pylash.tasks import TaskOwner
-from pylash.values import StoreClosed, StoreError, StorePathUnwritable, encode
+from pylash.values import StoreClosed, StoreError, StorePathUnwritable
 
 T = TypeVar("T")
 
@@ -44,6 +46,7 @@ BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
 BUSY_TRIES: Final = 50_000
 AGAIN_TRIES: Final = 10
+MOST_ROWS: Final = 128
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
 PAGES_OF_A_COMMIT: Final = 4
@@ -54,34 +57,6 @@ NET_SECONDS: Final = 1.0
 
 PRIVATE: Final = 0o600
 
-MAGIC: Final = b"SQLite format 3\0"
-
-_WORDS = {
-    "{now}": "pylash_now()",
-    "{share_s}": "",
-    "{share}": "",
-    "{update}": "",
-    "{update_r}": "",
-    "{skip}": "",
-    "{least}": "min",
-    "{greatest}": "max",
-    "{texts}": "select value from json_each(?)",
-    "{bigints}": "select value from json_each(?)",
-    "{lock_migrations}": "select 1",
-    "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
-    "{id}": "integer primary key",
-    "{blob}": "blob",
-    "{sqlite_only}": "",
-}
-
-
-@lru_cache(maxsize=512)
-def dialect(sql: str) -> str:
-    """Fill in what SQLite says in its own words."""
-    for word, text in _WORDS.items():
-        sql = sql.replace(word, text)
-    return sql
-
 
 class _Job(msgspec.Struct, eq=False):
     """An operation on its way through the writer."""
@@ -90,7 +65,7 @@ class _Job(msgspec.Struct, eq=False):
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
-    topics: list[str] = []
+    topics: Sequence[str] = ()
     tries: int = 0
 
 
@@ -160,7 +135,8 @@ class SqliteDriver(Publisher):
                 raise StorePathUnwritable(
                     f"The folder {str(self.path.parent)!r} of the store does not exist: make it first."
                 )
-            self._refuse_other_files()
+            if self.path is not None:
+                refuse_other_files(self.path)
             self._make_private()
             connection = self._raw_connection()
             try:
@@ -169,15 +145,6 @@ class SqliteDriver(Publisher):
                 connection.close()
                 raise
             return connection
-
-    def _refuse_other_files(self) -> None:
-        """Leave a file alone that is no database: SQLite would take a very short one for empty."""
-        if self.path is None or not self.path.is_file():
-            return
-        with self.path.open("rb") as file:
-            head = file.read(len(MAGIC))
-        if head not in (b"", MAGIC):
-            raise not_a_database(self.path)
 
     def _make_private(self) -> None:
         """Make a new file that only its owner may open: messages are in it, and the secret of keys."""
@@ -236,6 +203,8 @@ class SqliteDriver(Publisher):
 
     def _submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         job = _Job(operation, self._loop.create_future())
+        if self._inserted_at_once(job):
+            return job.future
         if operation.urgent:
             self._pending.appendleft(job)
         else:
@@ -259,6 +228,18 @@ class SqliteDriver(Publisher):
         self._batch = batch
         self._busy = True
         os.write(self._ring_out, b"x")
+
+    def _inserted_at_once(self, job: _Job) -> bool:
+        """Write one row now, if it is likely to be alone in this turn; who else comes in it waits."""
+        bulk = job.operation.bulk
+        if bulk is None or bulk.one is None or not self._was_lone:
+            return False
+        if self._scheduled or self._busy or not self._committed_here([job]):
+            return False
+        job.future.set_result(job.result)
+        self._scheduled = True
+        self._loop.call_soon(self._flush)
+        return True
 
     def _committed_here(self, batch: list[_Job]) -> bool:
         """Commit a lone job on the loop if it will be quick: no lock to wait for, no checkpoint."""
@@ -399,13 +380,14 @@ class SqliteDriver(Publisher):
         return taken
 
     def _run_some(self, jobs: list[_Job], start: int) -> int:
-        """Run the jobs from start that are rows of one statement, or else one job."""
+        """Run the jobs from start that are rows of the same statements, or else one job."""
         bulk = jobs[start].operation.bulk
         stop = start + 1
-        if bulk is not None and bulk.statements():
-            while stop < len(jobs) and bulk.same_as(jobs[stop].operation.bulk):
+        if bulk is not None:
+            while stop < len(jobs) and _same(bulk, jobs[stop].operation.bulk):
                 stop += 1
-            if stop - start > 1 and self._run_rows(jobs[start:stop]):
+            worth_it = bool(bulk.parts) or stop - start > 1
+            if worth_it and self._run_rows(jobs[start:stop]):
                 return stop - start
         for job in jobs[start:stop]:
             self._run_one(job, alone=len(jobs) == 1)
@@ -415,29 +397,46 @@ class SqliteDriver(Publisher):
         """Write the rows of jobs at once; if one of them is refused, undo it and say so."""
         bulks = [job.operation.bulk for job in jobs if job.operation.bulk is not None]
         self._connection.execute("savepoint rows")
-        for same in zip(*(bulk.statements() for bulk in bulks), strict=True):
-            rows = [statement.params for statement in same]
-            if self._connection.executemany(dialect(same[0].sql), rows).rowcount != len(jobs):
-                self._connection.execute("rollback to rows")
-                self._connection.execute("release rows")
-                return False
+        if not self._all_written(bulks):
+            self._connection.execute("rollback to rows")
+            self._connection.execute("release rows")
+            return False
         self._connection.execute("release rows")
         now = (self._clock.now(),)
         for job, bulk in zip(jobs, bulks, strict=True):
             job.result = bulk.value if bulk.read is None else bulk.read(now)
             job.error = None
-            job.topics = [] if bulk.topic is None else [bulk.topic]
+            job.topics = () if bulk.topic is None else (bulk.topic,)
+        return True
+
+    def _all_written(self, bulks: list[Bulk]) -> bool:
+        one = bulks[0].one
+        if one is not None:
+            rows = [bulk.row for bulk in bulks]
+            return self._connection.executemany(dialect(one), rows).rowcount == len(rows)
+        return all(map(self._part_written, zip(*(bulk.parts for bulk in bulks), strict=True)))
+
+    def _part_written(self, part: Sequence[Statement]) -> bool:
+        """Write many rows with few calls: between calls, our thread and the loop's wait for each other."""
+        sql, rows = part[0].sql, [statement.params for statement in part]
+        while rows:
+            size = min(1 << len(rows).bit_length() - 1, MOST_ROWS)  # few sizes, few to prepare
+            some, rows = rows[:size], rows[size:]
+            filled = for_rows(sql, len(some[0]), size)
+            if self._connection.execute(filled, tuple(chain(*some))).rowcount != size:
+                return False
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
         """Run one job; a refusal of its own undoes it and leaves its neighbours."""
-        job.topics.clear()
+        topics: list[str] = []
+        job.topics = topics
         job.error = None  # it may have been refused in a batch that was undone as a whole
         saved = not (alone or job.operation.bare)
         if saved:
             self._connection.execute("savepoint job")
         try:
-            job.result = _drive(self._connection, job.operation, job.topics)
+            job.result = _drive(self._connection, job.operation, topics)
         except (sqlite3.Error, Again):
             raise  # the whole batch is run again, one by one
         except Exception as error:
@@ -445,7 +444,7 @@ class SqliteDriver(Publisher):
                 raise
             if saved:
                 self._connection.execute("rollback to job")
-            job.topics.clear()
+            topics.clear()
             job.error = error
         if saved:
             self._connection.execute("release job")
@@ -467,6 +466,11 @@ class SqliteDriver(Publisher):
         connection.execute(sql)
 
 
+def _same(bulk: Bulk, other: Bulk | None) -> bool:
+    """Return whether two rows are written by the same statements."""
+    return other is not None and other.many is bulk.many
+
+
 def _nothing() -> Steps[None]:
     yield from ()
 
@@ -481,14 +485,7 @@ def _drive(connection: sqlite3.Connection, operation: Operation[T], topics: list
                 topics.append(step.topic)
                 step = steps.send(Rows([], 0))
                 continue
-            cursor = connection.execute(dialect(step.sql), _params(step))
+            cursor = connection.execute(dialect(step.sql), plain(step.params))
             step = steps.send(Rows(cursor.fetchall(), cursor.rowcount))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # a generator's value has no type at run time
-
-
-def _params(statement: Statement) -> tuple[Any, ...]:
-    """Return the parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
-    if list not in map(type, statement.params):
-        return statement.params
-    return tuple(encode(p).decode() if isinstance(p, list) else p for p in statement.params)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
-from pylash.stores.sqlite_errors import translated
+from pylash.stores.sqlite_errors import not_a_database, translated
 from pylash.values import StoreMissing
+
+MAGIC: Final = b"SQLite format 3\0"
 
 _HAS_META = "select 1 from sqlite_master where name = 'pylash_meta'"
 
@@ -21,6 +24,16 @@ def refuse_missing(path: Path) -> None:
     with translated(path), closing(only_reading(path)) as connection:
         if not connection.execute(_HAS_META).fetchall():
             raise StoreMissing(str(path), "for that database holds nothing of pylash")
+
+
+def refuse_other_files(path: Path) -> None:
+    """Leave a file alone that is no database: SQLite would take a very short one for empty."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(len(MAGIC))
+    if head not in (b"", MAGIC):
+        raise not_a_database(path)
 
 
 def only_reading(path: Path) -> sqlite3.Connection:

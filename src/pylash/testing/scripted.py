@@ -26,9 +26,9 @@ from pylash.turn import (
 from pylash.values import ProviderError, write
 
 PIECE: Final = 8
+"""How many characters a piece of streamed text has."""
 BREATH: Final = 8
 """How many pieces are said before others may go on."""
-"""How many characters a piece of streamed text has."""
 
 _UNCOUNTED: Final = Usage(requests=1)
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from pylash.turn.messages import AssistantMessage, Message, Summary, ToolMessage, Usage, UserMessage
+from pylash.turn.messages import (
+    NO_USAGE,
+    AssistantMessage,
+    Message,
+    Summary,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
 
 
 class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,7 +49,7 @@ def spent(messages: list[Message]) -> Spent:
     used = [*map(_reply_usage, replies), *(one.usage for one in made)]
     seconds = sum(m.seconds for m in replies) + sum(one.seconds for one in made)
     iterations = len(replies) + sum(m.usage.requests for m in results)
-    return Spent(iterations, sum(used, Usage()), seconds)
+    return Spent(iterations, sum(used, NO_USAGE), seconds)
 
 
 def _reply_usage(reply: AssistantMessage) -> Usage:

@@ -170,6 +170,23 @@ def last_summary(option: History | None, history: Sequence[Message]) -> UserMess
     return None
 
 
+def suffices(option: History, history: Sequence[Message], missing: int) -> bool:
+    """Return whether nobody looks at the first messages of a history, of which so many are missing."""
+    if option.tokens is None:
+        return not missing
+    left = option.tokens * (PIECES + 1 if isinstance(option, Summarise) else 1)
+    for index in range(len(history) - 1, missing - 1, -1):
+        message = history[index]
+        if is_summary(message):
+            if isinstance(option, Summarise):
+                return _floor(message) >= missing
+            continue
+        left -= _tokens(message)
+        if left < 0:
+            return True
+    return not missing
+
+
 def extent(
     option: History | None,
     history: Sequence[Message],

@@ -16,6 +16,8 @@ import msgspec
 
 from pylash.turn.budgets import TurnBudget, overrun, spent
 from pylash.turn.messages import (
+    NO_USAGE,
+    ZERO,
     AssistantMessage,
     Message,
     Text,
@@ -137,10 +139,10 @@ class TurnEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     status: TurnStatus
     text: str = ""
     value: Any = None
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     error: str | None = None
     code: str | None = None
-    seconds: float = 0.0
+    seconds: float = ZERO
 
 
 class TurnMachine(msgspec.Struct):
@@ -298,7 +300,9 @@ class TurnMachine(msgspec.Struct):
             self.messages.append(AssistantMessage(f"[Stopped: {error}.]", source="runtime"))
         self.outstanding = None
         used = spent(self.messages)
-        self.end = TurnEnd(status, text, value, used.usage, error, code, round(used.seconds, 3))
+        self.end = TurnEnd(
+            status, text, value, used.usage, error, code, round(used.seconds, 3) or ZERO
+        )
 
 
 def _named(thing: Ask | Answer | None) -> str:

@@ -8,7 +8,7 @@ Rule 3. Whatever a turn decides by must be in its messages, so that a replay dec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Final, Literal, assert_never
 
 import msgspec
 
@@ -38,6 +38,9 @@ class Attachment(
     size: int = 0
 
 
+ZERO: Final = 0.0
+"""No seconds, no cost. A default is left out of what is stored only if it is this very object."""
+
 Part = Text | Attachment
 """What an input is made of."""
 
@@ -48,17 +51,21 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost: float = 0.0
+    cost: float = ZERO
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
+        if other == NO_USAGE:
+            return self
+        if self == NO_USAGE:
+            return other
         return Usage(
             self.requests + other.requests,
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
-            self.cost + other.cost,
+            (self.cost + other.cost) or ZERO,
             self.cache_read_tokens + other.cache_read_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
@@ -68,6 +75,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     def tokens(self) -> int:
         """Every token, in and out."""
         return self.input_tokens + self.output_tokens
+
+
+NO_USAGE: Final = Usage()
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,8 +100,8 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """That a message stands for the first messages of its session, and what it took to make it."""
 
     covers: int
-    usage: Usage = Usage()
-    seconds: float = 0.0
+    usage: Usage = NO_USAGE
+    seconds: float = ZERO
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
@@ -121,10 +131,10 @@ class AssistantMessage(
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     finish_reason: str | None = None
     model: str | None = None
-    seconds: float = 0.0
+    seconds: float = ZERO
     source: Literal["model", "runtime"] = "model"
     provider_state: Any = None
 
@@ -138,8 +148,8 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omi
     text: str = ""
     error: bool = False
     attachments: tuple[Attachment, ...] = ()
-    usage: Usage = Usage()
-    seconds: float = 0.0
+    usage: Usage = NO_USAGE
+    seconds: float = ZERO
     provider_id: str | None = None
 
 

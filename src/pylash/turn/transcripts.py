@@ -26,10 +26,19 @@ class _Comparable(Sequence[T_co]):
 
 
 class Transcript(_Comparable[Message]):
-    """The messages of a session. What was stored is decoded when somebody reads it, once."""
+    """The messages of a session. What was stored is decoded when somebody reads it, once.
 
-    def __init__(self, stored: Iterable[bytes] = ()) -> None:
+    The first ``missing`` of them were not fetched yet: nobody may read those.
+    """
+
+    def __init__(self, stored: Iterable[bytes] = (), missing: int = 0) -> None:
+        self.missing = missing
         self._items: list[Message | bytes] = list(stored)
+
+    def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
+        """Take messages that come before all others, as they are stored; so many are still missing."""
+        self._items[:0] = bodies
+        self.missing = missing
 
     def add_stored(self, bodies: Iterable[bytes]) -> None:
         """Take messages as they are stored."""
@@ -40,7 +49,7 @@ class Transcript(_Comparable[Message]):
         self._items.extend(messages)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self.missing + len(self._items)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -48,10 +57,12 @@ class Transcript(_Comparable[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
-            return [self[n] for n in range(*index.indices(len(self._items)))]
-        item = self._items[index]
+            return [self[n] for n in range(*index.indices(len(self)))]
+        place = index - self.missing if index >= 0 else index
+        assert place >= 0 or -len(self._items) <= index < 0, "it was not fetched"
+        item = self._items[place]
         if isinstance(item, bytes):
-            item = self._items[index] = MESSAGES.decode(item)
+            item = self._items[place] = MESSAGES.decode(item)
         return item
 
 

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from pylash.durable import (
     ProcessCommand,
     ProcessOutcome,
     Registration,
+    SessionRef,
     SignalProcess,
     Sleep,
     StartProcess,
@@ -78,12 +79,22 @@ from pylash.values import (
     write,
 )
 from pylash.workflows.modules import modules_of, process_input
-from pylash.workflows.surfaces import SOURCE
+from pylash.workflows.surfaces import source_type
 
 T = TypeVar("T")
 
+_TRIGGERS: Final = ("triggers_register", "triggers_list", "triggers_cancel")
+
 Sink = Callable[[dict[str, Any]], None]
 """Takes the execution events of Lashlang programs."""
+
+
+class Offered(NamedTuple):
+    """What an app gives a program: its surface, its types of triggers, and the sink of its events."""
+
+    surface: Surface
+    triggers: Collection[str]
+    sink: Sink | None
 
 
 async def run_workflow(
@@ -91,22 +102,19 @@ async def run_workflow(
     run: LiveRun,
     given: LashlangInput,
     made: Artifact | StartProblem,
-    offered: Surface,
-    sink: Sink | None,
+    offered: Offered,
 ) -> Any:
     """Run a process of a module from its start, over what is recorded of it; return its result."""
-    problem = (
-        made
-        if isinstance(made, StartProblem)
-        else startable(_wanted(given), made, offered, modules_of(offered))
-    )
-    if isinstance(made, StartProblem) or problem is not None:
-        assert isinstance(problem, StartProblem)
+    if isinstance(made, StartProblem):
+        raise WorkflowFailed(made.code, made.message)
+    problem = startable(_wanted(given), made, offered.surface, modules_of(offered.surface))
+    if problem is not None:
         if problem.code == "process_surface_incompatible":
             run.give_up(ProcessSurfaceIncompatible(given.process_name, problem.message))
         raise WorkflowFailed(problem.code, problem.message)
-    host = WorkflowHost(services, run, made, offered, sink)
-    around = Surroundings(host, modules_of(offered), sink is not None, host.breathe)
+    host = WorkflowHost(services, run, made, offered)
+    traced = offered.sink is not None
+    around = Surroundings(host, modules_of(offered.surface), traced, host.breathe)
     try:
         ended = await run_process(
             made,
@@ -133,14 +141,13 @@ def _wanted(given: LashlangInput) -> WorkflowRegistration:
 class WorkflowHost(Host):
     """Performs the effects of one process."""
 
-    def __init__(
-        self, services: Services, run: LiveRun, made: Artifact, offered: Surface, sink: Sink | None
-    ) -> None:
+    def __init__(self, services: Services, run: LiveRun, made: Artifact, offered: Offered) -> None:
         self._services = services
-        self._sink = sink
         self._run = run
         self._artifact = made
-        self._offered = offered
+        self._offered = offered.surface
+        self._triggers = {source_type(name): name for name in offered.triggers}
+        self._sink = offered.sink
         self._prefix = f"process:{run.seed}:"
         self._context: ProcessContext[Any] = ProcessContext(run, services)
         self._names: dict[str, str] = {}
@@ -184,7 +191,7 @@ class WorkflowHost(Host):
         operation = self._offered.modules[call.path].operations.get(call.operation)
         if operation is None:  # another module of the resource's type has it
             raise HostFailed(f"the module `{call.path}` has no operation `{call.operation}`")
-        if call.path == "triggers":
+        if operation.id in _TRIGGERS:
             return await self._trigger(call.operation, self._short(call.key), call.payload)
         branch = self._branch()
         tool = self._services.tool(operation.id)
@@ -212,8 +219,18 @@ class WorkflowHost(Host):
         await self._refusable(self._ask(key, StartProcess(registration), f"start {process}"))
         self._names[process_id] = process
 
+    async def _foreign(self, key: str, process_id: str) -> bool:
+        """Tell whether a program that a session's model wrote reaches for what its session did not start."""
+        mine = self._run.process.registration.originator
+        if not isinstance(mine, SessionRef) or self._is_recorded(key):
+            return False
+        record = await self._services.store.processes.get(process_id)
+        return record is not None and record.registration.originator != mine
+
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
+        if await self._foreign(key, process_id):
+            return {"ok": False, "error": f"there is no process {process_id}"}
         try:
             answer = await self._ask(
                 key, AwaitProcess(process_id), self._named("await", process_id)
@@ -232,6 +249,8 @@ class WorkflowHost(Host):
 
     async def cancel(self, key: str, process_id: str) -> None:
         """Ask a process to end; one that has, or never was, is left alone."""
+        if await self._foreign(key, process_id):
+            return
         try:
             await self._ask(key, CancelProcess(process_id), self._named("cancel", process_id))
         except (DurabilityError, StoreError):
@@ -241,6 +260,8 @@ class WorkflowHost(Host):
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
         """Signal a process; the registry refuses what it does not declare."""
+        if await self._foreign(key, process_id):
+            raise Refused(f"there is no process {process_id}")
         command = SignalProcess(process_id, name, key, payload)
         await self._refusable(self._ask(key, command, f"signal {name}"))
 
@@ -325,7 +346,6 @@ class WorkflowHost(Host):
         except InvalidTrigger as error:
             raise LashError(error.message, code=error.code) from None
         key = self._owned(wanted.key)
-        kind = wanted.source_type.removesuffix(SOURCE)
         target = wanted.target["process_name"]  # of this module: the linker saw to it
         template = self._heir(target, process_input(self._artifact, target, {}))
         inputs = {
@@ -335,7 +355,7 @@ class WorkflowHost(Host):
         await self._services.store.triggers.register(
             Subscription(
                 key=key,
-                type=kind,
+                type=self._triggers[wanted.source_type],
                 source=wanted.source["source_key"],
                 template=template,
                 inputs=inputs,
@@ -354,7 +374,7 @@ class WorkflowHost(Host):
             if one.session_id == self._session
             and isinstance(one.template.input, LashlangInput)
             and payload.get("name") in (None, one.name)
-            and payload.get("source_type") in (None, f"{one.type}{SOURCE}")
+            and payload.get("source_type") in (None, source_type(one.type))
             and (payload.get("target") or {}).get("process_ref")
             in (None, one.template.input.process_ref)
         ]
@@ -365,7 +385,7 @@ class WorkflowHost(Host):
             "id": _handle_id(found.key),
             "key": found.key.removeprefix(self._owned("")),
             "name": found.name,
-            "source_type": f"{found.type}{SOURCE}",
+            "source_type": source_type(found.type),
             "target": given.process_name,
         }
 

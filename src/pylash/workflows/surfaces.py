@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -10,40 +11,66 @@ from pylash.runtime import Shape, Tool
 
 ABILITIES: Final = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
 
-SOURCE: Final = ".Source"
-EVENT: Final = ".Event"
-
 
 def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:
     """Return the surface of an app: modules of tools, and a constructor for each type of trigger.
 
     A trigger type `github.push` is the constructor `github.push({ source_key: … })`, whose events are of
-    type `github.push.Event`.
+    type `github.push.Event`; one without a dot, `tick`, is `events.tick`. What cannot stand in a name is
+    an underscore.
     """
-    modules: dict[str, Any] = {"triggers": _TRIGGERS}
+    modules: dict[str, Any] = {"triggers": {**_TRIGGERS, "operations": {**_OPERATIONS}}}
     for tool in tools:
         operations = modules.setdefault(tool.module, _module(tool.module))["operations"]
-        operations[tool.name] = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
+        operation = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
+        operations.setdefault(_identifier(tool.name), operation)
     document = {"abilities": list(ABILITIES), "modules": modules}
     return surface_of({**document, **_sources(trigger_payloads)})
 
 
-_TRIGGERS: Final = {
-    "type": "Triggers",
-    "operations": {
-        "register": {"id": "triggers_register", "input": "any", "output": "TriggerHandle"},
-        "list": {
-            "id": "triggers_list",
-            "input": "{ target: Process?, name: str?, source_type: str? }",
-            "output": "list[TriggerHandle]",
-        },
-        "cancel": {
-            "id": "triggers_cancel",
-            "input": "{ key: str }",
-            "output": "{ key: str, cancelled: bool }",
-        },
+_TRIGGERS: Final = {"type": "Triggers"}
+_OPERATIONS: Final = {
+    "register": {"id": "triggers_register", "input": "any", "output": "TriggerHandle"},
+    "list": {
+        "id": "triggers_list",
+        "input": "{ target: Process?, name: str?, source_type: str? }",
+        "output": "list[TriggerHandle]",
+    },
+    "cancel": {
+        "id": "triggers_cancel",
+        "input": "{ key: str }",
+        "output": "{ key: str, cancelled: bool }",
     },
 }
+
+
+def source_type(trigger: str) -> str:
+    """Return the type of the sources of a trigger's events."""
+    return f"{_path(trigger)}.Source"
+
+
+def _path(trigger: str) -> str:
+    parts = [_identifier(part) for part in trigger.split(".")]
+    return ".".join(parts if len(parts) > 1 else ("events", *parts))
+
+
+def _identifier(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return plain if plain.isidentifier() else f"_{plain}"
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have the fields they name and no others, unless it says otherwise.
+
+    That is how models are read and written here: a field that is not theirs is a mistake.
+    """
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(value) for key, value in schema.items()}
+    named = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    return {"additionalProperties": False, **inner} if named else inner
 
 
 def _module(path: str) -> dict[str, Any]:
@@ -54,25 +81,28 @@ def _module(path: str) -> dict[str, Any]:
 
 
 def _input(tool: Tool[..., Any]) -> str:
-    shown = show_type(type_of_schema(tool.schema))
+    shown = show_type(type_of_schema(closed(tool.schema)))
     # A tool that needs nothing may be called with nothing.
     return shown if tool.schema.get("required") else f"{shown} | null"
 
 
 def _output(tool: Tool[..., Any]) -> str:
-    return show_type(type_of_schema(tool.result_schema))
+    return show_type(type_of_schema(closed(tool.result_schema)))
 
 
 def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "types": {f"{name}{EVENT}": show_type(_payload(one)) for name, one in payloads.items()},
-        "constructors": {
-            name: {"input": "{ source_key: str }", "type": f"{name}{SOURCE}"} for name in payloads
+        "types": {
+            f"{_path(name)}.Event": show_type(_payload(one)) for name, one in payloads.items()
         },
-        "trigger_sources": {f"{name}{SOURCE}": f"{name}{EVENT}" for name in payloads},
+        "constructors": {
+            _path(name): {"input": "{ source_key: str }", "type": source_type(name)}
+            for name in payloads
+        },
+        "trigger_sources": {source_type(name): f"{_path(name)}.Event" for name in payloads},
     }
 
 
 def _payload(annotation: Any) -> Any:
     shape = Shape(annotation)
-    return type_of_schema({} if shape.is_plain else shape.json_schema())
+    return type_of_schema({} if shape.is_plain else closed(shape.json_schema()))

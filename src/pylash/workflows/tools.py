@@ -13,14 +13,18 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from pylash.durable import (
+    Aborted,
     CancelProcess,
+    Failure,
     LashlangInput,
     ListProcesses,
+    Output,
     ProcessRecord,
     Registration,
     SessionRef,
     SignalProcess,
     StartProcess,
+    Success,
 )
 from pylash.lang import LashlangError, Surface
 from pylash.runtime import Catalog, Services, Tool, ToolContext
@@ -119,11 +123,15 @@ class WorkflowTools:
         command = ListProcesses(SessionRef(ctx.session_id), "all")
         found = await self._app.running.store.processes.perform(command)
         records = [await self._app.running.store.processes.get(one["id"]) for one in found]
-        inputs = [None if record is None else record.registration.input for record in records]
         return [
-            {"process_id": one["id"], "process": given.process_name, "status": one["status"]}
-            for one, given in zip(found, inputs, strict=True)
-            if isinstance(given, LashlangInput)
+            {
+                "process_id": one["id"],
+                "process": record.registration.input.process_name,
+                "status": one["status"],
+                **_end(record.state.output),
+            }
+            for one, record in zip(found, records, strict=True)
+            if record is not None and isinstance(record.registration.input, LashlangInput)
         ]
 
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
@@ -152,6 +160,18 @@ class WorkflowTools:
         if record is None or not mine or not isinstance(record.registration.input, LashlangInput):
             raise ProcessUnknown(process_id)
         return record
+
+
+def _end(output: Output | None) -> dict[str, Any]:
+    match output:
+        case Success(value=value):
+            return {"result": value}
+        case Failure(message=message):
+            return {"error": message}
+        case Aborted(reason=reason) if reason is not None:
+            return {"error": reason}
+        case _:
+            return {}
 
 
 class _Described(Tool[..., Any]):

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from pylash.durable import LashlangInput, Registration
 from pylash.lang import Artifact, StartProblem, Surface, stored
 from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
-from pylash.workflows.hosting import Sink, run_workflow
+from pylash.workflows.hosting import Offered, Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
@@ -89,7 +89,8 @@ class Workflows:
             await tool.prepare()
         made = await self._artifact(given.module_ref)
         sink = self._telling() if self._sinks else None
-        return await run_workflow(self._app.running, run, given, made, self.surface(), sink)
+        offered = Offered(self.surface(), self._app.trigger_types, sink)
+        return await run_workflow(self._app.running, run, given, made, offered)
 
     async def _artifact(self, module_ref: str) -> Artifact | StartProblem:
         made = self._artifacts.get(module_ref)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
 from pylash.lang.linking.required import Requirements
+from pylash.lang.parsing.hints import SPELLED
 from pylash.lang.problems import Problem
 from pylash.lang.static_types import BUILT_IN, Types, expand, names_in
 from pylash.lang.surface import Ability, ModuleSurface, Surface
@@ -149,7 +150,8 @@ class Program:
     def unknown_type(self, at: Node, name: str) -> Refusal:
         """Return the problem of a type that nobody declares."""
         known = {*BUILT_IN, *self.types.definitions, *self.resource_types, *self.host_types}
-        return self.refusal(at, "unknown_type", f"unknown type `{name}`", nearest(name, known))
+        hint = "write `list[any]`" if name == "list" else nearest(name, known)
+        return self.refusal(at, "unknown_type", f"unknown type `{name}`", hint)
 
     def root_place(self, node: Assign) -> Place:
         """Return the place of the name that an assignment begins with, after a `let`."""
@@ -256,7 +258,7 @@ class Body:
         made = [path for path in self.program.surface.constructors if path.startswith(f"{name}.")]
         modules = {path.partition(".")[0] for path in self.program.modules()}
         known = {*self.bindings, *self.program.processes, *modules}
-        hint = choice("constructors", made) or nearest(name, known)
+        hint = SPELLED.get(name) or choice("constructors", made) or nearest(name, known)
         return self.refusal(at, "unknown_name", f"unknown name `{name}`", hint)
 
 

@@ -192,6 +192,9 @@ class Calls(Body):
                 "unresolved_receiver",
                 f"`{node.name}` cannot be called here: its receiver is `{show_type(base.type)}` "
                 "and neither a module nor a value of a resource type",
+                f"write `{node.name}(…)`: values have no methods"
+                if node.name in SIGNATURES
+                else None,
             )
         if type_ == TRIGGERS:
             self.program.need("triggers", node)

@@ -66,8 +66,9 @@ class Statements(Registrations):
             except Refusal as refused:
                 self.program.note(refused.problem)
                 values = ()
-                if isinstance(node, Assign) and node.name not in self.bindings:
-                    self.bind(node.name, ANY)
+                bare = node.statement if isinstance(node, Labelled) else node
+                if isinstance(bare, Assign) and bare.name not in self.bindings:
+                    self.bind(bare.name, ANY)
         return Linked(tuple(linked), values)
 
     def _statement(self, node: Statement) -> tuple[Statement, tuple[Value, ...]]:

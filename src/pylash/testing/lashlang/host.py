@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from pylash.lang.hosts import HostCall
+from pylash.lang.running.hosts import HostCall
 from pylash.lang.triggers import InvalidTrigger, Subscription, subscription
 from pylash.testing.lashlang.scheduling import Promise, Scheduler
 

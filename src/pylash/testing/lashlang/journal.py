@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from pylash.lang.hosts import Refused
+from pylash.lang.running.hosts import Refused
 
 
 class Defect(Exception):

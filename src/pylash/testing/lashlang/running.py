@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -12,13 +13,13 @@ from msgspec import UNSET
 
 from pylash.lang import tree
 from pylash.lang.artifacts import Artifact, artifact, encode_artifact
-from pylash.lang.data import from_json
-from pylash.lang.execution import run_cell
 from pylash.lang.linker import link
 from pylash.lang.maps import static_map
-from pylash.lang.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
-from pylash.lang.parser import parse
+from pylash.lang.parsing.parser import parse
 from pylash.lang.problems import LashlangError
+from pylash.lang.running.data import from_json
+from pylash.lang.running.execution import run_cell
+from pylash.lang.running.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
 from pylash.lang.starting import Registration, StartProblem, registration
 from pylash.lang.surface import Surface, surface_of
 from pylash.testing.lashlang.cases import Case, Limits, Occurrence
@@ -82,6 +83,7 @@ class Session:
             self.world.store(self.artifact)
         scope = f"cell:{self._cells}"
         self.body = Body(self.world, scope, self.artifact)
+        self.world.bodies.append(self.body)
         job = self.world.scheduler.spawn(
             run_cell(
                 self.artifact,
@@ -109,10 +111,10 @@ def bounds_of(limits: Limits, default: Bounds) -> Bounds:
         for name in Limits.__struct_fields__
         if (value := getattr(limits, name)) is not UNSET
     }
-    return Bounds(**{**_UNBOUNDED, **given}) if given else default
-
-
-_UNBOUNDED = {"steps": None, "active_ms": None, "memory_bytes": None}
+    if "active_ms" in given:
+        # A fast machine takes the default steps in less time than a case may bound.
+        given.setdefault("steps", None)
+    return msgspec.structs.replace(default, **given)
 
 
 # The kinds.
@@ -146,7 +148,7 @@ def _seen(session: Session) -> Observed:
         world=session.world,
         subject=session.body,
         artifacts=[] if session.artifact is None else [session.artifact],
-        defects=list(replay_defects(session.world)),
+        defects=list(defects(session.world)),
     )
 
 
@@ -191,10 +193,8 @@ def run_entry(case: Case) -> Observed:
 def _run_process(case: Case, world: World, wanted: Registration, seen: Observed) -> None:
     for signal in case.signals:
         if signal.at_ms is not None:
-            world.scheduler.at(
-                START + signal.at_ms,
-                lambda s=signal: world.signal_from_outside(case.pid, s.name, s.payload),  # type: ignore[misc]
-            )
+            send = partial(world.signal_from_outside, case.pid, signal.name, signal.payload)
+            world.scheduler.at(START + signal.at_ms, send)
     early = [(signal.name, signal.payload) for signal in case.signals if signal.at_ms is None]
     problem = world.start(case.pid, wanted, early)
     if problem is not None:
@@ -204,7 +204,7 @@ def _run_process(case: Case, world: World, wanted: Registration, seen: Observed)
     process = world.processes[case.pid]
     seen.subject = process.body
     seen.outcome = process.outcome or {"waiting": "process" if process.waits is None else "signal"}
-    seen.defects = list(replay_defects(world))
+    seen.defects = list(defects(world))
 
 
 def failure(problem: StartProblem) -> Outcome:
@@ -299,7 +299,33 @@ KINDS: dict[str, Callable[[Case], Observed]] = {
 }
 
 
-# Replay: what must hold of every process.
+# What must hold of every execution, whatever a case expects.
+
+
+def defects(world: World) -> Iterator[str]:
+    """Yield what is wrong with what the bodies of a world left behind."""
+    for body in world.bodies:
+        yield from trace_defects(body)
+    yield from replay_defects(world)
+
+
+def trace_defects(body: Body) -> Iterator[str]:
+    """Yield what is wrong with a trace: an id that is not in the map, an event told twice."""
+    known = {
+        node["id"]
+        for event in body.traced
+        if event["event"] == "execution_started"
+        for node in event["map"]["nodes"]
+    }
+    told = set()
+    for event in body.traced:
+        for name in ("node_id", "arm_id"):
+            if name in event and event[name] not in known:
+                yield f"{body.scope} traced {event[name]}, which is not in the map"
+        key = (event["event"], event.get("node_id"), event.get("occurrence"))
+        if key in told:
+            yield f"{body.scope} traced {key} twice"
+        told.add(key)
 
 
 def replay_defects(world: World) -> Iterator[str]:

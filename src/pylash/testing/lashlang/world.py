@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pylash.lang.artifacts import Artifact, encode_artifact
-from pylash.lang.execution import run_process
-from pylash.lang.hosts import HostCall, Refused, Surroundings
-from pylash.lang.meter import Bounds
+from pylash.lang.running.execution import run_process
+from pylash.lang.running.hosts import HostCall, Refused, Surroundings
+from pylash.lang.running.meter import Bounds
 from pylash.lang.starting import (
     Registration,
     StartProblem,
@@ -84,6 +84,7 @@ class World:
         self.prints: list[Any] = []
         self.sleeps: list[int] = []
         self.queued: list[str] = []
+        self.bodies: list[Body] = []
         self.process_bounds = process_bounds
 
     def store(self, artifact: Artifact) -> None:
@@ -105,6 +106,7 @@ class World:
         body = Body(self, f"process:{process_id}", artifact, wanted.process_name)
         process = Process(process_id, wanted, artifact, body)
         body.process = process
+        self.bodies.append(body)
         self.processes[process_id] = process
         for name, payload in early:
             self.signal_from_outside(process_id, name, payload)

@@ -1,0 +1,78 @@
+"""A surface for a program whose host is not known: what it uses is taken to be there.
+
+1. A name is taken for a module only if the program never binds it, and a type for a resource type or a
+   data type only if nobody declares it. What remains to be checked is everything else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pylash.lang.static_types import BUILT_IN
+from pylash.lang.surface import Surface, surface_of
+from pylash.lang.tree import (
+    Assign,
+    Clause,
+    Expression,
+    Field,
+    For,
+    FunctionDeclaration,
+    Method,
+    Name,
+    Node,
+    Parameter,
+    ProcessDeclaration,
+    Program,
+    TypeDeclaration,
+    TypeName,
+    walk,
+)
+
+ABILITIES = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
+_ANY = {"input": "any", "output": "any"}
+
+
+def assumed_surface(program: Program) -> Surface:
+    """Return a surface with all abilities, and every module and type that the program seems to use."""
+    nodes = list(walk(program))
+    bound = {node.name for node in nodes if isinstance(node, Assign | For | Clause | Parameter)}
+    declared = {
+        node.name
+        for node in nodes
+        if isinstance(node, TypeDeclaration | ProcessDeclaration | FunctionDeclaration)
+    }
+    methods = [node for node in nodes if isinstance(node, Method)]
+    operations: dict[str, set[str]] = defaultdict(set)
+    for method in methods:
+        path = _path(method.base)
+        if path and path[0] not in bound | declared | {"trigger", "triggers"}:
+            operations[".".join(path)].add(method.name)
+    modules = {path: _module(_type_of(path), names) for path, names in operations.items()}
+    known = {module["type"] for module in modules.values()}
+    unknown = (
+        {node.name for node in nodes if isinstance(node, TypeName)} - BUILT_IN - declared - known
+    )
+    called = {method.name for method in methods}
+    for name in sorted(unknown):
+        if "." not in name:
+            modules[f"{name[:1].lower()}{name[1:]}"] = _module(name, called)
+    types = {name: "any" for name in unknown if "." in name}
+    return surface_of({"abilities": list(ABILITIES), "modules": modules, "types": types})
+
+
+def _module(kind: str, operations: Iterable[str]) -> dict[str, Any]:
+    return {"type": kind, "operations": {name: {"id": name, **_ANY} for name in sorted(operations)}}
+
+
+def _type_of(path: str) -> str:
+    return "".join(f"{part[:1].upper()}{part[1:]}" for part in path.split("."))
+
+
+def _path(node: Expression | Node) -> list[str]:
+    names: list[str] = []
+    while isinstance(node, Field):
+        names.append(node.name)
+        node = node.base
+    return [*names, node.name][::-1] if isinstance(node, Name) else []

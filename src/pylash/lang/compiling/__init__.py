@@ -1,0 +1,1 @@
+"""From a linked tree to Python functions."""

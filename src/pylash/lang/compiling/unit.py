@@ -1,0 +1,92 @@
+"""What the bodies of one module share while they are compiled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pylash.lang.compiling import pycode as py
+from pylash.lang.running.frame import Site
+from pylash.lang.tree import (
+    Await,
+    Binary,
+    CallBuiltin,
+    CallFunction,
+    Comprehension,
+    Node,
+    Operation,
+    ReceiverOperation,
+    Start,
+    Type,
+    WaitSignal,
+)
+
+_EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
+
+
+class Unit:
+    """What the bodies of one module share: node numbers, sites, constants and definitions."""
+
+    def __init__(
+        self,
+        *,
+        numbers: Mapping[int, int],
+        sites: Mapping[int, Site],
+        arms: Mapping[int, tuple[str, str]],
+        resource_types: Mapping[str, str],
+        process_values: Mapping[str, dict[str, Any]],
+        definitions: Mapping[str, Type],
+        traced: bool,
+    ) -> None:
+        self.numbers = numbers
+        self.sites = sites
+        self.arms = arms
+        self.resource_types = resource_types
+        self.process_values = process_values
+        self.definitions = definitions
+        self.traced = traced
+        self.constants: dict[str, Any] = {}
+        self.waiting: set[int] = set()
+        self.busy: set[int] = set()
+        self.functions: dict[str, str] = {}
+        self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
+        self.nested_calls = False
+
+    def keep(self, value: Any) -> ast.Name:
+        """Keep a value beside the code and return how the code reads it."""
+        identifier = f"k{len(self.constants)}"
+        self.constants[identifier] = value
+        return py.name(identifier)
+
+
+_END: Final = object()
+
+
+def waiting_nodes(top: Node) -> set[int]:
+    """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
+    return _around(top, _EFFECTS)
+
+
+def busy_nodes(top: Node) -> set[int]:
+    """Return the nodes whose evaluation may make something large: calls, sums, and all that is around them."""
+    return _around(top, (*_EFFECTS, CallBuiltin, CallFunction, Comprehension, Binary))
+
+
+def _around(top: Node, kinds: tuple[type[Node], ...]) -> set[int]:
+    found: set[int] = set()
+    around: list[int] = []
+    pending: list[object] = [top]
+    while pending:
+        at = pending.pop()
+        if at is _END:
+            around.pop()
+        elif isinstance(at, Node):
+            around.append(id(at))
+            if isinstance(at, kinds):
+                found.update(around)
+            pending.append(_END)
+            pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")
+        elif isinstance(at, tuple):
+            pending.extend(at)
+    return found

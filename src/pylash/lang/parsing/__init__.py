@@ -1,0 +1,1 @@
+"""From text to a tree: tokens, then statements and expressions, then what is wrong with them."""

@@ -1,0 +1,182 @@
+"""What somebody probably meant who wrote another language."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from pylash.lang.parsing.tokens import Token
+
+CONDITIONAL = "`if` is a statement; a conditional value is written `test ? a : b`"
+INTERPOLATION = 'there is no interpolation: join texts with `+`, or use `format("{}", x)`'
+BRACES = "a block stands in braces, the first of them on this line"
+DESTRUCTURING = "there is no destructuring: give the tuple a name and take its items, `t[0]`"
+VALUES = "functions are not values: call one by its name"
+
+# A statement that begins with one of these words, which mean nothing here, and then cannot go on.
+FOREIGN = {
+    "return": "a function's value is that of its last expression; a process ends with `finish`",
+    "elif": "write `else if`",
+    "elsif": "write `else if`",
+    "try": "there is no `try`: without `?` a failure is data with `.ok` and `.error`",
+    "catch": "there is no `try`: without `?` a failure is data with `.ok` and `.error`",
+    "except": "there is no `try`: without `?` a failure is data with `.ok` and `.error`",
+    "raise": "a process fails with `fail`",
+    "throw": "a process fails with `fail`",
+    "match": "there is no `match`: write `if` and `else if`",
+    "switch": "there is no `switch`: write `if` and `else if`",
+    "def": "a function is written `fn name(x: int) -> int { … }`",
+    "function": "a function is written `fn name(x: int) -> int { … }`",
+    "func": "a function is written `fn name(x: int) -> int { … }`",
+    "lambda": VALUES,
+    "async": "every process is asynchronous: `start` it, and `await` its handle",
+    "const": "write `let`, or only `name = value`",
+    "var": "write `let`, or only `name = value`",
+    "mut": "write `let`, or only `name = value`",
+    "import": "there are no imports: operations are called through module paths",
+    "from": "there are no imports: operations are called through module paths",
+    "unless": "write `if not`",
+    "until": "write `while not`",
+    "loop": "write `while true { … }`",
+    "do": "write `while true { … }`",
+    "let": DESTRUCTURING,
+    "del": "nothing is deleted; assign `null`",
+    "echo": "write `print`",
+    "emit": "write `yield`",
+    "sleep": "write `sleep for` or `sleep until`",
+}
+SPELLED = {
+    "None": "write `null`",
+    "nil": "write `null`",
+    "undefined": "write `null`",
+    "True": "write `true`",
+    "False": "write `false`",
+    "return": FOREIGN["return"],
+}
+"""Names that are unknown here, and what they are elsewhere."""
+
+STATEMENTS = [
+    "break",
+    "cancel",
+    "continue",
+    "fail",
+    "finish",
+    "fn",
+    "for",
+    "if",
+    "let",
+    "print",
+    "process",
+    "signal",
+    "sleep",
+    "type",
+    "wake",
+    "while",
+    "yield",
+]
+
+ASSIGNED = "one name, field or item is assigned at a time; there is no destructuring"
+NO_BITS = "there are no bit operators"
+NO_NAMES = "an operation takes a record, `({ name: value })`; only `start` takes arguments by name"
+
+
+def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
+    """Return what to do about a token that cannot stand here, if we can guess.
+
+    `ended` says that the statement could have ended before it.
+    """
+    found = tokens[index]
+    following = tokens[min(index + 1, len(tokens) - 1)]
+    if index == 0:
+        return _by_itself(found, None, following)
+    before = tokens[index - 1]
+    return (
+        _doubled(found, before, tokens[max(index - 2, 0)])
+        or _foreign(tokens, index)
+        or (
+            _after_value(found, before, following)
+            if ended
+            else _by_itself(found, before, following)
+        )
+    )
+
+
+def _doubled(found: Token, before: Token, earlier: Token) -> str | None:
+    """Operators of two marks that other languages have."""
+    pair = before.text + found.text
+    if found.spaced:
+        return None
+    if pair in ("+=", "-=", "*=", "/=", "%="):
+        name = earlier.text if earlier.kind == "name" else "x"
+        return f"there is no `{pair}`: write `{name} = {name} {before.text} …`"
+    if pair in ("++", "--"):
+        return f"there is no `{pair}`: write `x = x {found.text} 1`"
+    if pair in ("===", "!=="):
+        return f"write `{before.text}`"
+    return {
+        "=>": VALUES,
+        "**": "there is no power operator",
+        "<>": "write `!=`",
+        "<<": NO_BITS,
+        ">>": NO_BITS,
+    }.get(pair)
+
+
+def _foreign(tokens: list[Token], index: int) -> str | None:
+    """Words that begin a statement elsewhere, or would have begun one here."""
+    found, before = tokens[index], tokens[index - 1]
+    if before.kind != "name":
+        return None
+    if found.kind == "string" and not found.spaced:
+        return INTERPOLATION
+    begins = index == 1 or tokens[index - 2].text in ("end of line", ";", "{", "}")
+    if not begins or (found.kind == "mark" and found.text not in ("{", "(", "-")):
+        return None
+    if before.text in FOREIGN:
+        return FOREIGN[before.text]
+    if before.text in STATEMENTS:
+        return None
+    close = get_close_matches(before.text, STATEMENTS, 1, 0.75)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
+ALONE = {
+    "if": CONDITIONAL,
+    "for": "a comprehension stands in brackets: `[x * 2 for x in items]`",
+    "print": "`print` is a statement and has no value",
+    "cancel": "`cancel` is a statement and has no value",
+    "not": "put it in parentheses: `a == (not b)`",
+    "else": "`else` follows the block of its `if`, with no `;` between",
+}
+
+
+def _by_itself(found: Token, before: Token | None, following: Token) -> str | None:
+    """Return a hint about what stands where a value or a statement must."""
+    if found.text == "." and following.kind == "number" and not following.spaced:
+        return "write `0.5`, not `.5`"
+    if found.text == ":" and following.kind == "end of line":
+        return BRACES
+    if found.text == ":" and before is not None and before.kind == "name":
+        return NO_NAMES
+    if found.text == "=" and following.text == ">" and not following.spaced:
+        return VALUES
+    return ALONE.get(found.text)
+
+
+def _after_value(found: Token, before: Token, following: Token) -> str | None:
+    """Return a hint about what stands behind a whole statement."""
+    match found.text:
+        case "if" | "else":
+            return CONDITIONAL
+        case "|":
+            return "write `or` or `||`"
+        case "=":
+            lambda_ = following.text == ">" and not following.spaced
+            return VALUES if lambda_ else ASSIGNED
+        case "?" if not found.spaced:
+            return "put what is unwrapped in parentheses: `(…)?`"
+        case "(" if before.text in ("]", ")"):
+            return VALUES
+        case ":" if following.kind == "end of line":
+            return BRACES
+        case _:
+            return None

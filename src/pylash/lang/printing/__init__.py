@@ -1,0 +1,1 @@
+"""From a tree to text, the one way it is written."""

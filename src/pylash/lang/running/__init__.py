@@ -1,0 +1,1 @@
+"""What compiled programs run on: values, builtins, bounds and effects."""

@@ -1,0 +1,393 @@
+"""The values of a running program.
+
+1. Numbers are always `float` and truth always `bool`; an `int` exists only in JSON and as a position.
+2. A list or record is never changed while anyone else can see it. A variable that wants to change one in
+   place marks its own copy with its token (`owner`); see `owned.py`.
+3. Size and depth of a list or record are worked out once and kept beside it.
+4. Nothing nests deeper than `MAX_DEPTH`: what would is refused when a variable, or the world, gets it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from math import isinf, isnan
+from typing import Any, Final, NamedTuple
+
+MAX_DEPTH: Final = 64
+LARGEST_INTEGER: Final = 2.0**53
+_SHORT: Final = 8
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+class RunError(Exception):
+    """A mistake of a running program; `at` is its node where the failing code itself does not say."""
+
+    def __init__(
+        self, kind: str, message: str, at: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.at = at
+        self.hint = hint
+
+
+class List(list[Any]):
+    """A list of the language."""
+
+    __slots__ = ("depth", "owner", "size")
+    size: int
+    depth: int
+    owner: object
+
+
+class Record(dict[str, Any]):
+    """A record of the language: keys keep the order in which they came."""
+
+    __slots__ = ("depth", "owner", "size")
+    size: int
+    depth: int
+    owner: object
+
+
+class Image(NamedTuple):
+    """A reference to an attachment."""
+
+    id: Any
+    mime: Any
+    label: Any
+    size: Any
+    width: Any
+    height: Any
+
+
+class Resource(NamedTuple):
+    """The authority to use the module `alias`, of resource type `type`."""
+
+    type: str
+    alias: str
+
+
+Value = Any
+"""One of the kinds below. Compiled code and what it calls tell them apart by exact type, at speed."""
+_KINDS: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "bool",
+    float: "number",
+    str: "string",
+    List: "list",
+    tuple: "tuple",
+    Record: "record",
+    Image: "image",
+    Resource: "resource",
+}
+CONTAINERS: Final = frozenset({List, Record, tuple})
+SCALARS: Final = frozenset({type(None), bool, float, str})
+
+
+def kind_of(value: Value) -> str:
+    """Return the name of a value's kind, as messages say it."""
+    return _KINDS[type(value)]
+
+
+# Sizes and depths.
+
+
+def text_size(text: str) -> int:
+    """Return the size of a text: 16 and its bytes in UTF-8."""
+    return 16 + (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
+
+
+def size_of(value: Value) -> int:
+    """Return what a value counts against the memory bound."""
+    kind = type(value)
+    if kind is List or kind is Record:
+        try:
+            return int(value.size)
+        except AttributeError:
+            return measure(value)[0]
+    if kind is str:
+        return text_size(value)
+    return measure(value)[0] if kind is tuple or kind is Image else 8
+
+
+def measure(value: Value, tuples: dict[int, tuple[int, int]] | None = None) -> tuple[int, int]:
+    """Return size and depth of a value, and keep them beside a list or record.
+
+    A tuple has no room beside it: `tuples` has those that this call has measured, for they may be shared.
+    """
+    kind = type(value)
+    if kind is List or kind is Record:
+        try:
+            return value.size, value.depth
+        except AttributeError:
+            value.size, value.depth = known = _measured(value, tuples)
+            return known
+    if kind is tuple:
+        tuples = {} if tuples is None else tuples
+        known = tuples.get(id(value)) or _measured(value, tuples)
+        if known[1] > 1 or len(value) > _SHORT:
+            tuples[id(value)] = known
+        return known
+    if kind is Image:
+        return 16 + sum(map(size_of, value)), 0
+    return (text_size(value) if kind is str else 8), 0
+
+
+def _measured(value: Value, tuples: dict[int, tuple[int, int]] | None) -> tuple[int, int]:
+    size, depth = 16, 0
+    if type(value) is Record:
+        keys = "".join(value)
+        size += len(keys) if keys.isascii() else text_size(keys) - 16
+        items: Iterable[Any] = value.values()
+    else:
+        items = value
+    for item in items:
+        known = type(item)
+        if known is float:
+            size += 16
+        elif known is str:
+            size += 24 + len(item) if item.isascii() else 8 + text_size(item)
+        else:
+            inner, below = measure(item, tuples)
+            size += 8 + inner
+            depth = max(depth, below)
+    return size, depth + 1
+
+
+def real_depth(value: Value, known: dict[int, int] | None = None) -> int:
+    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept.
+
+    `known` has what this call has seen, for it may be shared.
+    """
+    if type(value) not in CONTAINERS:
+        return 0
+    known = {} if known is None else known
+    if id(value) not in known:
+        items = value.values() if type(value) is Record else value
+        known[id(value)] = 1 + max((real_depth(item, known) for item in items), default=0)
+    return known[id(value)]
+
+
+def check_depth(value: Value) -> None:
+    """Refuse a value that nests too deep to leave or enter a program."""
+    if measure(value)[1] > MAX_DEPTH and real_depth(value) > MAX_DEPTH:
+        raise too_deep()
+
+
+def too_deep() -> RunError:
+    """Return the refusal of a value that nests too deep."""
+    return RunError(
+        "value_too_deep",
+        f"a value nests more than {MAX_DEPTH} lists, tuples or records; make it flatter",
+    )
+
+
+# Truth, equality, numbers and text.
+
+
+def truth(value: Value) -> bool:
+    """Tell whether a value counts as true; Python agrees but for NaN."""
+    if type(value) is float:
+        return value != 0.0 and not isnan(value)
+    return bool(value)
+
+
+def equal(left: Value, right: Value) -> bool:
+    """Tell whether two values are equal: never across kinds, to any depth."""
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind is List or kind is tuple:
+        return len(left) == len(right) and all(map(equal, left, right))
+    if kind is Record:
+        return len(left) == len(right) and all(
+            key in right and equal(item, right[key]) for key, item in left.items()
+        )
+    return bool(left == right)
+
+
+def number_of(value: Value) -> float:
+    """Return the number that an operator sees in a value."""
+    if type(value) is float:
+        return value
+    if value is None or type(value) is bool:
+        return 1.0 if value else 0.0
+    if type(value) is str:
+        trimmed = value.strip()
+        if not trimmed:
+            return 0.0
+        if _NUMBER.fullmatch(trimmed):
+            return float(trimmed)
+        raise RunError(
+            "expected_number", f"expected a number, but the text `{shown(trimmed)}` is none"
+        )
+    raise RunError("expected_number", f"expected a number, found a {kind_of(value)}")
+
+
+def number_text(number: float) -> str:
+    """Return the shortest decimal that reads back equal, without an exponent."""
+    if number.is_integer() and -1e16 < number < 1e16:
+        return str(int(number))
+    if isnan(number):
+        return "NaN"
+    if isinf(number):
+        return "inf" if number > 0 else "-inf"
+    shortest = repr(number)
+    return format(Decimal(shortest), "f") if "e" in shortest else shortest
+
+
+def text_of(value: Value) -> str:
+    """Return the text of a value, as `+` and `to_string` see it."""
+    if type(value) is str:
+        return value
+    if type(value) is float:
+        return number_text(value)
+    if type(value) is tuple:
+        items = [quoted(item) if type(item) is str else text_of(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    return _json_text(value)
+
+
+quoted: Final[Callable[[str], str]] = json.JSONEncoder(ensure_ascii=False).encode
+"""Return a text in quotes, as JSON writes it."""
+
+
+def text_pieces(value: Value) -> Iterator[str]:
+    """Yield the text of a value bit by bit: it may be far longer than the value is large."""
+    if type(value) is not tuple:
+        yield from _json_pieces(value) if type(value) in CONTAINERS else (text_of(value),)
+        return
+    yield "("
+    for position, item in enumerate(value):
+        if position:
+            yield ", "
+        yield from (quoted(item),) if type(item) is str else text_pieces(item)
+    yield ",)" if len(value) == 1 else ")"
+
+
+def _json_pieces(value: Value) -> Iterator[str]:
+    if type(value) is Record:
+        yield "{"
+        for position, key in enumerate(sorted(value)):
+            yield f"{',' if position else ''}{quoted(key)}:"
+            yield from _json_pieces(value[key])
+        yield "}"
+    elif type(value) is List or type(value) is tuple:
+        yield "["
+        for position, item in enumerate(value):
+            if position:
+                yield ","
+            yield from _json_pieces(item)
+        yield "]"
+    else:
+        yield _json_text(value)
+
+
+def shown(value: Value, most: int = 120) -> str:
+    """Return the beginning of a value's text, for messages."""
+    text = ""
+    for piece in text_pieces(value):
+        text += piece[: most + 1]
+        if len(text) > most:
+            return f"{text[:most]}…"
+    return text
+
+
+def _json_text(value: Value) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return number_text(value) if abs(value) < float("inf") else "null"
+        case str():
+            return quoted(value)
+        case Record():
+            return (
+                "{"
+                + ",".join(f"{quoted(key)}:{_json_text(value[key])}" for key in sorted(value))
+                + "}"
+            )
+        case Image() | Resource():
+            return _json_text(from_json(to_json(value), shapes=False))
+        case _:
+            return "[" + ",".join(map(_json_text, value)) + "]"
+
+
+# To and from JSON.
+
+
+def to_json(value: Value) -> Any:
+    """Return a value as plain JSON data."""
+    kind = type(value)
+    if kind is float:
+        if value.is_integer():
+            return int(value) if abs(value) <= LARGEST_INTEGER else value
+        return value if abs(value) < float("inf") else None
+    if kind is List or kind is tuple:
+        return [to_json(item) for item in value]
+    if kind is Record:
+        return {key: to_json(item) for key, item in value.items()}
+    if kind is Image:
+        return {"type": "image", **{k: to_json(v) for k, v in value._asdict().items()}}
+    if kind is Resource:
+        return {"__resource__": True, "type": value.type, "alias": value.alias}
+    return value
+
+
+def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -> Any:
+    """Return the value that JSON data of our own means: what is one object in it is one in the value."""
+    made = {} if made is None else made
+    if type(data) not in {dict, list}:
+        return data
+    if level == MAX_DEPTH:
+        raise too_deep()
+    if id(data) not in made:
+        made[id(data)] = (
+            Record({key: shared_json(item, made, level + 1) for key, item in data.items()})
+            if type(data) is dict
+            else List([shared_json(item, made, level + 1) for item in data])
+        )
+    return made[id(data)]
+
+
+def from_json(data: Any, *, shapes: bool = True) -> Any:
+    """Return the value that plain JSON data means; `shapes` of images and resources become their kinds."""
+    value = _decoded(data, shapes, MAX_DEPTH)
+    measure(value)
+    return value
+
+
+def _decoded(data: Any, shapes: bool, levels: int) -> Any:
+    if data is None or isinstance(data, bool | str):
+        return data
+    if isinstance(data, int | float):
+        try:
+            return float(data)
+        except OverflowError:
+            return float("inf") if data > 0 else float("-inf")
+    if levels == 0:
+        raise too_deep()
+    if isinstance(data, dict):
+        shape = _shaped(data) if shapes else None
+        if shape is not None:
+            return shape
+        return Record({key: _decoded(item, shapes, levels - 1) for key, item in data.items()})
+    return List([_decoded(item, shapes, levels - 1) for item in data])
+
+
+_IMAGE: Final = frozenset(("type", *Image._fields))
+
+
+def _shaped(data: dict[str, Any]) -> Image | Resource | None:
+    if data.get("__resource__") is True and data.keys() == {"__resource__", "type", "alias"}:
+        kind, alias = data["type"], data["alias"]
+        return Resource(kind, alias) if isinstance(kind, str) and isinstance(alias, str) else None
+    if data.get("type") == "image" and data.keys() == _IMAGE:
+        return Image(*(_decoded(data[field], False, 1) for field in Image._fields))
+    return None

@@ -1,0 +1,47 @@
+"""The statements of operations in SQLite's own words."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from pylash.values import encode
+
+_WORDS = {
+    "{now}": "(select pylash_now())",  # once a statement: it asks Python
+    "{share}": "",
+    "{update}": "",
+    "{update_r}": "",
+    "{skip}": "",
+    "{least}": "min",
+    "{greatest}": "max",
+    "{texts}": "select value from json_each(?)",
+    "{bigints}": "select value from json_each(?)",
+    "{lock_migrations}": "select 1",
+    "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
+    "{id}": "integer primary key",
+    "{blob}": "blob",
+    "{sqlite_only}": "",
+}
+
+
+@lru_cache(maxsize=512)
+def dialect(sql: str) -> str:
+    """Fill in what SQLite says in its own words."""
+    for word, text in _WORDS.items():
+        sql = sql.replace(word, text)
+    return sql
+
+
+@lru_cache(maxsize=128)
+def for_rows(sql: str, columns: int, count: int) -> str:
+    """Return sql with so many rows where it takes rows."""
+    row = f"({', '.join('?' * columns)})"
+    return dialect(sql).replace("{rows}", "values " + ", ".join([row] * count))
+
+
+def plain(params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
+    if list not in map(type, params):
+        return params
+    return tuple(encode(p).decode() if isinstance(p, list) else p for p in params)
