@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -58,6 +59,8 @@ class _Stored(msgspec.Struct, frozen=True):
     places: list[tuple[int, int, int]]
     names: dict[str, tuple[str, ...]]
     source: str
+    aside: str
+    """A hash over places, names and source, which no reference covers."""
 
 
 def artifact(linked: LinkedProgram) -> Artifact:
@@ -129,7 +132,12 @@ def _reference(tag: str, contents: list[Any]) -> str:
 def encode_artifact(made: Artifact) -> bytes:
     """Return an artifact as JSON."""
     fields = {name: getattr(made, name) for name in made.__struct_fields__}
-    return msgspec.json.encode(_Stored(**{**fields, "canonical": list(flat(made.canonical))}))
+    fields |= {"canonical": list(flat(made.canonical)), "aside": _aside(made)}
+    return msgspec.json.encode(_Stored(**fields))
+
+
+def _aside(made: Artifact | _Stored) -> str:
+    return hashlib.sha256(msgspec.json.encode([made.places, made.names, made.source])).hexdigest()
 
 
 def decode_artifact(data: bytes) -> Artifact:
@@ -139,7 +147,9 @@ def decode_artifact(data: bytes) -> Artifact:
         canonical = unflat(stored.canonical)
     except ValueError as error:
         raise ArtifactDamaged("", f"it cannot be read, {error}") from error
-    fields = {name: getattr(stored, name) for name in stored.__struct_fields__}
+    if not isinstance(canonical, Module) or _aside(stored) != stored.aside:
+        raise ArtifactDamaged(stored.module_ref, "it was changed where it is stored")
+    fields = {name: getattr(stored, name) for name in Artifact.__struct_fields__}
     return Artifact(**{**fields, "canonical": canonical})
 
 

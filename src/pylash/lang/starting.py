@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,8 @@ from pylash.lang.artifacts import (
     verified,
 )
 from pylash.lang.running.conforming import nonconforming
-from pylash.lang.running.data import RunError, from_json
+from pylash.lang.running.data import RunError, from_json, shared_json, size_of
+from pylash.lang.stack import deep
 from pylash.lang.static_types import schema_of
 from pylash.lang.surface import Surface
 
@@ -32,6 +33,8 @@ Code = Literal[
     "process_surface_incompatible",
     "process_arguments_invalid",
 ]
+
+_LARGEST_SCHEMA: Final = 2**18
 
 
 class Registration(msgspec.Struct, frozen=True, tag_field="engine", tag="lashlang"):
@@ -131,9 +134,22 @@ def signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
 
     They ask of a payload what `bad_signal` asks; of resources and host values only that they are objects.
     """
+    return deep(_signal_schemas, artifact, process)
+
+
+def _signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
     types = definitions(artifact)
     accepted = signals(declaration(artifact, process))
-    return {name: _open(schema_of(type_, types)) for name, type_ in accepted.items()}
+    schemas = {name: schema_of(type_, types) for name, type_ in accepted.items()}
+    return {name: _open(schema) if _storable(schema) else {} for name, schema in schemas.items()}
+
+
+def _storable(schema: Any) -> bool:
+    """Tell whether a schema is small enough: declarations can double a type again and again."""
+    try:
+        return size_of(shared_json(schema)) <= _LARGEST_SCHEMA
+    except RunError:
+        return False
 
 
 def _open(schema: Any) -> Any:

@@ -300,34 +300,39 @@ def _quoted(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def schema_of(  # noqa: PLR0911 - a line a form
+def schema_of(
     type_: Type,
     definitions: Mapping[str, Type],
-    variables: Mapping[str, dict[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON schema of type_; `variables` has the schemas of names that begin with `$`."""
-    match type_:
-        case TypeName("any"):
-            return {}
-        case TypeName(name):
-            if name in definitions:
-                return schema_of(definitions[name], definitions, variables)
-            if variables is not None and name.startswith("$"):
-                return variables[name[1:]]
-            return {"type": _SCHEMAS.get(name, "object")}
-        case EnumType(members):
-            return {"type": "string", "enum": list(members)}
-        case ListType(item):
-            return {"type": "array", "items": schema_of(item, definitions, variables)}
-        case RecordType(fields):
-            properties = {f.key: schema_of(f.type, definitions, variables) for f in fields}
-            return {
-                "type": "object",
-                "properties": properties,
-                "required": [field.key for field in fields if not field.optional],
-                "additionalProperties": False,
-            }
-        case UnionType(types):
-            return {"anyOf": [schema_of(each, definitions, variables) for each in types]}
-        case _:
-            assert_never(type_)
+    """Return the JSON schema of type_; `variables` has the schemas of names that begin with `$`.
+
+    What is defined once is one object wherever it stands: declarations that double stay small.
+    """
+    known: dict[str, dict[str, Any]] = {f"${name}": one for name, one in (variables or {}).items()}
+
+    def schema(at: Type) -> dict[str, Any]:
+        match at:
+            case TypeName("any"):
+                return {}
+            case TypeName(name):
+                if name in definitions and name not in known:
+                    known[name] = schema(definitions[name])
+                return known[name] if name in known else {"type": _SCHEMAS.get(name, "object")}
+            case EnumType(members):
+                return {"type": "string", "enum": list(members)}
+            case ListType(item):
+                return {"type": "array", "items": schema(item)}
+            case RecordType(fields):
+                return {
+                    "type": "object",
+                    "properties": {field.key: schema(field.type) for field in fields},
+                    "required": [field.key for field in fields if not field.optional],
+                    "additionalProperties": False,
+                }
+            case UnionType(types):
+                return {"anyOf": [schema(each) for each in types]}
+            case _:
+                assert_never(at)
+
+    return schema(type_)

@@ -116,7 +116,8 @@ class Body(Loops):
             case Continue():
                 return [*self.leave_labels(self.labels_in_loop), ast.Continue()]
             case Finish(value):
-                ended = py.method("h", "finish", self.site(node), self.expr(value))
+                method = "finish_cell" if self._kind == "main" else "finish"
+                ended = py.method("h", method, self.site(node), self.expr(value))
                 return self.returned(ended)
             case Fail(value):
                 return [ast.Expr(py.method("h", "fail", self.site(node), self.expr(value)))]
@@ -304,6 +305,10 @@ def _function(
     frames = ast.Attribute(py.name("m"), "frames", py.load)
     used = ast.Attribute(py.name("m"), "used", py.load)
     too_many = ast.Raise(py.method("m", "too_many_frames"), None)
+    # No variable holds a result yet; a recursion could make it nest as deep as it goes.
+    gives_number = bool(numbers) and declaration.name in unit.numeric_functions
+    large = py.compare(py.call("type", py.name(_RESULT)), ast.In(), py.name("CONTAINERS"))
+    deep_enough = py.method("m", "returned", py.name(_RESULT))
     statements = [
         *guard,
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Sub(), py.constant(1)),
@@ -312,6 +317,7 @@ def _function(
         *body.held_parameters(names),
         py.assign(_RESULT, py.constant(None)),
         *(body.statements(declaration.body, result=True, taken=1) or body.count(1, declaration)),
+        *([] if gives_number else [py.branch(large, [ast.Expr(deep_enough)])]),
         ast.AugAssign(ast.Attribute(py.name("m"), "frames", py.store), ast.Add(), py.constant(1)),
         ast.Assign([ast.Attribute(py.name("m"), "used", py.store)], py.name("before")),
         ast.Return(py.name(_RESULT)),
@@ -374,7 +380,7 @@ def main_code(unit: Unit, block: Block, identifier: str) -> tuple[ast.stmt, dict
         ast.Try(
             [
                 *body.statements(block),
-                ast.Return(py.tuple_of([py.constant(False), py.constant(None)])),
+                ast.Return(py.constant((False, None, ""))),
             ],
             [],
             [],

@@ -10,17 +10,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pylash.lang.compiling import pycode as py
-from pylash.lang.compiling.inference import Known, is_logical, is_numeric
+from pylash.lang.compiling.inference import NUMERIC_BUILTINS, Known, is_logical, is_numeric
 from pylash.lang.compiling.unit import Unit
-from pylash.lang.running.data import List, Record, Resource, from_json
-from pylash.lang.running.frame import Leaf, Shape
+from pylash.lang.running.data import Resource, RunError, from_json, shared_json
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
-    Await,
     Binary,
     Bool,
     CallBuiltin,
@@ -40,11 +39,8 @@ from pylash.lang.tree import (
     Not,
     Null,
     Number,
-    Operation,
     ProcessName,
-    ReceiverOperation,
     RecordLiteral,
-    Start,
     Text,
     TriggerEvent,
     TupleLiteral,
@@ -52,15 +48,16 @@ from pylash.lang.tree import (
     TypeName,
     Unwrap,
     Variable,
-    WaitSignal,
     walk,
 )
 
 _DEEPEST: Final = 40
 _CLAUSES: Final = 8
 """How many loops of a comprehension go into one function: Python nests only so many."""
+_SMALL: Final = NUMERIC_BUILTINS | {"empty", "contains", "starts_with", "ends_with", "find"}
+"""Builtins whose results take no room to speak of."""
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
-_HELPERS: Final = {"-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
+_HELPERS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
     "<": (ast.Lt, "less"),
     "<=": (ast.LtE, "at_most"),
@@ -156,15 +153,15 @@ class Expressions:
             case Variable(name):
                 return py.name(self.local(name))
             case ListLiteral(items):
-                return py.call("List", ast.List([self.expr(item) for item in items], py.load))
+                return py.call("List", ast.List(self.operands(items), py.load))
             case TupleLiteral(items):
-                return py.tuple_of([self.expr(item) for item in items])
+                return py.tuple_of(self.operands(items))
             case RecordLiteral(fields):
-                return self._record([(field.key, field.value) for field in fields])
+                return self.record([(field.key, field.value) for field in fields])
             case Field(base, name):
                 return py.call("field", self.expr(base), py.constant(name))
             case Index(base, at):
-                return py.call("index", self.expr(base), self.expr(at))
+                return py.call("index", *self.operands((base, at)))
             case Unwrap(value):
                 return py.call("unwrap", self.expr(value))
             case Group(value):
@@ -177,16 +174,16 @@ class Expressions:
                 inner = self.expr(value)
                 if self.is_number(value):
                     return ast.UnaryOp(ast.USub(), inner)
-                return py.call("negate", inner)
+                return py.call("negate", py.name("m"), inner)
             case Conditional(test, then, otherwise):
                 chosen = self.chosen(node, self.test(test))
                 return ast.IfExp(chosen, self.expr(then), self.expr(otherwise))
             case Comprehension():
                 return self._comprehension(node)
             case CallBuiltin(name, arguments):
-                return py.call(f"b_{name}", py.name("m"), *map(self.expr, arguments))
+                return py.call(f"b_{name}", py.name("m"), *self.operands(arguments))
             case CallFunction(name, arguments):
-                return self._call_function(name, [self.expr(argument) for argument in arguments])
+                return self._call_function(name, self.operands(arguments))
             case Construct(_, kind, value):
                 return self._record_of(
                     {"$lash_host_type": py.constant(kind), "$lash_host_value": self.expr(value)}
@@ -200,7 +197,32 @@ class Expressions:
             case TriggerEvent():
                 return self._unit.keep(from_json({TRIGGER_EVENT: True}))
             case _:
-                return self._effect(node)
+                return self.effect(node)
+
+    def operands(self, nodes: Sequence[Expression]) -> list[ast.expr]:
+        """Return the Python expressions for the operands of a node."""
+        return self._kept(nodes, [self.expr(node) for node in nodes])
+
+    def _kept(self, nodes: Sequence[Expression], made: list[ast.expr]) -> list[ast.expr]:
+        """Return operands; those that may be large count while others are worked out, as variables do."""
+        busy = [at for at, node in enumerate(nodes) if id(node) in self._unit.busy]
+        large = [at for at in busy[:-1] if self._makes(nodes[at])]
+        for at in large:
+            made[at] = py.at(py.method("m", "keep", made[at]), self.line(nodes[at]))
+        if large:
+            last = py.method("m", "freed", py.constant(len(large)), made[busy[-1]])
+            made[busy[-1]] = py.at(last, self.line(nodes[busy[-1]]))
+        return made
+
+    def _makes(self, node: Expression) -> bool:
+        """Tell whether a busy node may give something large that no variable holds."""
+        match node:
+            case Field(base) | Index(base) | Unwrap(base) | Group(base):
+                return self._makes(base)
+            case CallBuiltin(name):
+                return name not in _SMALL
+            case _:
+                return not is_logical(node) and not self.is_number(node)
 
     def chosen(self, node: Node, test: ast.expr) -> ast.expr:
         """Return the test of a branch; where executions are traced it tells which arm is taken."""
@@ -209,9 +231,10 @@ class Expressions:
         arms = map(py.constant, self._unit.arms[id(node)])
         return py.at(py.method("h", "branch", self.site(node), test, *arms), self.line(node))  # type: ignore[no-any-return]
 
-    def _record(self, fields: list[tuple[str, Expression]]) -> ast.expr:
+    def record(self, fields: list[tuple[str, Expression]]) -> ast.expr:
+        """Return a record of these fields."""
         keys: list[ast.expr | None] = [py.constant(key) for key, _ in fields]
-        return py.call("Record", ast.Dict(keys, [self.expr(value) for _, value in fields]))
+        return py.call("Record", ast.Dict(keys, self.operands([value for _, value in fields])))
 
     def _record_of(self, fields: dict[str, ast.expr]) -> ast.expr:
         return py.call(
@@ -229,7 +252,9 @@ class Expressions:
         named = {each.name: each for each in inner if each.name.startswith("$")}
         if not named:
             schema = schema_of(node.type, self._unit.definitions)
-            return self._unit.keep(from_json({"$lash_type": schema}))
+            # Where it nests too deep it is made, and refused, when the program comes to it.
+            with suppress(RunError):
+                return self._unit.keep(shared_json({"$lash_type": schema}))
         values: list[ast.expr] = [
             py.at(py.name(self.local(name[1:])), self.line(each)) for name, each in named.items()
         ]
@@ -262,28 +287,31 @@ class Expressions:
             return ast.BoolOp(
                 ast.And() if operator == "and" else ast.Or(), [first, self.test(node.right)]
             )
-        right = self.expr(node.right)
+        left, right = self._kept((node.left, node.right), [left, self.expr(node.right)])
         if operator in {"==", "!="}:
             return self._equality(node, left, right)
         if operator in {"in", "not in"}:
-            found = py.call("contains", left, right)
+            found = py.call("contains", py.name("m"), left, right)
             return (
                 found if operator == "in" else ast.UnaryOp(ast.Not(), py.at(found, self.line(node)))
             )
         numbers = self.is_number(node.left) and self.is_number(node.right)
         if operator in _ORDER:
             native, helper = _ORDER[operator]
-            return py.compare(left, native(), right) if numbers else py.call(helper, left, right)
+            return (
+                py.compare(left, native(), right)
+                if numbers
+                else py.call(helper, py.name("m"), left, right)
+            )
         if numbers and operator in _NATIVE:
             return ast.BinOp(left, _NATIVE[operator](), right)
-        if operator == "+":
-            return py.call("add", py.name("m"), left, right)
-        return py.call(_HELPERS[operator], left, right)
+        return py.call(_HELPERS[operator], py.name("m"), left, right)
 
     def _equality(self, node: Binary, left: ast.expr, right: ast.expr) -> ast.expr:
         same = node.operator == "=="
         sides = (node.left, node.right)
-        literals = isinstance(left, ast.Constant) and isinstance(right, ast.Constant)
+        # Python warns of `is` between literals, to which it folds tuples too.
+        literals = all(isinstance(side, ast.Constant | ast.Tuple) for side in (left, right))
         if any(isinstance(side, Null) for side in sides) and not literals:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
         native = (
@@ -293,7 +321,7 @@ class Expressions:
         )
         if native:
             return py.compare(left, ast.Eq() if same else ast.NotEq(), right)
-        equal = py.call("equal", left, right)
+        equal = py.call("same", py.name("m"), left, right)
         return equal if same else ast.UnaryOp(ast.Not(), py.at(equal, self.line(node)))
 
     # Comprehensions.
@@ -304,7 +332,10 @@ class Expressions:
         self._definitions.append([])
         chunks = [node.clauses[at : at + _CLAUSES] for at in range(0, len(node.clauses), _CLAUSES)]
         functions = [self.fresh() for _ in chunks]
-        inner = [self._clauses(node, chunk, chunks, functions, waits) for chunk in chunks]
+        inner = [
+            self._clauses(node, chunk, following, waits)
+            for chunk, following in zip(chunks, [*functions[1:], None], strict=True)
+        ]
         definitions = self._definitions.pop()
         self._depth = depth
         later = list(zip(functions, inner, strict=True))[1:]
@@ -338,23 +369,24 @@ class Expressions:
         self,
         node: Comprehension,
         chunk: tuple[Clause, ...],
-        chunks: list[tuple[Clause, ...]],
-        functions: list[str],
+        following: str | None,
         waits: bool,
     ) -> list[ast.stmt]:
         """Return the loops of some clauses, around those of the next ones or around the element."""
         heads = [self._clause(clause, waits) for clause in chunk]
-        following = chunks.index(chunk) + 1
-        if following < len(chunks):
-            onward: ast.expr = py.call(functions[following])
+        if following is not None:
+            onward: ast.expr = py.call(following)
             body: list[ast.stmt] = [ast.Expr(py.awaited(onward) if waits else onward)]
         else:
             item = self.expr(node.element)
             body = [ast.Expr(py.call("gather", py.name("m"), py.name("out"), item))]
         body = [py.at(each, self.line(node)) for each in body]
-        for target, source, counted, test in reversed(heads):
+        for clause, (target, source, counted, test) in zip(
+            reversed(chunk), reversed(heads), strict=True
+        ):
             inner = body if test is None else [py.branch(test, body)]
             body = [ast.For(target, source, [*counted, *inner], [])]
+            body += [self.let_go()] if self.is_kept(clause.source) else []
         return body
 
     def _clause(
@@ -366,11 +398,21 @@ class Expressions:
         test = ast.BoolOp(ast.And(), tests) if len(tests) > 1 else (tests[0] if tests else None)
         return target, source, self.count(1, clause, waits=waits), test
 
+    def is_kept(self, source: Expression) -> bool:
+        """Tell whether what a loop goes over counts while it runs: no variable holds it."""
+        ranged = isinstance(source, CallBuiltin) and source.name == "range"
+        return not ranged and id(source) in self._unit.busy and self._makes(source)
+
+    def let_go(self) -> ast.stmt:
+        """Count what a loop went over no more."""
+        return ast.Expr(py.method("m", "freed", py.constant(1), py.constant(None)))
+
     def iterated(self, source: Expression) -> ast.expr:
         """Return what a loop over the source goes over."""
         if isinstance(source, CallBuiltin) and source.name == "range":
             return py.call("counted_range", py.name("m"), *map(self.expr, source.arguments))
-        return py.call("iterated", self.expr(source))
+        items = py.at(py.call("iterated", self.expr(source)), self.line(source))
+        return py.method("m", "keep", items) if self.is_kept(source) else items
 
     def count(self, steps: int, node: Node, *, waits: bool | None = None) -> list[ast.stmt]:
         """Count steps, and look at the bounds where the share is used up."""
@@ -384,81 +426,6 @@ class Expressions:
         look = py.branch(over, [ast.Expr(tick)])
         return [py.at(statement, self.line(node)) for statement in (spend, look)]
 
-    # Effects.
-
-    def _effect(self, node: Expression) -> ast.expr:
-        match node:
-            case Operation() | ReceiverOperation():
-                return py.awaited(py.method("h", "operate", self.site(node), self._pending(node)))
-            case Await(ListLiteral() | TupleLiteral() | RecordLiteral()):
-                return self._aggregate(node)
-            case Await(Operation() | ReceiverOperation() as call):
-                return self.expr(call)
-            case Await(value):
-                return py.awaited(py.method("h", "await_value", self.site(node), self.expr(value)))
-            case Start(process, arguments):
-                given = self._record([(argument.name, argument.value) for argument in arguments])
-                return py.awaited(
-                    py.method("h", "start", self.site(node), py.constant(process), given)
-                )
-            case WaitSignal(name, within):
-                limit = [] if within is None else [self.expr(within), py.constant(True)]
-                return py.awaited(
-                    py.method("h", "wait_signal", self.site(node), py.constant(name), *limit)
-                )
-            case _:
-                raise AssertionError(f"{type(node).__name__} is not linked")
-
-    def _pending(self, node: Operation | ReceiverOperation) -> ast.expr:
-        arguments = py.tuple_of([self.expr(argument) for argument in node.arguments])
-        if isinstance(node, Operation):
-            return py.method(
-                "h",
-                "pending",
-                self.site(node),
-                py.constant(node.path),
-                py.constant(node.name),
-                arguments,
-            )
-        base = self.expr(node.base)
-        return py.method(
-            "h", "pending_on", self.site(node), base, py.constant(node.name), arguments
-        )
-
-    def _aggregate(self, node: Await) -> ast.expr:
-        leaves: list[ast.expr] = []
-        sites: list[int] = []
-        shape = self._shape(node.value, leaves, sites)
-        return py.awaited(
-            py.method(
-                "h",
-                "aggregate",
-                self.site(node),
-                self._unit.keep(shape),
-                py.tuple_of(leaves),
-                self._unit.keep(tuple(sites)),
-            )
-        )
-
-    def _shape(self, node: Expression, leaves: list[ast.expr], sites: list[int]) -> Shape | Leaf:
-        match node:
-            case ListLiteral(items):
-                return Shape(List, tuple(self._shape(item, leaves, sites) for item in items))
-            case TupleLiteral(items):
-                return Shape(tuple, tuple(self._shape(item, leaves, sites) for item in items))
-            case RecordLiteral(fields):
-                parts = tuple(self._shape(field.value, leaves, sites) for field in fields)
-                return Shape(Record, parts, tuple(field.key for field in fields))
-            case _:
-                return self._leaf(node, leaves, sites)
-
-    def _leaf(self, node: Expression, leaves: list[ast.expr], sites: list[int]) -> Leaf:
-        base, unwraps = node, 0
-        while isinstance(base, Unwrap):
-            base, unwraps = base.value, unwraps + 1
-        leaf = Leaf(len(leaves), unwraps, self._unit.numbers[id(node)])
-        sites.append(self._unit.numbers[id(base)])
-        is_call = isinstance(base, Operation | ReceiverOperation)
-        value = self._pending(base) if is_call else self.expr(base)  # type: ignore[arg-type]
-        leaves.append(py.at(value, self.line(base)))
-        return leaf
+    def effect(self, node: Expression) -> ast.expr:
+        """Return the Python expression for a node that touches the world."""
+        raise NotImplementedError

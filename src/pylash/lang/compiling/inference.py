@@ -33,7 +33,7 @@ from pylash.lang.tree import (
     walk,
 )
 
-_NUMERIC_BUILTINS: Final = frozenset({"len", "to_int", "to_float", "ceil_div", "floor_div", "sum"})
+NUMERIC_BUILTINS: Final = frozenset({"len", "to_int", "to_float", "ceil_div", "floor_div", "sum"})
 _NUMBERS: Final = (TypeName("int"), TypeName("float"))
 _ARITHMETIC: Final = frozenset({"-", "*", "/", "%"})
 _LOGIC: Final = frozenset({"or", "and", "==", "!=", "<", "<=", ">", ">=", "in", "not in"})
@@ -54,7 +54,7 @@ def is_numeric(expression: Expression, known: Known) -> bool:  # noqa: PLR0911 (
         case Variable(name):
             return name in known.variables
         case CallBuiltin(name):
-            return name in _NUMERIC_BUILTINS
+            return name in NUMERIC_BUILTINS
         case CallFunction(name, arguments):
             marked = known.functions.get(name)
             return marked is not None and all(

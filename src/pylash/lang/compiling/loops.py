@@ -11,7 +11,7 @@ import ast
 from typing import Final
 
 from pylash.lang.compiling import pycode as py
-from pylash.lang.compiling.expressions import Expressions
+from pylash.lang.compiling.effects import Effects
 from pylash.lang.compiling.inference import Known, mutable_variables, variables_of
 from pylash.lang.compiling.unit import Unit
 from pylash.lang.tree import Assign, Block, Expression, For, Node, Variable, While, walk
@@ -20,7 +20,7 @@ _DEEPEST: Final = 8
 """Python allows 20 blocks in one another; a loop of main is two, and the body has one around it."""
 
 
-class Loops(Expressions):
+class Loops(Effects):
     """Compiles the loops of one body."""
 
     def __init__(self, unit: Unit, kind: str, block: Block, known: Known) -> None:
@@ -53,8 +53,6 @@ class Loops(Expressions):
 
     def returned(self, value: ast.expr) -> list[ast.stmt]:
         """Return from the body."""
-        if self._kind == "main":
-            value = py.tuple_of([py.constant(True), value])
         if self._apart_level:
             value = py.tuple_of([value])
         if not self.labels:
@@ -116,6 +114,7 @@ class Loops(Expressions):
             py.at(py.assign(source, self.iterated(node.source)), self.line(node.source)),
             *(py.assign(f"t{slot}", py.constant(None)) for slot in shared),
         ]
+        done = [self.let_go()] if self.is_kept(node.source) else []
         if node.name in self._numeric:
             target, bind = variable, list[ast.stmt]()
         else:
@@ -123,7 +122,7 @@ class Loops(Expressions):
         inner = [*bind, *self._iteration(node)]
         loop = ast.For(ast.Name(target, py.store), py.name(source), inner, [])
         if not self._seen_outside(node):
-            return [*begin, loop]
+            return [*begin, loop, *done]
         before, bound = self.fresh(), self.fresh()
         remember = ast.Try(
             [py.assign(before, py.name(variable)), py.assign(bound, py.constant(True))],
@@ -131,23 +130,21 @@ class Loops(Expressions):
             [],
             [],
         )
-        restore = self._restored(node.name, before, bound)
-        if self._kind == "main":
-            return [*begin, remember, ast.Try([loop], [], [], [restore])]
-        return [*begin, remember, loop, restore]
-
-    def _restored(self, name: str, before: str, bound: str) -> ast.stmt:
-        variable = self.local(name)
         back: list[ast.stmt] = [py.assign(variable, py.name(before))]
         gone: list[ast.stmt] = [
             py.assign(variable, py.constant(None)),
             ast.Delete([ast.Name(variable, ast.Del())]),
         ]
-        if name not in self._numeric:
-            size = f"s{self.slot(name)}"
-            back.append(py.assign(size, py.method("m", "hold", py.name(before), py.name(size))))
-            gone.append(py.assign(size, py.method("m", "release", py.name(size))))
-        return py.branch(py.name(bound), back, gone)
+        restore: list[ast.stmt] = [py.branch(py.name(bound), back, gone)]
+        if node.name not in self._numeric:
+            # What the loop hides still counts, so the loop's items are counted from zero.
+            size, hidden = f"s{self.slot(node.name)}", self.fresh()
+            begin += [py.assign(hidden, py.name(size)), py.assign(size, py.constant(0))]
+            restore.append(ast.Expr(py.method("m", "release", py.name(size))))
+            restore.append(py.assign(size, py.name(hidden)))
+        if self._kind == "main":
+            return [*begin, remember, ast.Try([loop], [], [], restore), *done]
+        return [*begin, remember, loop, *restore, *done]
 
     def _seen_outside(self, loop: For) -> bool:
         if self._kind == "main":

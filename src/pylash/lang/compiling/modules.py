@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pylash.lang.artifacts import Artifact, definitions
 from pylash.lang.compiling.bodies import function_code, main_code, process_code
 from pylash.lang.compiling.inference import numeric_functions
-from pylash.lang.compiling.unit import Unit, waiting_nodes
+from pylash.lang.compiling.unit import Unit, busy_nodes, waiting_nodes
 from pylash.lang.maps import label_of
 from pylash.lang.running import operators, owned
 from pylash.lang.running.builtins import BUILTINS, counted_range
@@ -20,11 +20,9 @@ from pylash.lang.running.data import (
     Record,
     RunError,
     Value,
-    equal,
-    from_json,
     kind_of,
+    shared_json,
     size_of,
-    to_json,
     truth,
 )
 from pylash.lang.running.frame import Site
@@ -107,6 +105,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
         isinstance(node, CallFunction) for function in module.functions for node in walk(function)
     )
     unit.waiting = waiting_nodes(module)
+    unit.busy = busy_nodes(module)
     unit.numeric_functions = numeric_functions(module.functions)
     body: list[ast.stmt] = []
     for function in module.functions:
@@ -141,9 +140,9 @@ def _type_value(kept: tuple[Type, Mapping[str, Type]], variables: dict[str, Valu
     for name, value in variables.items():
         if type(value) is not Record or list(value) != ["$lash_type"]:
             raise RunError("not_a_type", f"`{name}` holds a {kind_of(value)}, not a type value")
-        schemas[name] = to_json(value["$lash_type"])
+        schemas[name] = value["$lash_type"]
     wanted, known = kept
-    return from_json({"$lash_type": schema_of(wanted, known, schemas)})
+    return shared_json({"$lash_type": deep(schema_of, wanted, known, schemas)})
 
 
 _NAMES: Final[dict[str, Any]] = {
@@ -157,7 +156,6 @@ _NAMES: Final[dict[str, Any]] = {
     "List": List,
     "Record": Record,
     "truth": truth,
-    "equal": equal,
     "size_of": size_of,
     "deep": deep,
     "counted_range": counted_range,
@@ -169,7 +167,7 @@ _NAMES: Final[dict[str, Any]] = {
         name: getattr(operators, name)
         for name in (
             *("add", "subtract", "multiply", "divide", "remainder", "negate"),
-            *("less", "at_most", "greater", "at_least", "contains"),
+            *("same", "less", "at_most", "greater", "at_least", "contains"),
             *("field", "index", "unwrap", "iterated"),
         )
     },

@@ -8,7 +8,19 @@ from typing import Any, Final
 
 from pylash.lang.compiling import pycode as py
 from pylash.lang.running.frame import Site
-from pylash.lang.tree import Await, Node, Operation, ReceiverOperation, Start, Type, WaitSignal
+from pylash.lang.tree import (
+    Await,
+    Binary,
+    CallBuiltin,
+    CallFunction,
+    Comprehension,
+    Node,
+    Operation,
+    ReceiverOperation,
+    Start,
+    Type,
+    WaitSignal,
+)
 
 _EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
 
@@ -36,6 +48,7 @@ class Unit:
         self.traced = traced
         self.constants: dict[str, Any] = {}
         self.waiting: set[int] = set()
+        self.busy: set[int] = set()
         self.functions: dict[str, str] = {}
         self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
         self.nested_calls = False
@@ -52,6 +65,15 @@ _END: Final = object()
 
 def waiting_nodes(top: Node) -> set[int]:
     """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
+    return _around(top, _EFFECTS)
+
+
+def busy_nodes(top: Node) -> set[int]:
+    """Return the nodes whose evaluation may make something large: calls, sums, and all that is around them."""
+    return _around(top, (*_EFFECTS, CallBuiltin, CallFunction, Comprehension, Binary))
+
+
+def _around(top: Node, kinds: tuple[type[Node], ...]) -> set[int]:
     found: set[int] = set()
     around: list[int] = []
     pending: list[object] = [top]
@@ -61,7 +83,7 @@ def waiting_nodes(top: Node) -> set[int]:
             around.pop()
         elif isinstance(at, Node):
             around.append(id(at))
-            if isinstance(at, _EFFECTS):
+            if isinstance(at, kinds):
                 found.update(around)
             pending.append(_END)
             pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")

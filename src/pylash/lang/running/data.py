@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from math import isinf, isnan
 from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 64
 LARGEST_INTEGER: Final = 2.0**53
+_SHORT: Final = 8
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
@@ -110,21 +111,35 @@ def size_of(value: Value) -> int:
             return measure(value)[0]
     if kind is str:
         return text_size(value)
-    return measure(value)[0] if kind is tuple else 8
+    return measure(value)[0] if kind is tuple or kind is Image else 8
 
 
-def measure(value: Value) -> tuple[int, int]:
-    """Return size and depth of a value, and keep them beside a list or record."""
+def measure(value: Value, tuples: dict[int, tuple[int, int]] | None = None) -> tuple[int, int]:
+    """Return size and depth of a value, and keep them beside a list or record.
+
+    A tuple has no room beside it: `tuples` has those that this call has measured, for they may be shared.
+    """
     kind = type(value)
     if kind is List or kind is Record:
         try:
             return value.size, value.depth
         except AttributeError:
-            pass
-    elif kind is not tuple:
-        return (text_size(value) if kind is str else 8), 0
+            value.size, value.depth = known = _measured(value, tuples)
+            return known
+    if kind is tuple:
+        tuples = {} if tuples is None else tuples
+        known = tuples.get(id(value)) or _measured(value, tuples)
+        if known[1] > 1 or len(value) > _SHORT:
+            tuples[id(value)] = known
+        return known
+    if kind is Image:
+        return 16 + sum(map(size_of, value)), 0
+    return (text_size(value) if kind is str else 8), 0
+
+
+def _measured(value: Value, tuples: dict[int, tuple[int, int]] | None) -> tuple[int, int]:
     size, depth = 16, 0
-    if kind is Record:
+    if type(value) is Record:
         keys = "".join(value)
         size += len(keys) if keys.isascii() else text_size(keys) - 16
         items: Iterable[Any] = value.values()
@@ -137,21 +152,24 @@ def measure(value: Value) -> tuple[int, int]:
         elif known is str:
             size += 24 + len(item) if item.isascii() else 8 + text_size(item)
         else:
-            inner, below = measure(item)
+            inner, below = measure(item, tuples)
             size += 8 + inner
             depth = max(depth, below)
-    if kind is not tuple:
-        value.size, value.depth = size, depth + 1
     return size, depth + 1
 
 
-def real_depth(value: Value) -> int:
-    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept."""
-    if type(value) is Record:
-        return 1 + max(map(real_depth, value.values()), default=0)
-    if type(value) is List or type(value) is tuple:
-        return 1 + max(map(real_depth, value), default=0)
-    return 0
+def real_depth(value: Value, known: dict[int, int] | None = None) -> int:
+    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept.
+
+    `known` has what this call has seen, for it may be shared.
+    """
+    if type(value) not in CONTAINERS:
+        return 0
+    known = {} if known is None else known
+    if id(value) not in known:
+        items = value.values() if type(value) is Record else value
+        known[id(value)] = 1 + max((real_depth(item, known) for item in items), default=0)
+    return known[id(value)]
 
 
 def check_depth(value: Value) -> None:
@@ -192,13 +210,6 @@ def equal(left: Value, right: Value) -> bool:
     return bool(left == right)
 
 
-def holds(whole: Iterable[Value], item: Value) -> bool:
-    """Tell whether an item is among others."""
-    if type(item) is str:  # which Python takes for nothing else
-        return item in whole
-    return any(equal(item, other) for other in whole)
-
-
 def number_of(value: Value) -> float:
     """Return the number that an operator sees in a value."""
     if type(value) is float:
@@ -212,13 +223,9 @@ def number_of(value: Value) -> float:
         if _NUMBER.fullmatch(trimmed):
             return float(trimmed)
         raise RunError(
-            "expected_number", f"expected a number, but the text `{_shortened(trimmed)}` is none"
+            "expected_number", f"expected a number, but the text `{shown(trimmed)}` is none"
         )
     raise RunError("expected_number", f"expected a number, found a {kind_of(value)}")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:120]}…"
 
 
 def number_text(number: float) -> str:
@@ -247,6 +254,47 @@ def text_of(value: Value) -> str:
 
 quoted: Final[Callable[[str], str]] = json.JSONEncoder(ensure_ascii=False).encode
 """Return a text in quotes, as JSON writes it."""
+
+
+def text_pieces(value: Value) -> Iterator[str]:
+    """Yield the text of a value bit by bit: it may be far longer than the value is large."""
+    if type(value) is not tuple:
+        yield from _json_pieces(value) if type(value) in CONTAINERS else (text_of(value),)
+        return
+    yield "("
+    for position, item in enumerate(value):
+        if position:
+            yield ", "
+        yield from (quoted(item),) if type(item) is str else text_pieces(item)
+    yield ",)" if len(value) == 1 else ")"
+
+
+def _json_pieces(value: Value) -> Iterator[str]:
+    if type(value) is Record:
+        yield "{"
+        for position, key in enumerate(sorted(value)):
+            yield f"{',' if position else ''}{quoted(key)}:"
+            yield from _json_pieces(value[key])
+        yield "}"
+    elif type(value) is List or type(value) is tuple:
+        yield "["
+        for position, item in enumerate(value):
+            if position:
+                yield ","
+            yield from _json_pieces(item)
+        yield "]"
+    else:
+        yield _json_text(value)
+
+
+def shown(value: Value, most: int = 120) -> str:
+    """Return the beginning of a value's text, for messages."""
+    text = ""
+    for piece in text_pieces(value):
+        text += piece[: most + 1]
+        if len(text) > most:
+            return f"{text[:most]}…"
+    return text
 
 
 def _json_text(value: Value) -> str:
@@ -290,6 +338,22 @@ def to_json(value: Value) -> Any:
     if kind is Resource:
         return {"__resource__": True, "type": value.type, "alias": value.alias}
     return value
+
+
+def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -> Any:
+    """Return the value that JSON data of our own means: what is one object in it is one in the value."""
+    made = {} if made is None else made
+    if type(data) not in {dict, list}:
+        return data
+    if level == MAX_DEPTH:
+        raise too_deep()
+    if id(data) not in made:
+        made[id(data)] = (
+            Record({key: shared_json(item, made, level + 1) for key, item in data.items()})
+            if type(data) is dict
+            else List([shared_json(item, made, level + 1) for item in data])
+        )
+    return made[id(data)]
 
 
 def from_json(data: Any, *, shapes: bool = True) -> Any:

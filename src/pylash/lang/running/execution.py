@@ -16,7 +16,7 @@ from pylash.lang.artifacts import Artifact
 from pylash.lang.compiling.modules import FILENAME, Compiled, compiled
 from pylash.lang.maps import static_map
 from pylash.lang.problems import Problem
-from pylash.lang.running.data import Record, RunError, Value, from_json, size_of, text_of, to_json
+from pylash.lang.running.data import Record, RunError, Value, from_json, size_of, to_json
 from pylash.lang.running.frame import Failed, Frame
 from pylash.lang.running.hosts import Surroundings
 from pylash.lang.running.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds, Meter
@@ -75,7 +75,7 @@ async def run_cell(
     fixed = read_only or {}
     _tell_start(around, artifact, None)
     try:
-        finished, value = await code.main(meter, frame, {**variables, **fixed}, save)
+        finished, value, text = await code.main(meter, frame, {**variables, **fixed}, save)
     except (RunError, NameError, RecursionError) as error:
         problem = _problem(error, artifact, "main")
         frame.leave(problem.message)
@@ -84,7 +84,7 @@ async def run_cell(
     _tell_end(around, "completed")
     if not finished:
         return CellOutcome()
-    return CellOutcome(finished=True, value=to_json(value), text=text_of(value))
+    return CellOutcome(finished=True, value=to_json(value), text=text)
 
 
 async def run_process(
@@ -105,7 +105,7 @@ async def run_process(
     try:
         value = to_json(await _called(code, artifact, name, args, frame_meter, frame))
     except Failed as failed:
-        message = text_of(failed.value)
+        message = str(failed)
         frame.leave(None)
         _tell_end(around, "failed", message)
         return ProcessOutcome(failure=Failure("process_failed", message, to_json(failed.value)))

@@ -18,7 +18,6 @@ from pylash.lang.running.data import (
     Resource,
     RunError,
     Value,
-    check_depth,
     from_json,
     kind_of,
     size_of,
@@ -34,8 +33,8 @@ from pylash.lang.running.operators import unwrap
 class Failed(Exception):
     """A process ended by `fail`."""
 
-    def __init__(self, value: Value) -> None:
-        super().__init__(text_of(value))
+    def __init__(self, value: Value, text: str) -> None:
+        super().__init__(text)
         self.value = value
 
 
@@ -163,7 +162,7 @@ class Frame:
             payload: Value = arguments[0]
         else:
             payload = Record(args=List(arguments))
-        check_depth(payload)
+        self._meter.leaving(payload)
         occurrence = self._reach(site)
         node = self._sites[site].node
         key = f"{self._scope}:op:{path}.{name}:{node}:{occurrence}"
@@ -227,6 +226,7 @@ class Frame:
 
     async def await_value(self, site: int, value: Value) -> Value:
         """Replace the handles in a value, at any depth, by the results of their processes."""
+        self._meter.leaving(value)
         occurrence = self._reach(site)
         handles: list[str] = []
         _find_handles(value, handles)
@@ -248,7 +248,7 @@ class Frame:
 
     async def start(self, site: int, process: str, arguments: Record) -> Value:
         """Start a process of this module and return its handle."""
-        check_depth(arguments)
+        self._meter.leaving(arguments)
         with self._node(site) as occurrence:
             node = self._sites[site].node
             digest = hashlib.sha256(f"{self._scope}\n{node}\n{occurrence}".encode()).hexdigest()
@@ -277,11 +277,11 @@ class Frame:
 
     async def emit(self, site: int, word: str, value: Value) -> None:
         """`yield` or `wake`."""
-        check_depth(value)
+        self._meter.leaving(value)
+        payload = {"value": to_json(value), "text": self._meter.text(value)}
         key = f"{self._scope}:event:{self._events}"
         self._events += 1
         with self._node(site):
-            payload = {"value": to_json(value), "text": text_of(value)}
             await self._host.event(key, f"process.{word}", payload)
 
     # Time and signals.
@@ -316,7 +316,7 @@ class Frame:
     async def send_signal(self, site: int, handle: Value, name: str, payload: Value) -> None:
         """`signal run`."""
         process_id = _process_id("signal run", handle)
-        check_depth(payload)
+        self._meter.leaving(payload)
         key = f"{self._scope}:signal:{self._signals}"
         self._signals += 1
         with self._node(site):
@@ -331,7 +331,7 @@ class Frame:
 
     def observe(self, value: Value) -> None:
         """`print`."""
-        check_depth(value)
+        self._meter.leaving(value)
         size = size_of(value)
         self._meter.room(size)
         self._meter.used += size
@@ -339,16 +339,23 @@ class Frame:
 
     def finish(self, site: int, value: Value) -> Value:
         """`finish`."""
-        check_depth(value)
+        self._meter.leaving(value)
         with self._node(site):
             return value
 
+    def finish_cell(self, site: int, value: Value) -> tuple[bool, Value, str]:
+        """`finish` in main: with its text, which people read."""
+        self._meter.leaving(value)
+        text = self._meter.text(value)
+        return True, self.finish(site, value), text
+
     def fail(self, site: int, value: Value) -> None:
         """`fail`."""
-        check_depth(value)
+        self._meter.leaving(value)
+        text = self._meter.text(value)
         with self._node(site):
             pass
-        raise Failed(value)
+        raise Failed(value, text)
 
 
 def _result(answer: Mapping[str, Any]) -> Record:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from typing import Final
 
 import msgspec
@@ -21,10 +22,15 @@ from pylash.lang.running.data import (
     Value,
     check_depth,
     measure,
+    size_of,
+    text_of,
+    text_pieces,
     text_size,
 )
 
 _BETWEEN_LOOKS: Final = 2048
+_LONGEST_TEXT: Final = 24
+"""No value's text is longer than so many times its size: that of 5e-324 has 326 characters, and counts 16."""
 _SIZED: Final = frozenset({str, List, tuple, Record})
 
 
@@ -44,12 +50,23 @@ PROCESS_BOUNDS: Final = Bounds(steps=100_000_000, active_ms=30_000, memory_bytes
 class Meter:
     """The counters of one run."""
 
-    __slots__ = ("_bounds", "_deadline", "_given", "_now", "frames", "left", "limit", "used")
+    __slots__ = (
+        "_bounds",
+        "_deadline",
+        "_given",
+        "_kept",
+        "_now",
+        "frames",
+        "left",
+        "limit",
+        "used",
+    )
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds = bounds
         self._now = now
         self._given = 0
+        self._kept: list[int] = []
         self.left = 0
         self.used = 0
         self.limit = float("inf") if bounds.memory_bytes is None else bounds.memory_bytes
@@ -90,6 +107,15 @@ class Meter:
         if self.left < 0:
             self.tick()
 
+    def toil(self, size: int) -> None:
+        """Look at the clock in time where steps do not count the work, for a value of this size."""
+        work = size >> 7
+        if work:
+            self.left -= work
+            self._given -= work
+            if self.left < 0:
+                self.tick()
+
     def room(self, size: int) -> None:
         """Refuse to make something of this size where there is no room for it."""
         if self.used + size > self.limit:
@@ -113,16 +139,57 @@ class Meter:
             size, depth = measure(value)
             if depth > MAX_DEPTH:
                 check_depth(value)
+            if kind is tuple:
+                self.toil(size)
         used = self.used + size - before
         if used > self.limit:
             raise self.full()
         self.used = used
         return size
 
-    def release(self, size: int) -> int:
-        """Count what a variable no longer holds; return what is left of it."""
+    def text(self, value: Value) -> str:
+        """Return the text of a value, if there is room for it."""
+        if type(value) is str:
+            return value
+        size = size_of(value)
+        self.toil(size)
+        if self.used + size * _LONGEST_TEXT <= self.limit:
+            return text_of(value)
+        whole = StringIO()
+        for piece in text_pieces(value):
+            whole.write(piece)
+            self.room(whole.tell())
+        return whole.getvalue()
+
+    def leaving(self, value: Value) -> None:
+        """Refuse a value that is too deep, or larger than all the program may hold, to leave it."""
+        check_depth(value)
+        if size_of(value) > self.limit:
+            raise self.full()
+
+    def release(self, size: int) -> None:
+        """Count what a variable no longer holds."""
         self.used -= size
-        return 0
+
+    def keep(self, value: Value) -> Value:
+        """Count an operand while those after it are worked out."""
+        size = size_of(value)
+        self.room(size)
+        self.used += size
+        self._kept.append(size)
+        return value
+
+    def freed(self, operands: int, value: Value) -> Value:
+        """Count some operands no more: the last of their kind, `value`, is worked out."""
+        for _ in range(operands):
+            self.used -= self._kept.pop()
+        return value
+
+    def returned(self, value: Value) -> None:
+        """Refuse a result that nests too deep."""
+        check_depth(value)
+        if type(value) is tuple:
+            self.toil(size_of(value))
 
     def too_many_frames(self) -> RunError:
         """Return the refusal of a deeper call."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal
 from typing import Final
 
-from pylash.lang.running.data import RunError, Value, text_of
+from pylash.lang.running.data import RunError, Value, shown
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|s|m|h|d|w)")
@@ -25,10 +25,9 @@ def milliseconds(duration: Value) -> int:
     elif type(duration) is str and (match := _DURATION.fullmatch(duration)):
         exact = Decimal(match.group(1)) * _UNITS[match.group(2)]
     if exact is None or exact > _LONGEST:
-        shown = text_of(duration)
         raise RunError(
             "invalid_duration",
-            f'`{shown}` is no duration; use milliseconds, or a text such as "90s" or "2d"',
+            f'`{shown(duration)}` is no duration; use milliseconds, or a text such as "90s" or "2d"',
         )
     return int((exact + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
 
@@ -52,5 +51,5 @@ def instant(time: Value) -> int:
             pass
     raise RunError(
         "invalid_time",
-        f"`{text_of(time)}` is no time; use a text such as 2026-01-31T09:00:00Z, or milliseconds since 1970",
+        f"`{shown(time)}` is no time; use a text such as 2026-01-31T09:00:00Z, or milliseconds since 1970",
     )

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from math import copysign, fmod, inf, isnan, nan
 
 from pylash.lang.running.data import (
+    CONTAINERS,
     Image,
     List,
     Record,
     RunError,
     Value,
-    holds,
+    equal,
     kind_of,
     number_of,
+    shown,
     size_of,
-    text_of,
     text_size,
 )
 from pylash.lang.running.meter import Meter
@@ -27,7 +28,7 @@ def add(meter: Meter, left: Value, right: Value) -> Value:
     if type(left) is float and type(right) is float:
         return left + right
     if type(left) is str or type(right) is str:
-        first, second = text_of(left), text_of(right)
+        first, second = meter.text(left), meter.text(right)
         length = len(first) + len(second)
         # A character takes at most four bytes: only near the bound is it worth counting them.
         if meter.used + 4 * length + 16 > meter.limit:
@@ -44,22 +45,50 @@ def add(meter: Meter, left: Value, right: Value) -> Value:
         meter.room(size_of(left) + size_of(right))
         meter.steps((len(left) + len(right)) >> 4)
         return List([*left, *right]) if type(left) is List else left + right
-    return number_of(left) + number_of(right)
+    return _number(meter, left) + _number(meter, right)
 
 
-def subtract(left: Value, right: Value) -> float:
+def _number(meter: Meter, value: Value) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is str:
+        meter.toil(len(value))
+    return number_of(value)
+
+
+def same(meter: Meter, left: Value, right: Value) -> bool:
+    """`==`, which takes as long as the values are large."""
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind in CONTAINERS or kind is str:
+        size = min(size_of(left), size_of(right))
+        if size > meter.limit:
+            raise meter.full()
+        meter.toil(size)
+    return equal(left, right)
+
+
+def holds(meter: Meter, whole: Iterable[Value], item: Value) -> bool:
+    """Tell whether an item is among others."""
+    if type(item) is str:  # which Python takes for nothing else
+        return item in whole
+    return any(same(meter, item, other) for other in whole)
+
+
+def subtract(meter: Meter, left: Value, right: Value) -> float:
     """`-`."""
-    return number_of(left) - number_of(right)
+    return _number(meter, left) - _number(meter, right)
 
 
-def multiply(left: Value, right: Value) -> float:
+def multiply(meter: Meter, left: Value, right: Value) -> float:
     """`*`."""
-    return number_of(left) * number_of(right)
+    return _number(meter, left) * _number(meter, right)
 
 
-def divide(left: Value, right: Value) -> float:
+def divide(meter: Meter, left: Value, right: Value) -> float:
     """`/`, which never fails: by zero it is infinite, or NaN."""
-    dividend, divisor = number_of(left), number_of(right)
+    dividend, divisor = _number(meter, left), _number(meter, right)
     if divisor:
         return dividend / divisor
     if isnan(dividend) or dividend == 0.0:
@@ -67,42 +96,45 @@ def divide(left: Value, right: Value) -> float:
     return copysign(inf, dividend) * copysign(1.0, divisor)
 
 
-def remainder(left: Value, right: Value) -> float:
+def remainder(meter: Meter, left: Value, right: Value) -> float:
     """`%`, with the sign of the dividend."""
-    dividend, divisor = number_of(left), number_of(right)
+    dividend, divisor = _number(meter, left), _number(meter, right)
     try:
         return fmod(dividend, divisor)
     except ValueError:
         return nan
 
 
-def negate(value: Value) -> float:
+def negate(meter: Meter, value: Value) -> float:
     """Unary `-`."""
-    return -number_of(value)
+    return -_number(meter, value)
 
 
-def less(left: Value, right: Value) -> bool:
+def less(meter: Meter, left: Value, right: Value) -> bool:
     """`<`: two texts by code point, anything else as numbers."""
     if type(left) is str and type(right) is str:
+        meter.toil(min(len(left), len(right)))
         return left < right
-    return number_of(left) < number_of(right)
+    return _number(meter, left) < _number(meter, right)
 
 
-def at_most(left: Value, right: Value) -> bool:
+def at_most(meter: Meter, left: Value, right: Value) -> bool:
     """`<=`."""
     if type(left) is str and type(right) is str:
+        meter.toil(min(len(left), len(right)))
         return left <= right
-    return number_of(left) <= number_of(right)
+    return _number(meter, left) <= _number(meter, right)
 
 
-def contains(item: Value, whole: Value) -> bool:
+def contains(meter: Meter, item: Value, whole: Value) -> bool:
     """`in`."""
     kind = type(whole)
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return holds(whole, item)
+        return holds(meter, whole, item)
     if type(item) is str and (kind is str or kind is Record):
+        meter.toil(len(item) + len(whole))
         return item in whole
     raise RunError("invalid_membership", f"cannot look for a {kind_of(item)} in a {kind_of(whole)}")
 
@@ -138,7 +170,7 @@ def unwrap(value: Value) -> Value:
     if type(value) is Record and type(value.get("ok")) is bool:
         if not value["ok"]:
             hint = "without `?` it has `.ok` and `.error`"
-            raise RunError("unwrap_failed", text_of(value.get("error")), hint=hint)
+            raise RunError("unwrap_failed", shown(value.get("error"), 2000), hint=hint)
         if "value" in value:
             return value["value"]
     raise RunError(
@@ -153,15 +185,17 @@ def iterated(value: Value) -> Iterable[Value]:
     raise RunError("not_iterable", f"cannot iterate over a {kind_of(value)}; only a list or tuple")
 
 
-def greater(left: Value, right: Value) -> bool:
+def greater(meter: Meter, left: Value, right: Value) -> bool:
     """`>`."""
     if type(left) is str and type(right) is str:
+        meter.toil(min(len(left), len(right)))
         return left > right
-    return number_of(left) > number_of(right)
+    return _number(meter, left) > _number(meter, right)
 
 
-def at_least(left: Value, right: Value) -> bool:
+def at_least(meter: Meter, left: Value, right: Value) -> bool:
     """`>=`."""
     if type(left) is str and type(right) is str:
+        meter.toil(min(len(left), len(right)))
         return left >= right
-    return number_of(left) >= number_of(right)
+    return _number(meter, left) >= _number(meter, right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from math import isfinite, trunc
 from typing import Any, Final
 
@@ -24,7 +25,6 @@ from pylash.lang.running.data import (
     number_of,
     number_text,
     size_of,
-    text_of,
     too_deep,
 )
 from pylash.lang.running.meter import Meter
@@ -32,9 +32,7 @@ from pylash.lang.running.meter import Meter
 
 @builtin
 def to_string(meter: Meter, value: Value) -> str:
-    # Quotes and escapes at most double what is there, control characters aside.
-    meter.room(size_of(value))
-    return text_of(value)
+    return meter.text(value)
 
 
 @builtin
@@ -58,6 +56,7 @@ def _number(name: str, value: Value) -> float:
     return number_of(value)
 
 
+_LEVELS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -66,14 +65,11 @@ def json_parse(meter: Meter, value: Value) -> Value:
     text = text_argument("json_parse", value)
     bare = _STRINGS.sub("0", text)
     meter.room(16 * bare.count(",") + 16 * (bare.count("[") + bare.count("{")))
-    deepest = level = 0
-    for bracket in re.findall(r"[\[\]{}]", bare):
-        level += 1 if bracket in "[{" else -1
-        deepest = max(deepest, level)
-    if deepest > MAX_DEPTH:
+    brackets = map(_LEVELS.__getitem__, re.findall(r"[\[\]{}]", bare))
+    if max(accumulate(brackets), default=0) > MAX_DEPTH:
         raise too_deep()
     try:
-        data = json.loads(text, parse_constant=_not_json)
+        data = json.loads(text, parse_int=float, parse_constant=_not_json)
         text.encode()
         return from_json(_whole(data))
     except (ValueError, RecursionError) as error:
@@ -103,6 +99,8 @@ def validate(meter: Meter, value: Value, wanted: Value) -> Value:
             "not_a_type",
             f"`validate` needs a type value, found a {kind_of(wanted)}; write Type {{ … }}",
         )
+    meter.leaving(value)
+    meter.toil(size_of(value))
     reason = nonconforming_schema(value, wanted["$lash_type"])
     if reason is not None:
         raise RunError("validation_failed", reason)

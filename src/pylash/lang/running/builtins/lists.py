@@ -19,13 +19,11 @@ from pylash.lang.running.data import (
     Record,
     RunError,
     Value,
-    equal,
-    holds,
     kind_of,
     size_of,
-    text_of,
 )
 from pylash.lang.running.meter import Meter
+from pylash.lang.running.operators import holds, same
 
 
 @builtin
@@ -62,9 +60,9 @@ def contains(meter: Meter, whole: Value, item: Value) -> bool:
     if whole is None:
         return False
     if kind is List or kind is tuple:
-        return holds(whole, item)
+        return holds(meter, whole, item)
     if kind is str:
-        return text_of(item) in whole
+        return meter.text(item) in whole
     if kind is Record:
         return text_argument("contains", item) in whole
     raise wrong("contains", "a text, list or record", whole)
@@ -101,7 +99,7 @@ def unique(meter: Meter, whole: Value) -> List:
             seen.add(mark)
         else:
             meter.steps(len(found) >> 4)
-            if any(equal(item, other) for other in found):
+            if any(same(meter, item, other) for other in found):
                 continue
         found.append(item)
     return found

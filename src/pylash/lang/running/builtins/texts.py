@@ -18,7 +18,6 @@ from pylash.lang.running.data import (
     Record,
     RunError,
     Value,
-    text_of,
     text_size,
 )
 from pylash.lang.running.meter import Meter
@@ -124,7 +123,7 @@ _PIECES: Final = re.compile(r"\{\{|\}\}|\{([0-9]*)\}|[{}]|[^{}]+")
 def _format(meter: Meter, template: Value, *arguments: Value) -> str:
     if type(template) is not str:
         raise wrong("format", "a template text", template)
-    return "".join(_formatted(meter, template, [text_of(argument) for argument in arguments]))
+    return "".join(_formatted(meter, template, [meter.text(argument) for argument in arguments]))
 
 
 def _formatted(meter: Meter, template: str, texts: list[str]) -> Iterator[str]:
