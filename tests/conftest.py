@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from importlib.util import find_spec
@@ -41,6 +42,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     ]
     return report
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # run in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 
