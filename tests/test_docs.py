@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pylash.lang import from_json, show, text_of
-from pylash.testing.lashlang.cases import case
+from pylash.testing.lashlang import judge
+from pylash.testing.lashlang.cases import EXPECTS, TAKES, case
 from pylash.testing.lashlang.running import Session, linked
 from tests.forks import forked
 
@@ -111,6 +113,24 @@ def test_a_cell_in_the_documents_prints_what_stands_under_it(
     if "finish" in outcome:
         lines.append(text_of(from_json(outcome["finish"])))
     assert "\n".join(lines) == printed.rstrip("\n")
+
+
+def test_the_cases_in_the_documents_hold() -> None:
+    [text] = re.findall(
+        r"^```json\n(.*?)^```$",
+        (ROOT / "docs/reference/lashlang-cases.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    document = json.loads(text)
+    assert {one["kind"] for one in document["cases"]} >= {"cell", "process", "link", "bounds"}
+    assert [problem for one in document["cases"] for problem in judge(one).problems] == []
+
+
+def test_the_documents_name_all_that_a_case_may_have() -> None:
+    text = (ROOT / "docs/reference/lashlang-cases.md").read_text()
+    asked = set().union(TAKES, *TAKES.values(), *EXPECTS.values())
+    asked -= {"turn", "model_calls", "requests"}  # code mode
+    assert [name for name in sorted(asked) if f"`{name}`" not in text] == []
 
 
 def example(name: str) -> str:

@@ -259,6 +259,23 @@ def test_what_the_format_does_not_know_is_an_error(document: dict[str, Any]) -> 
     assert problems(document).startswith("bad case: ")
 
 
+@pytest.mark.parametrize(
+    ("document", "listed"),
+    [
+        (case("cell", {"finish": 1}, source="finish 1", sauce="x"), "globals, id, kind"),
+        (case("cell", {"finsh": 1}, source="finish 1"), "fail, finish, keys"),
+        (case("cell", {"error": {**NO_NAME, "col": 1}}, source="x"), "column, kind, line"),
+        (case("process", {"finish": 1}, source="x", entry="p", signals=[{"at": 1}]), "at_ms, name"),
+        (case("cell", {"finish": 1, "calls": [{"operation": 1}]}, source="x"), "op, payload"),
+        (case("novel", {"finish": 1}), "cell, cells, process"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_known_ones(
+    document: dict[str, Any], listed: str
+) -> None:
+    assert listed in problems(document)
+
+
 def _file(path: Path, cases: list[dict[str, Any]], **head: Any) -> Path:
     document = {"format": "lashlang-cases/1", "host": "H1", **head, "cases": cases}
     path.write_text(json.dumps(document))

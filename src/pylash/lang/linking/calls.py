@@ -15,6 +15,7 @@ from pylash.lang.linking.misfits import misfit
 from pylash.lang.linking.operators import field_type
 from pylash.lang.linking.signatures import SIGNATURES
 from pylash.lang.parsing.hints import CALLED
+from pylash.lang.parsing.tokens import MAX_SHOWN
 from pylash.lang.static_types import ANY, NULL, show_type
 from pylash.lang.surface import TRIGGERS, OperationSurface
 from pylash.lang.tree import (
@@ -111,6 +112,7 @@ class Calls(Body):
             return None
         written = self.program.written(node)
         whole = written.startswith(f"{node.name}(") and written.endswith(")")
+        whole = whole and len(written) <= MAX_SHOWN
         items = written[len(node.name) + 1 : -1] if whole else "…"
         return f"write `{node.name}([{items}])`"
 

@@ -13,7 +13,7 @@ from pylash.lang import tree
 from pylash.lang.parsing.cursor import Cursor
 from pylash.lang.parsing.declared_types import read_key, read_record_type, text_of
 from pylash.lang.parsing.hints import ONE_NAME
-from pylash.lang.parsing.tokens import Token
+from pylash.lang.parsing.tokens import MAX_SHOWN, Token
 from pylash.lang.tree import Expression, Operator
 
 LOWEST, NEGATION, COMPARISON, SUM = 1, 3, 4, 5
@@ -229,7 +229,9 @@ def _index(cursor: Cursor, start: Token, bracket: Token) -> Expression:  # noqa:
     base = cursor.source[start.start : bracket.start]
     first = cursor.source[bracket.end : cursor.token.start].strip() or "0"
     last = cursor.source[cursor.token.end : cursor.tokens[closing].start].strip() or "null"
-    cursor.unexpected("`]`" if index else "a value", f"write `slice({base}, {first}, {last})`")
+    written = f"slice({base}, {first}, {last})"
+    hint = f"write `{written if len(written) <= MAX_SHOWN else 'slice(items, from, to)'}`"
+    cursor.unexpected("`]`" if index else "a value", hint)
 
 
 def _arguments(cursor: Cursor) -> tuple[Expression, ...]:

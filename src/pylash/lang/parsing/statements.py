@@ -63,7 +63,13 @@ def _unbraced(cursor: Cursor) -> str | None:
         return "compare with `==`"
     if found.text in ("end of line", ":") or found.text in READERS:
         return BRACES
-    return cursor.hint() or (BRACES if found.kind in ("name", "word") else None)
+    if hint := cursor.hint():
+        return hint
+    index = cursor.index
+    while cursor.tokens[index].text not in ("{", "end of line", "end of input"):
+        index += 1
+    braced = cursor.tokens[index].text == "{"
+    return BRACES if found.kind in ("name", "word") and not braced else None
 
 
 def read_headed_block(cursor: Cursor, head: Callable[[], HeadT]) -> tuple[HeadT | None, Block]:

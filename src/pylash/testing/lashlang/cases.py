@@ -5,6 +5,8 @@ Whatever is not known here is an error: a case that asks for something nobody ch
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,6 +207,22 @@ class Case(Strict, frozen=True):
     note: str = ""
 
 
+PARTS: dict[str, type[Strict]] = {
+    "signals": Signal,
+    "deliver": Occurrence,
+    "bounds": Limits,
+    "options": Options,
+    "error": WantedError,
+    "fail": WantedFailure,
+    "cells": WantedOutcome,
+    "events": WantedEvent,
+    "started": WantedStart,
+    "map": WantedMap,
+    "turn": WantedTurn,
+    "requests": WantedRequest,
+}
+"""What has fields of its own, by the name of where it stands."""
+
 OUTCOMES = ("finish", "continue", "linked", "waiting", "error", "fail")
 SCENARIOS = (
     "artifact_missing",
@@ -282,22 +300,37 @@ def case(document: dict[str, Any]) -> Case:
 
     Raises BadCases: it does not.
     """
+    kind = document.get("kind")
+    if isinstance(kind, str) and kind in TAKES:
+        _known("field", document.keys(), TAKES[kind] | _EVERY, kind)
+        if isinstance(document.get("expect"), dict):
+            _known("expectation", document["expect"].keys(), EXPECTS[kind] | {"note"}, kind)
     try:
         found = msgspec.convert(document, Case)
     except msgspec.ValidationError as problem:
-        raise BadCases(str(problem)) from problem
-    _known("field", document.keys() - TAKES[found.kind] - _EVERY, found.kind)
+        raise BadCases(_with_fields(str(problem))) from problem
     _present("field", _NEEDS[found.kind] - document.keys(), found.kind)
-    expected = document["expect"].keys() - {"note"}
-    _known("expectation", expected - EXPECTS[found.kind], found.kind)
-    _check_outcomes(found, expected)
+    _check_outcomes(found, document["expect"].keys() - {"note"})
     _check_calls(found)
     return found
 
 
-def _known(what: str, names: set[str], kind: str) -> None:
-    if names:
-        raise BadCases(f"a {kind} case knows no {what} {min(names)!r}")
+def _known(what: str, names: Collection[str], known: set[str], kind: str) -> None:
+    strange = set(names) - known
+    if strange:
+        listed = ", ".join(sorted(known))
+        raise BadCases(f"a {kind} case knows no {what} {min(strange)!r}; it knows {listed}")
+
+
+def _with_fields(problem: str) -> str:
+    """Return a message of msgspec, with the fields that are known where another one was given."""
+    if problem.endswith("at `$.kind`"):
+        return f"{problem}; kinds are {', '.join(TAKES)}"
+    place = re.search(r"unknown field .* at `.*?(\w+)(?:\[\d+\])?`$", problem)
+    if place is None or place[1] not in PARTS:
+        return problem
+    fields = msgspec.structs.fields(PARTS[place[1]])
+    return f"{problem}; known are {', '.join(sorted(field.encode_name for field in fields))}"
 
 
 def _present(what: str, names: set[str], kind: str) -> None:
@@ -341,7 +374,7 @@ def _check_identity(found: Case, expected: set[str]) -> None:
             raise BadCases(f"there is no scenario {scenario!r}")
     if not expected & needed:
         raise BadCases(f"the case needs one of the expectations {sorted(needed)}")
-    _known("expectation", expected - allowed, f"{found.scenario or 'comparing'} identity")
+    _known("expectation", expected, allowed, f"{found.scenario or 'comparing'} identity")
 
 
 def _check_calls(found: Case) -> None:
@@ -358,4 +391,7 @@ def wanted_call(call: Any) -> WantedCall:
     try:
         return msgspec.convert(call, WantedCall)
     except msgspec.ValidationError as problem:
-        raise BadCases(f"expect.calls: {problem}") from problem
+        known = ", ".join(WantedCall.__struct_fields__)
+        raise BadCases(
+            f"expect.calls: {problem}; a call is [path, payload], or has {known}"
+        ) from problem
