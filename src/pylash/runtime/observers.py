@@ -80,11 +80,13 @@ class Observers:
         self._suspects: set[str] = set()
         self._unseen: set[str] = set()
         self._wake = asyncio.Event()
+        self._closed = False
         self._unsubscribe = store.subscribe(self._hear)
         tasks.serve(self._look_forever())
 
     def close(self) -> None:
-        """Stop listening; who still waits is told."""
+        """Stop listening; who still waits is told, and who comes back to wait again."""
+        self._closed = True
         self._unsubscribe()
         waiting: list[asyncio.Future[Any]] = [one for each in self._ends.values() for one in each]
         waiting += [one for each in self._events.values() for one in each]
@@ -95,7 +97,7 @@ class Observers:
     async def end(self, process_id: str) -> Any:
         """Return how a process ended, once it has."""
         while True:
-            ended = _registered(self._ends, process_id)
+            ended = self._registered(self._ends, process_id)
             try:
                 if not self._runs_here(process_id):
                     # It may end in another process: from now on its end is news.
@@ -109,7 +111,7 @@ class Observers:
 
     async def news(self, process_id: str, after: int) -> None:
         """Return once a process's log may be longer, or it has ended."""
-        heard = _registered(self._events, process_id)
+        heard = self._registered(self._events, process_id)
         try:
             record = await self._store.processes.get(process_id)
             if record is None:
@@ -121,6 +123,14 @@ class Observers:
                     await heard
         finally:
             _forget(self._events, process_id, heard)
+
+    def _registered(self, board: Waiting, name: str) -> asyncio.Future[Any]:
+        """Return a future that is told what becomes of name."""
+        if self._closed:
+            raise AppNotOpen
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        board.setdefault(name, set()).add(future)
+        return future
 
     def tell(self, process_id: str, output: Any) -> None:
         """Tell who waits here how a process ended, or that it goes on elsewhere."""
@@ -189,13 +199,6 @@ class Observers:
         for waiting in self._ends.get(process_id, ()):
             if not waiting.done():
                 waiting.set_exception(ProcessUnknown(process_id))
-
-
-def _registered(board: Waiting, name: str) -> asyncio.Future[Any]:
-    """Return a future that is told what becomes of name."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    board.setdefault(name, set()).add(future)
-    return future
 
 
 def _forget(board: Waiting, name: str, future: asyncio.Future[Any]) -> None:
