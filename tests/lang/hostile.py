@@ -274,4 +274,8 @@ case(
     "arguments", "invalid_format", f"x = format({', '.join(['1'] * 1_000)})".replace("1", "'a'", 1)
 )
 case("clauses alike", "finish", f"finish [a {'for a in [1] ' * 40}]")
-case("clauses within clauses", "finish", f"finish [a {' '.join('for a in [[a]]' if n else 'for a in [1]' for n in range(40))}]")
+case(
+    "clauses within clauses",
+    "finish",
+    f"finish [a {' '.join('for a in [[a]]' if n else 'for a in [1]' for n in range(40))}]",
+)
