@@ -5,6 +5,11 @@ from __future__ import annotations
 CASES: dict[str, tuple[str, str]] = {}
 QUICK: set[str] = set()
 """Those that only the clock ends; they are given less of it."""
+HEAVY = frozenset(
+    ("JSON lists at once", "sort and reverse", "long numbers", "comprehension", "grep_text", "a long chain of types", "prints",
+     "ranges in one sum", "tuple + tuple", "ranges", "ranges in one call", "items", "statements", "fields")
+)  # fmt: skip
+"""Those that take most of a second: they end as they must in `make torture`."""
 
 STEPS, TIME = "step_budget_exceeded", "deadline_exceeded"
 MEMORY, FRAMES, DEEP = "memory_exceeded", "frame_depth_exceeded", "value_too_deep"
@@ -267,4 +272,10 @@ case("statements", "continue", "\n".join(f"x{n} = {n}" for n in range(3_000)))
 case("processes", "continue", "\n".join(f"process p{n}(a: int) {{ finish a }}" for n in range(500)))
 case(
     "arguments", "invalid_format", f"x = format({', '.join(['1'] * 1_000)})".replace("1", "'a'", 1)
+)
+case("clauses alike", "finish", f"finish [a {'for a in [1] ' * 40}]")
+case(
+    "clauses within clauses",
+    "finish",
+    f"finish [a {' '.join('for a in [[a]]' if n else 'for a in [1]' for n in range(40))}]",
 )

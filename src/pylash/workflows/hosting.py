@@ -114,7 +114,8 @@ async def run_workflow(
         raise WorkflowFailed(problem.code, problem.message)
     host = WorkflowHost(services, run, made, offered)
     traced = offered.sink is not None
-    around = Surroundings(host, modules_of(offered.surface), traced, host.breathe)
+    modules = modules_of(offered.surface)
+    around = Surroundings(host, modules, traced, host.breathe, asyncio.to_thread)
     try:
         ended = await run_process(
             made,

@@ -243,9 +243,9 @@ class Expressions:
 
     def _call_function(self, name: str, arguments: list[ast.expr]) -> ast.expr:
         function = self._unit.functions[name]
-        if self._in_function or not self._unit.nested_calls:
+        if self._in_function or name not in self._unit.long:
             return py.call(function, py.name("m"), *arguments)
-        return py.call("deep", py.name(function), py.name("m"), *arguments)
+        return py.awaited(py.method("h", "compute", py.name(function), *arguments))
 
     def _type_value(self, node: TypeLiteral) -> ast.expr:
         inner = (each for each in walk(node) if isinstance(each, TypeName))

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pylash.lang.artifacts import Artifact, definitions
 from pylash.lang.compiling.bodies import function_code, main_code, process_code
 from pylash.lang.compiling.inference import numeric_functions
-from pylash.lang.compiling.unit import Unit, busy_nodes, waiting_nodes
+from pylash.lang.compiling.unit import Unit, busy_nodes, long_functions, waiting_nodes
 from pylash.lang.maps import label_of
 from pylash.lang.running import operators, owned
 from pylash.lang.running.builtins import BUILTINS, counted_range
@@ -30,7 +30,7 @@ from pylash.lang.running.meter import Meter
 from pylash.lang.sites import KINDS, arms, sites
 from pylash.lang.stack import deep
 from pylash.lang.static_types import schema_of
-from pylash.lang.tree import CallFunction, Type, walk
+from pylash.lang.tree import Type, walk
 
 FILENAME: Final = "<lashlang>"
 _KEPT: Final = 256
@@ -101,10 +101,8 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     unit.functions = {
         function.name: f"f{number}" for number, function in enumerate(module.functions)
     }
-    unit.nested_calls = any(
-        isinstance(node, CallFunction) for function in module.functions for node in walk(function)
-    )
-    unit.waiting = waiting_nodes(module)
+    unit.long = long_functions(module)
+    unit.waiting = waiting_nodes(module, unit.long)
     unit.busy = busy_nodes(module)
     unit.numeric_functions = numeric_functions(module.functions)
     body: list[ast.stmt] = []
@@ -157,7 +155,6 @@ _NAMES: Final[dict[str, Any]] = {
     "Record": Record,
     "truth": truth,
     "size_of": size_of,
-    "deep": deep,
     "counted_range": counted_range,
     "gather": _gather,
     "type_value": _type_value,

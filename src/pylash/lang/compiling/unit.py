@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from pylash.lang.compiling import pycode as py
@@ -14,12 +14,16 @@ from pylash.lang.tree import (
     CallBuiltin,
     CallFunction,
     Comprehension,
+    For,
+    Module,
     Node,
     Operation,
     ReceiverOperation,
     Start,
     Type,
     WaitSignal,
+    While,
+    walk,
 )
 
 _EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
@@ -51,7 +55,7 @@ class Unit:
         self.busy: set[int] = set()
         self.functions: dict[str, str] = {}
         self.numeric_functions: Mapping[str, tuple[bool, ...]] = {}
-        self.nested_calls = False
+        self.long: frozenset[str] = frozenset()
 
     def keep(self, value: Any) -> ast.Name:
         """Keep a value beside the code and return how the code reads it."""
@@ -63,17 +67,38 @@ class Unit:
 _END: Final = object()
 
 
-def waiting_nodes(top: Node) -> set[int]:
-    """Return the nodes whose evaluation may have to wait: effects, and all that is around them."""
-    return _around(top, _EFFECTS)
+def waiting_nodes(module: Module, long: Container[str]) -> set[int]:
+    """Return the nodes of bodies whose evaluation may have to wait, and all that is around them.
+
+    Those are effects, comprehensions, and calls of functions that may compute for long.
+    """
+
+    def waits(node: Node) -> bool:
+        if isinstance(node, CallFunction):
+            return node.name in long
+        return isinstance(node, (*_EFFECTS, Comprehension))
+
+    bodies: list[Node] = [*module.processes, *module.main]
+    return {node for body in bodies for node in _around(body, waits)}
+
+
+def long_functions(module: Module) -> frozenset[str]:
+    """Return the functions that may compute for long: they loop, or call others."""
+    kinds = (For, While, Comprehension, CallFunction)
+    return frozenset(
+        function.name
+        for function in module.functions
+        if any(isinstance(node, kinds) for node in walk(function))
+    )
 
 
 def busy_nodes(top: Node) -> set[int]:
     """Return the nodes whose evaluation may make something large: calls, sums, and all that is around them."""
-    return _around(top, (*_EFFECTS, CallBuiltin, CallFunction, Comprehension, Binary))
+    kinds = (*_EFFECTS, CallBuiltin, CallFunction, Comprehension, Binary)
+    return _around(top, lambda node: isinstance(node, kinds))
 
 
-def _around(top: Node, kinds: tuple[type[Node], ...]) -> set[int]:
+def _around(top: Node, chosen: Callable[[Node], bool]) -> set[int]:
     found: set[int] = set()
     around: list[int] = []
     pending: list[object] = [top]
@@ -83,7 +108,7 @@ def _around(top: Node, kinds: tuple[type[Node], ...]) -> set[int]:
             around.pop()
         elif isinstance(at, Node):
             around.append(id(at))
-            if isinstance(at, kinds):
+            if chosen(at):
                 found.update(around)
             pending.append(_END)
             pending.extend(getattr(at, field) for field in at.__struct_fields__ if field != "name")

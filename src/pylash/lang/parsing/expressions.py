@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from pylash.lang import tree
-from pylash.lang.parsing.cursor import Cursor
+from pylash.lang.parsing.cursor import MAX_OPERATORS, Cursor
 from pylash.lang.parsing.declared_types import read_key, read_record_type, text_of
 from pylash.lang.parsing.hints import ONE_NAME
 from pylash.lang.parsing.tokens import MAX_SHOWN, Token
@@ -361,4 +361,7 @@ def _clauses(cursor: Cursor) -> tuple[tree.Clause, ...]:
         while cursor.accept("if"):
             conditions.append(read_item(cursor))
         clauses.append(cursor.node(start, tree.Clause(name, source, tuple(conditions))))
+        if len(clauses) > MAX_OPERATORS:
+            message = f"more than {MAX_OPERATORS} clauses are in this comprehension"
+            cursor.fail("nesting_too_deep", message, start)
     return tuple(clauses)

@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from math import inf
+from typing import Any, Final, NamedTuple
 
 from pylash.lang.running.data import (
     List,
@@ -25,9 +27,13 @@ from pylash.lang.running.data import (
     to_json,
 )
 from pylash.lang.running.hosts import HostCall, HostFailed, Refused, Surroundings
-from pylash.lang.running.meter import Meter
+from pylash.lang.running.meter import Meter, TooLong
 from pylash.lang.running.moments import instant, milliseconds
 from pylash.lang.running.operators import unwrap
+from pylash.lang.stack import deep
+
+_PATIENCE: Final = 16
+"""How often a function may look at the bounds before it goes on apart: that is some milliseconds."""
 
 
 class Failed(Exception):
@@ -77,6 +83,7 @@ class Frame:
         self._modules = around.modules
         self._traced = around.traced
         self._breathe = around.breathe
+        self._apart = around.apart
         self._meter = meter
         self._scope = scope
         self._sites = sites
@@ -146,6 +153,28 @@ class Frame:
         event = {"event": "branch_selected", "node_id": node, "occurrence": self._reach(site)}
         self._host.trace({**event, "selected": selected, "arm_id": arm})
         return chosen
+
+    async def compute(self, function: Callable[..., Value], *arguments: Value) -> Value:
+        """Call a function of the program; where it takes long, apart from all that this one shares a loop with.
+
+        It is pure: to begin again elsewhere changes nothing.
+        """
+        meter = self._meter
+        if self._apart is None:
+            return deep(function, meter, *arguments)
+        before = meter.state()
+        meter.looks = _PATIENCE
+        try:
+            return deep(function, meter, *arguments)
+        except TooLong:
+            meter.back(before)
+        finally:
+            meter.looks = inf
+        try:
+            return await self._apart(partial(deep, function, meter, *arguments))
+        except BaseException:
+            meter.stop()
+            raise
 
     async def tick(self) -> None:
         """Look at the bounds, and now and then let others run."""

@@ -78,3 +78,5 @@ class Surroundings(NamedTuple):
     traced: bool = False
     breathe: Callable[[], Awaitable[None]] | None = None
     """Lets others run; called now and then by a program that computes for long."""
+    apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+    """Runs a function that computes for long, and touches nothing, where it keeps nobody waiting."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import StringIO
+from math import inf
 from typing import Final
 
 import msgspec
@@ -47,6 +48,10 @@ CELL_BOUNDS: Final = Bounds(steps=1_000_000, active_ms=30_000, memory_bytes=64 *
 PROCESS_BOUNDS: Final = Bounds(steps=100_000_000, active_ms=30_000, memory_bytes=512 * 2**20)
 
 
+class TooLong(Exception):
+    """What computes has looked at the bounds more often than it may here."""
+
+
 class Meter:
     """The counters of one run."""
 
@@ -59,6 +64,7 @@ class Meter:
         "frames",
         "left",
         "limit",
+        "looks",
         "used",
     )
 
@@ -67,6 +73,7 @@ class Meter:
         self._now = now
         self._given = 0
         self._kept: list[int] = []
+        self.looks: float = inf
         self.left = 0
         self.used = 0
         self.limit = float("inf") if bounds.memory_bytes is None else bounds.memory_bytes
@@ -87,6 +94,9 @@ class Meter:
 
     def tick(self) -> None:
         """Look at the bounds: `left` is below zero."""
+        self.looks -= 1
+        if self.looks < 0:
+            raise TooLong
         taken = self._given - self.left
         limit = self._bounds.steps
         if limit is not None and taken > limit:
@@ -100,6 +110,19 @@ class Meter:
             )
         self._given = taken
         self._give()
+
+    def state(self) -> tuple[int, int, int, int, int]:
+        """Return what `back` needs to forget all that was counted since."""
+        return self.left, self._given, self.used, self.frames, len(self._kept)
+
+    def back(self, state: tuple[int, int, int, int, int]) -> None:
+        """Count as if what happened since had not."""
+        self.left, self._given, self.used, self.frames, kept = state
+        del self._kept[kept:]
+
+    def stop(self) -> None:
+        """Let what still computes end at its next look."""
+        self._deadline = -inf
 
     def steps(self, number: int) -> None:
         """Count some steps."""
