@@ -321,10 +321,27 @@ async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> No
     async with asyncio.TaskGroup() as group:
         group.create_task(wait())
         await slow.asked.wait()
-        group.create_task(app.close())  # which lets the turn go and ends in one breath
+        await app.close()
     again = Lash(durable.url, model=ScriptedModel([say("Back.")]))
     async with again:
         assert (await again.session("chat").turn("hi", turn_id="t1", timeout="10s")).text == "Back."
+
+
+async def test_whoever_waits_again_while_the_app_closes_is_told(durable: Backend) -> None:
+    asked = asyncio.Event()
+
+    async def never(_: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    app = Lash(durable.url, model=ScriptedModel(never), worker=WorkerConfig(grace="10ms"))
+    await app.open()
+    waiting = asyncio.create_task(app.session("chat").turn("hi", turn_id="t1"))
+    await asked.wait()
+    closing = asyncio.create_task(app.close())
+    _, left = await asyncio.wait({waiting, closing}, timeout=10)
+    assert not left
+    assert isinstance(waiting.exception(), AppNotOpen)
 
 
 async def test_a_turn_goes_on_after_a_death(durable: Backend) -> None:
