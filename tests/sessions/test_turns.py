@@ -336,9 +336,9 @@ async def test_whoever_waits_again_while_the_app_closes_is_told(durable: Backend
 
     app = Lash(durable.url, model=ScriptedModel(never), worker=WorkerConfig(grace="10ms"))
     await app.open()
-    waiting = asyncio.create_task(app.session("chat").turn("hi", turn_id="t1"))
+    waiting = asyncio.create_task(app.session("chat").turn("hi", turn_id="t1"))  # noqa: TID251 - awaited below
     await asked.wait()
-    closing = asyncio.create_task(app.close())
+    closing = asyncio.create_task(app.close())  # noqa: TID251
     _, left = await asyncio.wait({waiting, closing}, timeout=10)
     assert not left
     assert isinstance(waiting.exception(), AppNotOpen)
