@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random  # noqa: TID251 - programs by their seeds
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,3 +85,13 @@ def test_many_programs_do_what_the_reference_does() -> None:
     # Most of them link, and they end in all ways.
     assert ends.count(None) < len(ends) / 2
     assert all(ends.count(end) > len(ends) / 50 for end in ("finish", "continue", "error"))
+
+
+@pytest.mark.torture
+def test_very_many_programs_do_what_the_reference_does() -> None:
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(2**32))
+    print(f"\nSEED={seed}", flush=True)
+    dice = random.Random(seed)
+    for _ in range(2000):
+        program, held = dice.randrange(2**32), [dice.choice(VALUES) for _ in NAMES]
+        compare(program_of(program), dict(zip(NAMES, held, strict=True)))

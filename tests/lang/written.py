@@ -61,7 +61,7 @@ NUMBERS = (
     "-1",
     "-2.5",
 )
-SEQUENCES = ("range(3)", "[]", "()", "(1,)", "[1, 2, 3]", '["b", "a", "b"]', "[[1], [1], 1, true]", "count(4)", '[{ k: { n: 2 } }, { k: { n: 1 } }]')  # fmt: skip
+SEQUENCES = ("[0 / 0, 0 / 0, -0, 0]", "range(3)", "[]", "()", "(1,)", "[1, 2, 3]", '["b", "a", "b"]', "[[1], [1], 1, true]", "count(4)", '[{ k: { n: 2 } }, { k: { n: 1 } }]')  # fmt: skip
 RECORDS = (
     "{}",
     "{ k: 1 }",
@@ -122,7 +122,9 @@ class Writer:
         if deep <= 0:
             return self.one((*NUMBERS, "i"))
         one = self.wanted(self.number, deep - 1)
-        match self.below(9):
+        match self.below(10):
+            case 9:
+                return f"({self.one(('-7', '7', '-7.5'))} {self.one(('%', '/'))} {self.one(('3', '-2', 'i'))})"
             case 0:
                 return f"-{one}"
             case 1:
@@ -281,7 +283,7 @@ class Writer:
             case 0 | 1:
                 return f"{self.one((name, 'l', 'x', 'y'))} = {self.any(3)}"
             case 2:
-                return f"{name} = {self.one(NAMES)}"
+                return self.shared(name)
             case 3:
                 return (
                     f"{name}.xs = push({name}.xs, {self.any(2)})"
@@ -307,6 +309,19 @@ class Writer:
                 return "w = 0\n" + self.loop("while w < 3", deep, "w = w + 1\n")
             case _:
                 return f'@label(title: "t")\n{self.statement(0)}'
+
+    def shared(self, name: str) -> str:
+        """A value that two variables hold, changed in one of them: before, afterwards, or in a loop."""
+        other, path = self.one(NAMES), self.one((".xs[0]", ".k", ".n.k"))
+        held = self.one(
+            (name, name, f"{name}.xs", f"[{name}]", f"{{ k: {name}.xs, xs: [0] }}", f"same({name})")
+        )
+        lines = (
+            f"{name}{path} = {self.number(1)}",
+            f"{other} = {held}",
+            f"{name}{path} = {self.number(1)}",
+        )
+        return "\n".join(lines[self.below(2) :])
 
     def path(self) -> str:
         if self.chance(8):

@@ -73,6 +73,8 @@ def holds(meter: Meter, whole: Iterable[Value], item: Value) -> bool:
     """Tell whether an item is among others."""
     if type(item) is str:  # which Python takes for nothing else
         return item in whole
+    if type(item) not in CONTAINERS:
+        return any(equal(item, other) for other in whole)
     return any(same(meter, item, other) for other in whole)
 
 
