@@ -7,7 +7,8 @@ QUICK: set[str] = set()
 """Those that only the clock ends; they are given less of it."""
 HEAVY = frozenset(
     ("JSON lists at once", "sort and reverse", "long numbers", "comprehension", "grep_text", "a long chain of types", "prints",
-     "ranges in one sum", "tuple + tuple", "ranges", "ranges in one call", "items", "statements", "fields")
+     "ranges in one sum", "tuple + tuple", "ranges", "ranges in one call", "items", "statements", "fields",
+     "ranges in one literal", "list + list", "processes", "a ring of functions", "membership")
 )  # fmt: skip
 """Those that take most of a second: they end as they must in `make torture`."""
 

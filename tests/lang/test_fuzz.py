@@ -178,19 +178,19 @@ def mistaken(data: st.DataObject, source: str) -> str:
     return source
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_program_with_a_mistake_goes_through_everything(data: st.DataObject) -> None:
     through(mistaken(data, data.draw(st.sampled_from([WORLD, WORLD, PROGRAM]))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map(" ".join))
 def test_any_soup_of_tokens_goes_through_everything(source: str) -> None:
     through(source)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(programs(effects=True), st.data())
 def test_any_written_program_goes_through_everything(source: str, data: st.DataObject) -> None:
     through(source)

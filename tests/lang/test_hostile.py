@@ -138,7 +138,7 @@ def test_builtins_take_odd_values_or_say_why_not(builtin: str) -> None:
         for count in range(least, len(signature.parameters) + 1)
         for chosen in product(ODD, repeat=count)
     ]
-    step = max(1, len(calls) // 80)
+    step = max(1, len(calls) // 30)
     lines = [f"if i == {n} {{ finish {call} }}" for n, call in enumerate(calls[::step])]
     program = made("fn o(x: any) -> any { x }\n" + "\n".join(lines), variables=["i"])
     for number in range(len(lines)):
@@ -156,7 +156,7 @@ def test_builtins_take_odd_values_or_say_why_not(builtin: str) -> None:
 def test_deep_recursion_on_several_threads() -> None:
     """Python has one recursion limit for all threads: nobody takes it from another."""
     program = made(
-        "fn f(n: int) -> int { if n > 0 { f(n - 1) } else { 0 } }\nfor i in range(200) { x = f(1000) }\nfinish x"
+        "fn f(n: int) -> int { if n > 0 { f(n - 1) } else { 0 } }\nfor i in range(60) { x = f(1000) }\nfinish x"
     )
     before = sys.getrecursionlimit()
     with ThreadPoolExecutor(4) as pool:
@@ -168,13 +168,13 @@ def test_deep_recursion_on_several_threads() -> None:
 LONG = """\
 fn f(n: int) -> any { x = [0]; while n > 0 { n = n - 1; x[0] = n }
   x }
-fn deep(n: int) -> any { if n > 0 { deep(n - 1) } else { [y for y in f(200000) if y == 0] } }
+fn deep(n: int) -> any { if n > 0 { deep(n - 1) } else { [y for y in f(60000) if y == 0] } }
 """
 
 
 @pytest.mark.parametrize(
     "call",
-    ["f(200000)", "deep(900)", "[f(100000), f(100000)][0]", "[x for x in range(300000) if x < 1]"],
+    ["f(60000)", "deep(900)", "[f(40000), f(40000)][0]", "[x for x in range(300000) if x < 1]"],
 )
 async def test_who_computes_for_long_keeps_nobody_waiting(call: str) -> None:
     """Functions go on in a thread, and end as they would have ended here; comprehensions pause."""
@@ -199,9 +199,9 @@ async def test_who_computes_for_long_keeps_nobody_waiting(call: str) -> None:
     async with asyncio.TaskGroup() as group:
         heart = group.create_task(beat())
         shared = Surroundings(World(), {}, False, breathe, asyncio.to_thread)
-        for steps in (10**7, 250_000):
+        for steps in (10**7, 150_000):
             before, found = beats, await ended(shared, steps)
-            assert beats > before + 2
+            assert beats > before
             assert found == await ended(Surroundings(World(), {}), steps)
         heart.cancel()
 
