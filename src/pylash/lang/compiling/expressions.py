@@ -15,7 +15,14 @@ from contextlib import suppress
 from typing import Final
 
 from pylash.lang.compiling import pycode as py
-from pylash.lang.compiling.inference import NUMERIC_BUILTINS, Known, is_logical, is_numeric
+from pylash.lang.compiling.inference import (
+    NUMERIC_BUILTINS,
+    Known,
+    constant_of,
+    is_constant,
+    is_logical,
+    is_numeric,
+)
 from pylash.lang.compiling.unit import Unit
 from pylash.lang.running.data import Resource, RunError, from_json, shared_json
 from pylash.lang.static_types import schema_of
@@ -152,6 +159,8 @@ class Expressions:
                 return py.constant(value)
             case Variable(name):
                 return py.name(self.local(name))
+            case ListLiteral() | RecordLiteral() if is_constant(node):
+                return self._unit.keep(constant_of(node))  # nobody changes what it does not own
             case ListLiteral(items):
                 return py.call("List", ast.List(self.operands(items), py.load))
             case TupleLiteral(items):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from pylash.lang.running.data import List, Record, Value
 from pylash.lang.tree import (
     Assign,
     Binary,
@@ -24,10 +25,14 @@ from pylash.lang.tree import (
     For,
     FunctionDeclaration,
     If,
+    ListLiteral,
     Negate,
     Node,
     Not,
+    Null,
     Number,
+    RecordLiteral,
+    Text,
     TypeName,
     Variable,
     walk,
@@ -89,6 +94,32 @@ def is_logical(expression: Expression) -> bool:
             return operator in _LOGIC
         case _:
             return False
+
+
+def is_constant(expression: Expression) -> bool:
+    """Tell whether the expression is a literal of literals: it always gives the same."""
+    match expression:
+        case Null() | Bool() | Number() | Text():
+            return True
+        case ListLiteral(items):
+            return all(map(is_constant, items))
+        case RecordLiteral(fields):
+            return all(is_constant(field.value) for field in fields)
+        case _:
+            return False
+
+
+def constant_of(expression: Expression) -> Value:
+    """Return the value of a constant."""
+    match expression:
+        case Bool(value) | Number(value) | Text(value):
+            return value
+        case ListLiteral(items):
+            return List(map(constant_of, items))
+        case RecordLiteral(fields):
+            return Record({field.key: constant_of(field.value) for field in fields})
+        case _:
+            return None
 
 
 def _is_range(expression: Expression) -> bool:

@@ -108,7 +108,8 @@ def size_of(value: Value) -> int:
         try:
             return int(value.size)
         except AttributeError:
-            return measure(value)[0]
+            value.size, value.depth = known = _measured(value, None)
+            return known[0]
     if kind is str:
         return text_size(value)
     return measure(value)[0] if kind is tuple or kind is Image else 8
