@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pylash.lang.artifacts import encode_artifact
 from pylash.lang.parsing.parser import parse, parse_type
+from pylash.lang.parsing.tokens import RESERVED
 from pylash.lang.printing.formatting import format_source
 from pylash.lang.problems import LashlangError, show
 from pylash.lang.starting import StartProblem, stored
@@ -19,19 +20,7 @@ from tests.lang.pipeline import through
 from tests.lang.written import programs
 
 PIECES = [
-    "if",
-    "else",
-    "for",
-    "in",
-    "await",
-    "cancel",
-    "print",
-    "and",
-    "or",
-    "not",
-    "true",
-    "false",
-    "null",
+    *sorted(RESERVED),
     "finish",
     "fail",
     "yield",

@@ -43,7 +43,7 @@ class Compiled(NamedTuple):
     variables: dict[str, str]
     """The variables of main by the names of their locals."""
     processes: dict[str, Callable[..., Any]]
-    sites: dict[int, Site]
+    sites: Mapping[int, Site]
     children: dict[str, dict[str, str]]
 
 
@@ -65,46 +65,7 @@ def compiled(artifact: Artifact, *, traced: bool) -> Compiled:
 
 def _compile(artifact: Artifact, traced: bool) -> Compiled:
     module = artifact.canonical
-    nodes = list(walk(module))
-    numbers = {id(node): number for number, node in enumerate(nodes)}
-    ids = dict(sites(artifact.module_ref, "main", "main", module.main))
-    for process in module.processes:
-        ids |= sites(artifact.module_ref, "process", process.name, process)
-    places = {
-        numbers[key]: Site(ids[key], KINDS[type(node)], label_of(node))
-        for node in nodes
-        if (key := id(node)) in ids
-    }
-    refs = {
-        "module_ref": artifact.module_ref,
-        "required_surface_ref": artifact.required_surface_ref,
-    }
-    values = {
-        name: {
-            "$lash_process": True,
-            "process_name": name,
-            "module_ref": artifact.module_ref,
-            "process_ref": ref,
-            "required_surface_ref": refs["required_surface_ref"],
-        }
-        for name, ref in artifact.processes.items()
-    }
-    unit = Unit(
-        numbers=numbers,
-        sites=places,
-        arms={key: arms(site) for key, site in ids.items() if site.startswith("branch:")},
-        resource_types={path: m.type for path, m in artifact.required_surface.modules.items()},
-        process_values=values,
-        definitions=definitions(artifact),
-        traced=traced,
-    )
-    unit.functions = {
-        function.name: f"f{number}" for number, function in enumerate(module.functions)
-    }
-    unit.long = long_functions(module)
-    unit.waiting = waiting_nodes(module, unit.long)
-    unit.busy = busy_nodes(module)
-    unit.numeric_functions = numeric_functions(module.functions)
+    unit = _unit(artifact, traced)
     body: list[ast.stmt] = []
     for function in module.functions:
         body += function_code(unit, function)
@@ -118,12 +79,51 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
         main=space["main"],
         variables=variables,
         processes={process.name: space[f"p{n}"] for n, process in enumerate(module.processes)},
-        sites=places,
+        sites=unit.sites,
         children={
             name: {"module_ref": artifact.module_ref, "process_ref": ref, "entry_name": name}
             for name, ref in artifact.processes.items()
         },
     )
+
+
+def _unit(artifact: Artifact, traced: bool) -> Unit:
+    """Return what the bodies of a module share."""
+    module = artifact.canonical
+    nodes = list(walk(module))
+    numbers = {id(node): number for number, node in enumerate(nodes)}
+    ids = dict(sites(artifact.module_ref, "main", "main", module.main))
+    for process in module.processes:
+        ids |= sites(artifact.module_ref, "process", process.name, process)
+    unit = Unit(
+        numbers=numbers,
+        sites={
+            numbers[key]: Site(ids[key], KINDS[type(node)], label_of(node))
+            for node in nodes
+            if (key := id(node)) in ids
+        },
+        arms={key: arms(site) for key, site in ids.items() if site.startswith("branch:")},
+        resource_types={path: m.type for path, m in artifact.required_surface.modules.items()},
+        process_values={name: _process_value(artifact, name) for name in artifact.processes},
+        definitions=definitions(artifact),
+        traced=traced,
+    )
+    unit.functions = {function.name: f"f{n}" for n, function in enumerate(module.functions)}
+    unit.long = long_functions(module)
+    unit.waiting = waiting_nodes(module, unit.long)
+    unit.busy = busy_nodes(module)
+    unit.numeric_functions = numeric_functions(module.functions)
+    return unit
+
+
+def _process_value(artifact: Artifact, name: str) -> dict[str, Any]:
+    return {
+        "$lash_process": True,
+        "process_name": name,
+        "module_ref": artifact.module_ref,
+        "process_ref": artifact.processes[name],
+        "required_surface_ref": artifact.required_surface_ref,
+    }
 
 
 def _gather(meter: Meter, out: List, item: Value) -> None:
