@@ -9,9 +9,6 @@ from pylash.lang.artifacts import (
 from pylash.lang.assumed import (
     assumed_surface,
 )
-from pylash.lang.compiling.expressions import (
-    TRIGGER_EVENT,
-)
 from pylash.lang.linker import (
     LinkedProgram,
     link,
@@ -33,6 +30,7 @@ from pylash.lang.problems import (
     show,
 )
 from pylash.lang.running.data import (
+    TRIGGER_EVENT,
     Resource,
     from_json,
     text_of,
@@ -69,6 +67,7 @@ from pylash.lang.static_types import (
     show_type,
 )
 from pylash.lang.surface import (
+    ABILITIES,
     Surface,
     surface_of,
     type_of_schema,
@@ -82,6 +81,7 @@ from pylash.lang.triggers import (
 )
 
 __all__ = (
+    "ABILITIES",
     "CELL_BOUNDS",
     "PROCESS_BOUNDS",
     "TRIGGER_EVENT",

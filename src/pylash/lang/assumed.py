@@ -10,18 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from pylash.lang.linking.calls import dotted
 from pylash.lang.static_types import BUILT_IN
-from pylash.lang.surface import Surface, surface_of
+from pylash.lang.surface import ABILITIES, Surface, surface_of
 from pylash.lang.tree import (
     Assign,
     Clause,
-    Expression,
-    Field,
     For,
     FunctionDeclaration,
     Method,
-    Name,
-    Node,
     Parameter,
     ProcessDeclaration,
     Program,
@@ -30,7 +27,6 @@ from pylash.lang.tree import (
     walk,
 )
 
-ABILITIES = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
 _ANY = {"input": "any", "output": "any"}
 
 
@@ -46,8 +42,8 @@ def assumed_surface(program: Program) -> Surface:
     methods = [node for node in nodes if isinstance(node, Method)]
     operations: dict[str, set[str]] = defaultdict(set)
     for method in methods:
-        path = _path(method.base)
-        if path and path[0] not in bound | declared | {"trigger", "triggers"}:
+        path = dotted(method.base)
+        if path is not None and path[0] not in bound | declared | {"trigger", "triggers"}:
             operations[".".join(path)].add(method.name)
     modules = {path: _module(_type_of(path), names) for path, names in operations.items()}
     known = {module["type"] for module in modules.values()}
@@ -68,11 +64,3 @@ def _module(kind: str, operations: Iterable[str]) -> dict[str, Any]:
 
 def _type_of(path: str) -> str:
     return "".join(f"{part[:1].upper()}{part[1:]}" for part in path.split("."))
-
-
-def _path(node: Expression | Node) -> list[str]:
-    names: list[str] = []
-    while isinstance(node, Field):
-        names.append(node.name)
-        node = node.base
-    return [*names, node.name][::-1] if isinstance(node, Name) else []

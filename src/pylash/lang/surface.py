@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -31,6 +31,8 @@ from pylash.lang.tree import EnumType, ListType, RecordType, Type, TypeField
 from pylash.values import SurfaceInvalid
 
 Ability = Literal["processes", "sleep", "process_signals", "triggers", "label_annotations"]
+ABILITIES: Final[tuple[Ability, ...]] = get_args(Ability)
+"""All of them: what a host offers that withholds nothing."""
 
 TRIGGERS: Final = "Triggers"
 """The type of the module `triggers`, whose operations have rules of their own."""

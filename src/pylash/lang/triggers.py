@@ -12,12 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.lang.running.data import equal, from_json
+from pylash.lang.running.data import TRIGGER_EVENT, equal, from_json
 from pylash.lang.starting import Registration
 from pylash.values import Misuse, stable_hash
-
-EVENT: Final = "$lash_trigger_event"
-"""`{EVENT: true}` among the inputs of a registration is where the event goes."""
 
 DERIVED: Final = "derived/"
 _PROCESS: Final = ("process_name", "module_ref", "process_ref", "required_surface_ref")
@@ -69,7 +66,8 @@ class Subscription(msgspec.Struct, frozen=True):
     def registration(self, event: Any) -> Registration:
         """Return the process to start for an event."""
         args = {
-            name: event if value == {EVENT: True} else value for name, value in self.inputs.items()
+            name: event if value == {TRIGGER_EVENT: True} else value
+            for name, value in self.inputs.items()
         }
         return Registration(**{name: self.target[name] for name in _PROCESS}, args=args)
 
@@ -92,7 +90,7 @@ def subscription(
         raise InvalidTrigger("the source is no trigger source of this host")
     if not isinstance(target, dict) or target.get("$lash_process") is not True:
         raise InvalidTrigger("the target must be the name of a process")
-    if not isinstance(inputs, dict) or {EVENT: True} not in inputs.values():
+    if not isinstance(inputs, dict) or {TRIGGER_EVENT: True} not in inputs.values():
         raise InvalidTrigger("one of the inputs must be trigger.event")
     source_type, value = source["$lash_host_type"], source.get("$lash_host_value")
     given = payload.get("key")

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pylash.lang import Surface, show_type, surface_of, type_of_schema
+from pylash.lang import ABILITIES, Surface, show_type, surface_of, type_of_schema
 from pylash.runtime import Shape, Tool
-
-ABILITIES: Final = ("processes", "sleep", "process_signals", "triggers", "label_annotations")
 
 
 def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:

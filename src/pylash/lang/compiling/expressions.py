@@ -24,7 +24,7 @@ from pylash.lang.compiling.inference import (
     is_numeric,
 )
 from pylash.lang.compiling.unit import Unit
-from pylash.lang.running.data import Resource, RunError, from_json, shared_json
+from pylash.lang.running.data import TRIGGER_EVENT, Resource, RunError, from_json, shared_json
 from pylash.lang.static_types import schema_of
 from pylash.lang.tree import (
     Binary,
@@ -71,7 +71,6 @@ _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
     ">": (ast.Gt, "greater"),
     ">=": (ast.GtE, "at_least"),
 }
-TRIGGER_EVENT: Final = "$lash_trigger_event"
 
 
 class Expressions:

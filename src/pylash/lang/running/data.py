@@ -17,6 +17,8 @@ from math import isinf, isnan
 from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 64
+TRIGGER_EVENT: Final = "$lash_trigger_event"
+"""`{TRIGGER_EVENT: true}` among the inputs of a registration is where the event goes."""
 LARGEST_INTEGER: Final = 2.0**53
 _SHORT: Final = 8
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

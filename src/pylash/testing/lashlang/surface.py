@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pylash.lang import ABILITIES
+
 ANY = "any"
 PRIORITIES = 'enum["low", "high"]'
 
@@ -13,7 +15,7 @@ def _operation(name: str, takes: str = ANY, gives: str = ANY) -> dict[str, str]:
 
 
 H1: dict[str, Any] = {
-    "abilities": ["processes", "sleep", "process_signals", "triggers", "label_annotations"],
+    "abilities": list(ABILITIES),
     "modules": {
         "tools": {
             "type": "Tools",
