@@ -51,6 +51,7 @@ from pylash.runtime import (
     TurnExecution,
     Worker,
     WorkerConfig,
+    attachment_bytes,
     fork_registration,
     open_waits,
     play_session_turn,
@@ -60,7 +61,7 @@ from pylash.runtime import (
     system_entropy,
 )
 from pylash.stores import SqlStore, open_store
-from pylash.turn import History, SessionOptions, TurnBudget, checked_history
+from pylash.turn import Attachment, History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
     AppNotOpen,
     ArgumentsInvalid,
@@ -350,6 +351,13 @@ class Lash(Declarations):
         if self.worker_config is not None:  # else others run it, and know what there is
             self._catalog.check(options)
         return Session(id, options, self._services, self._worker, self._turn_observers)
+
+    async def attachment(self, found: Attachment | str) -> bytes:
+        """Return the bytes of an attachment, or of its ``ref``.
+
+        >>> picture = await app.attachment(result.attachments[0])
+        """
+        return await attachment_bytes(found, self._use("attachment").store.attachments)
 
     # --- waits ---
 

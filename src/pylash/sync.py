@@ -35,7 +35,7 @@ from pylash.runtime import (
 from pylash.runtime import ProcessHandle as AsyncHandle
 from pylash.runtime import Session as AsyncSession
 from pylash.runtime import TurnStream as AsyncStream
-from pylash.turn import Message, TurnEvent, Usage
+from pylash.turn import Attachment, Message, TurnEvent, Usage
 from pylash.values import AppNotOpen, Duration
 
 if TYPE_CHECKING:
@@ -340,6 +340,10 @@ class Lash:
         if self._loop is None:
             raise AppNotOpen
         return Session(self._app.session(id, **options), self._run)
+
+    def attachment(self, found: Attachment | str) -> bytes:
+        """Return the bytes of an attachment, or of its ``ref``."""
+        return self._run(self._app.attachment(found))
 
     def waits(self, session_id: str | None = None) -> list[OpenWait]:
         """Return the open waits, oldest first."""

@@ -120,3 +120,10 @@ def test_an_interrupt_cancels_the_turn_and_a_second_one_leaves(shop: Path) -> No
         assert process.stderr.readline() == "■ cancelled\n"
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(timeout=60) == 1
+
+
+def test_what_a_model_made_is_told_of_when_it_is_made_and_by_whoever_looks_back(shop: Path) -> None:
+    done = piped(shop, "draw a cat\n/history")
+    assert done.stdout.splitlines() == ["A cat.", "A cat."]
+    told = [line for line in done.stderr.splitlines() if line.startswith("image/png, 4 bytes: ")]
+    assert len(told) == 2

@@ -22,7 +22,7 @@ async def server(
 @pytest.fixture
 async def servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, WireServer]]:
     """Run a server of one format of each vendor."""
-    chat, _, anthropic = DIALECTS
+    chat, _, anthropic, _ = DIALECTS
     async with wire_server(chat) as first, wire_server(anthropic) as second:
         point(monkeypatch, first)
         point(monkeypatch, second)
@@ -32,7 +32,7 @@ async def servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Wi
 def point(monkeypatch: pytest.MonkeyPatch, server: WireServer) -> None:
     """Make the names of a vendor lead to a server."""
     dialect: Dialect = server.dialect
-    vendor = "ANTHROPIC" if dialect.name == "anthropic" else "OPENAI"
-    path = "" if dialect.name == "anthropic" else "/v1"
-    monkeypatch.setenv(f"{vendor}_BASE_URL", server.url + path)
-    monkeypatch.setenv(f"{vendor}_API_KEY", KEY)
+    named = {"anthropic": ("ANTHROPIC", "ANTHROPIC", ""), "google": ("GOOGLE_GEMINI", "GOOGLE", "")}
+    address, key, path = named.get(dialect.name, ("OPENAI", "OPENAI", "/v1"))
+    monkeypatch.setenv(f"{address}_BASE_URL", server.url + path)
+    monkeypatch.setenv(f"{key}_API_KEY", KEY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -15,14 +16,25 @@ from pylash import (
     AssistantMessage,
     Attachment,
     Lash,
+    ModelReply,
     Text,
     ToolContext,
     ToolMessage,
     TurnEvent,
     TurnResult,
 )
-from pylash.testing import SimClock
-from tests.models.wire import KEY, Anthropic, Call, Responses, Say, Send, WireServer
+from pylash.testing import ScriptedModel, SimClock
+from tests.models.wire import (
+    DIALECTS,
+    KEY,
+    Anthropic,
+    Call,
+    Google,
+    Responses,
+    Say,
+    Send,
+    WireServer,
+)
 from tests.sessions.scenes import comes_to
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
@@ -92,6 +104,7 @@ async def test_calls_made_at_once_are_answered_in_their_order(server: WireServer
     ]
 
 
+@pytest.mark.parametrize("server", DIALECTS[:3], indirect=True, ids=lambda d: d.name)
 async def test_arguments_that_are_no_json_are_answered_and_the_model_tries_again(
     server: WireServer,
 ) -> None:
@@ -117,7 +130,8 @@ async def test_a_failed_tool_is_told_as_a_failure(server: WireServer) -> None:
     async with shop(server) as app:
         await app.session("chat").turn("Go")
     sent = json.dumps(server.heard[1].body)
-    assert ("is_error" if server.dialect.name == "anthropic" else '\\"error\\"') in sent
+    told = {"anthropic": '"is_error": true', "google": '{"error"'}
+    assert told.get(server.dialect.name, '\\"error\\"') in sent
 
 
 async def test_pictures_go_out_whole_from_people_and_from_tools(
@@ -148,7 +162,7 @@ async def test_a_structured_answer_alone_uses_what_the_provider_has_for_it(
         second = await app.session("b").turn("Numbers?", output=list[int])
         assert second.value == [1, 2]
     for heard in server.heard:
-        assert "json_schema" in json.dumps(heard.body)
+        assert "jsonschema" in json.dumps(heard.body).replace("_", "").lower()
         assert "tools" not in heard.body or not heard.body["tools"]
 
 
@@ -208,6 +222,37 @@ async def test_reasoning_goes_back_to_the_model_it_came_from(server: WireServer)
     if isinstance(server.dialect, Responses):
         kept = [item["id"] for item in server.heard[1].body["input"] if "id" in item]
         assert "rs_1" in kept
+
+
+@pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
+async def test_a_picture_that_a_model_made_is_kept_and_goes_back_to_it(
+    server: WireServer, tmp_path: Path
+) -> None:
+    server.replies = [Say(["A cat:"], pictures=[PNG], signature="c2ln"), Say(["Black, as asked."])]
+    async with shop(server, f"sqlite:///{tmp_path}/a.db") as app:
+        session = app.session("a")
+        drawn = await session.turn("Draw a cat")
+        (picture,) = drawn.attachments
+        assert (drawn.text, picture.media_type, picture.data) == ("A cat:", "image/png", b"")
+        assert await app.attachment(picture) == PNG
+        assert (await session.turn("Which colour?")).text == "Black, as asked."
+    text, (_, back) = server.transcript()[2:4]
+    assert text == ("assistant", "A cat:")
+    assert back["inlineData"]["data"] == base64.b64encode(PNG).decode()
+    assert back["thoughtSignature"] == "c2ln"
+
+
+@pytest.mark.parametrize("server", DIALECTS[:3], indirect=True, ids=lambda d: d.name)
+async def test_another_model_is_told_that_there_was_a_picture(server: WireServer) -> None:
+    painter = ScriptedModel([ModelReply(attachments=(Attachment(PNG, "image/png"),))])
+    async with shop(server) as app:
+        app.model("painter", painter)
+        await app.session("a", model="painter").turn("Draw a cat")
+        server.replies = [Say(["A cat."])]
+        asked = app.session("a", model=server.dialect.model)
+        assert (await asked.turn("What is it?")).text == "A cat."
+    assert server.transcript()[2] == ("assistant", "[A file was made here: image/png.]")
+    assert "iVBORw0KGgo" not in json.dumps(server.heard[0].body)
 
 
 async def test_a_session_changes_its_provider_and_its_history_stays_valid(
@@ -369,7 +414,7 @@ async def test_a_server_that_gives_signs_of_life_and_nothing_else_is_given_up(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pylash.models.asking.QUIET_SECONDS", 0.2)
-    begun = [*server.dialect.stream(Say(["It is ", "packed."]))[:4], b": ping\n\n"]
+    begun = [*server.dialect.stream(Say(["It is ", "packed."]))[:4], server.dialect.alive]
     assert await _after(server, Send(begun, end="hang")) == ("completed", "Well.", 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,12 +26,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Say:
-    """What a model answers: its thoughts, its text in pieces, and its calls."""
+    """What a model answers: its thoughts, its text in pieces, its pictures (Google's only), its calls."""
 
     text: Sequence[str] = ()
     calls: Sequence[Call] = ()
     thinking: str = ""
     signature: str = ""
+    pictures: Sequence[bytes] = ()
     finish: Literal["stop", "length", "filter"] = "stop"
 
 
@@ -63,6 +65,8 @@ class Dialect(Protocol):
     model: str
     broken: bytes
     """An event that says that the server is overloaded."""
+    alive: bytes
+    """What a server sends to show that it is there, and that says nothing."""
 
     def stream(self, say: Say) -> list[bytes]:
         """Return an answer as events."""
@@ -149,6 +153,10 @@ def sse(data: Any, event: str | None = None) -> bytes:
     return f"{name}data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
+PING = b": ping\n\n"
+"""A comment in a stream of events."""
+
+
 def _error(body: dict[str, Any], status: int, headers: dict[str, str]) -> Send:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Send([json.dumps(body).encode()], status, "application/json", named)
@@ -159,6 +167,7 @@ class Chat:
 
     name = "chat"
     model = "openai-chat:gpt-4o"
+    alive = PING
     broken = sse(
         {"error": {"message": "Overloaded", "type": "server_error", "code": "server_error"}}
     )
@@ -225,6 +234,7 @@ class Responses:
 
     name = "responses"
     model = "openai:gpt-5"
+    alive = PING
     broken = sse(
         {"type": "error", "code": "server_error", "message": "Overloaded", "sequence_number": 9},
         "error",
@@ -339,6 +349,7 @@ class Anthropic:
 
     name = "anthropic"
     model = "anthropic:claude-haiku-5-5"
+    alive = PING
     broken = sse(
         {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}, "error"
     )
@@ -413,6 +424,67 @@ class Anthropic:
         return found
 
 
+class Google:
+    """Google's contents."""
+
+    name = "google"
+    model = "google:gemini-3.5-flash"
+    alive = sse({"candidates": []})
+    broken = sse({"error": {"code": 503, "message": "Busy", "status": "UNAVAILABLE"}})
+
+    def stream(self, say: Say) -> list[bytes]:
+        def chunk(*parts: dict[str, Any], finish: str | None = None) -> bytes:
+            content = {"role": "model", "parts": list(parts)}
+            used = {"promptTokenCount": 20, "cachedContentTokenCount": 5, "candidatesTokenCount": 7}
+            body: dict[str, Any] = {
+                "candidates": [{"index": 0, "content": content}],
+                "usageMetadata": {**used, "totalTokenCount": 27},
+                "modelVersion": "gemini-3.5-flash",
+                "responseId": "response_1",
+            }
+            if finish is not None:
+                body["candidates"][0]["finishReason"] = finish
+            return sse(body)
+
+        parts: list[dict[str, Any]] = []
+        if say.thinking:
+            parts.append({"text": say.thinking, "thought": True})
+        parts += [{"text": piece} for piece in say.text]
+        for picture in say.pictures:
+            data = base64.b64encode(picture).decode()
+            parts.append({"inlineData": {"mimeType": "image/png", "data": data}})
+        for call in say.calls:
+            arguments = json.loads("".join(call.arguments))
+            parts.append({"functionCall": {"id": call.id, "name": call.tool, "args": arguments}})
+        if say.signature and len(parts) > 1:  # it comes with what follows the thought
+            parts[1]["thoughtSignature"] = say.signature
+        reason = {"stop": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"}[say.finish]
+        return [*(chunk(part) for part in parts), chunk(finish=reason)]
+
+    def error(self, status: int, message: str, **headers: str) -> Send:
+        body = {"error": {"code": status, "message": message, "status": "SOME_ERROR"}}
+        return _error(body, status, headers)
+
+    def transcript(self, body: dict[str, Any]) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        if system := body.get("systemInstruction"):
+            found.append(("system", _content(system["parts"])))
+        for message in body["contents"]:
+            role = "assistant" if message["role"] == "model" else "user"
+            for part in message["parts"]:
+                match part:
+                    case {"functionCall": call}:
+                        found.append(("call", call["id"], call["name"], call["args"]))
+                    case {"functionResponse": result}:
+                        said = result["response"]
+                        found.append(("result", result["id"], said.get("return_value", said)))
+                    case {"thought": True}:
+                        found.append(("thinking", part["text"]))
+                    case _:
+                        found.append((role, _content([part])))
+        return found
+
+
 def _content(content: Any) -> Any:
     """Return the text of content; what else is in it stays as it came."""
     if isinstance(content, str):
@@ -421,4 +493,4 @@ def _content(content: Any) -> Any:
     return texts[0] if len(texts) == 1 else texts
 
 
-DIALECTS: tuple[Dialect, ...] = (Chat(), Responses(), Anthropic())
+DIALECTS: tuple[Dialect, ...] = (Chat(), Responses(), Anthropic(), Google())

@@ -9,7 +9,9 @@ import pytest
 
 from pylash import (
     Attachment,
+    AttachmentResolutionFailed,
     Lash,
+    ModelReply,
     ModelRequest,
     SessionExists,
     SessionIdInvalid,
@@ -218,6 +220,27 @@ async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> 
         for r in model.requests
     ]
     assert sent == [[b"\x89PNG"] * n for n in (1, 2, 3)]
+
+
+async def test_what_a_model_made_is_stored_with_its_answer(backend: Backend) -> None:
+    drawn = ModelReply(text="A cat.", attachments=(Attachment(b"\x89PNG", "image/png", "cat.png"),))
+    model = ScriptedModel([drawn, say("Black.")])
+    async with Lash(backend.url, model=model) as app:
+        session = app.session("chat")
+        async with session.stream("Draw a cat", turn_id="t1") as stream:
+            async for _ in stream:
+                pass
+        again = await session.turn("Draw a cat", turn_id="t1", timeout="10s")
+        (made,) = stream.result.attachments
+        assert again.attachments == (made,)
+        assert (made.name, made.size, made.data) == ("cat.png", 4, b"")
+        assert await app.attachment(made) == b"\x89PNG"
+        assert await app.attachment(made.ref or "") == b"\x89PNG"
+        assert (await session.turn("Which colour?", timeout="10s")).attachments == ()
+        told: Any = model.requests[1].messages[1]
+        assert told.attachments[0].data == b"\x89PNG"
+        with pytest.raises(AttachmentResolutionFailed, match="ab12"):
+            await app.attachment("ab12")
 
 
 async def test_an_attachment_that_is_gone_fails_the_turn_clearly() -> None:

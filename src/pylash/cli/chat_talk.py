@@ -28,6 +28,7 @@ from pylash.runtime import Feed, Session
 from pylash.turn import (
     ASKS,
     AssistantMessage,
+    Attachment,
     Message,
     Text,
     ToolCall,
@@ -164,6 +165,7 @@ class Talk:
                     calls = {call.id: call for call in message.calls}
                     if message.text:
                         self._view.text(message.text)
+                    self._show_files(message.attachments)
                 case _:
                     assert_never(message)
 
@@ -245,6 +247,7 @@ class Talk:
         self._seen.add(turn.run)
         self._mine.discard(turn.scope.id)
         self.failed = result.status != "completed"
+        self._show_files(result.attachments)
         self._say_end(result.status, result.error, result.code)
         await self.questions.look()
 
@@ -286,6 +289,11 @@ class Talk:
             else:
                 self.show([message])
         self._shown.clear()
+
+    def _show_files(self, made: Sequence[Attachment]) -> None:
+        """Tell of what the model made that is no text."""
+        for one in made:
+            self._view.note(f"{one.media_type}, {one.size:,} bytes: {one.ref}")
 
     def _say_end(self, status: str, error: str | None, code: str | None) -> None:
         if status == "completed":

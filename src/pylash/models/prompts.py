@@ -2,7 +2,8 @@
 
 Rule 1. Every call has one result, under an id that every provider takes and no other call has, wherever
         the call came from: a session may change its model, and its provider, between turns.
-Rule 2. Reasoning goes back only to the model that it came from, with what its provider wants back.
+Rule 2. Reasoning and files go back only to the model that they came from, with what its provider wants
+        back; another one is told that there was a file.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ class _Transcript:
         state = _own_state(message, self._origin)
         if state is None:
             calls = [_call_part(call, wire_id) for call, wire_id in self._open.values()]
-            self._say([wire.TextPart(message.text), *calls] if message.text else calls)
+            text = _told(message)
+            self._say([wire.TextPart(text), *calls] if text else calls)
         else:
             ids = [wire_id for _, wire_id in self._open.values()]
             self._say(
@@ -210,7 +212,8 @@ def _own_state(message: AssistantMessage, origin: str) -> ProviderState | None:
     fits = (
         _end(state.parts, "text") == len(message.text)
         and _end(state.parts, "thinking") == len(message.reasoning)
-        and sum(part.kind == "call" for part in state.parts) == len(message.calls)
+        and _count(state.parts, "call") == len(message.calls)
+        and _count(state.parts, "file") == len(message.attachments)
     )
     return state if fits else None
 
@@ -219,11 +222,23 @@ def _end(parts: Iterable[StatePart], kind: str) -> int:
     return max((part.end for part in parts if part.kind == kind), default=0)
 
 
+def _count(parts: Iterable[StatePart], kind: str) -> int:
+    return sum(part.kind == kind for part in parts)
+
+
+def _told(message: AssistantMessage) -> str:
+    """Return the text of an answer for a model that did not give it: of its files it hears only."""
+    files = [f"[A file was made here: {one.media_type}.]" for one in message.attachments]
+    return "\n".join([message.text, *files] if message.text else files)
+
+
 def _stated_part(
     part: StatePart, message: AssistantMessage, ids: Sequence[str]
 ) -> wire.ModelResponsePart:
     if part.kind == "call":
         return _call_part(message.calls[part.start], ids[part.start], **part.extras)
+    if part.kind == "file":
+        return wire.FilePart(_binary(message.attachments[part.start]), **part.extras)
     if part.kind == "thinking":
         return wire.ThinkingPart(message.reasoning[part.start : part.end], **part.extras)
     return wire.TextPart(message.text[part.start : part.end], **part.extras)

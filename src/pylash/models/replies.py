@@ -1,4 +1,4 @@
-"""What a model answered, as it is stored: text, reasoning, calls, usage, and what its provider wants back.
+"""What a model answered, as it is stored: text, reasoning, calls, files, usage, its provider's state.
 
 Rule 1. What listeners heard, put together, is the stored text.
 Rule 2. The provider's state says where its parts lie in the stored texts and what belongs to each; it
@@ -14,14 +14,16 @@ import msgspec
 from pydantic_ai import messages as wire
 from pydantic_core import to_jsonable_python
 
-from pylash.turn import CallRequest, Delta, Listen, ModelReply, Usage
+from pylash.turn import Attachment, CallRequest, Delta, Listen, ModelReply, Usage
 
 BETWEEN: Final = "\n\n"
 """What stands between two texts that something else came between, and between two thoughts."""
 
+_NUMBERED: Final = {"tool-call": "call", "file": "file"}
+
 
 class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """A part of an answer: a stretch of its text or reasoning, or one of its calls by number."""
+    """A part of an answer: a stretch of its text or reasoning, or one of its calls or files by number."""
 
     kind: str
     start: int = 0
@@ -88,6 +90,11 @@ def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
         finish_reason=_reason(answer),
         model=answer.model_name,
         provider_state=_state(answer, origin, parts),
+        attachments=tuple(
+            Attachment(one.content.data, one.content.media_type, size=len(one.content.data))
+            for one in answer.parts
+            if isinstance(one, wire.FilePart)
+        ),
     )
 
 
@@ -104,7 +111,8 @@ def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
     """Return the text and the reasoning of parts, and where each part lies."""
     said = {"text": "", "thinking": ""}
     spans: list[StatePart] = []
-    calls, before = 0, ""
+    counts = dict.fromkeys(_NUMBERED, 0)
+    before = ""
     for part in parts:
         kind = part.part_kind
         if kind in said:
@@ -114,9 +122,9 @@ def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
             start = len(said[kind])
             said[kind] += content
             spans.append(StatePart(kind, start, len(said[kind]), _extras(part)))
-        elif kind == "tool-call":
-            spans.append(StatePart("call", calls, extras=_extras(part)))
-            calls += 1
+        elif kind in counts:
+            spans.append(StatePart(_NUMBERED[kind], counts[kind], extras=_extras(part)))
+            counts[kind] += 1
         before = kind
     return said["text"], said["thinking"], spans
 
@@ -131,7 +139,8 @@ def _extras(part: wire.ModelResponsePart) -> dict[str, Any]:
 
 def _state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> Any:
     """Return the state of an answer, if its provider wants anything back."""
-    if not any(part.kind == "thinking" or "provider_details" in part.extras for part in parts):
+    wanted = ("thinking", "file")
+    if not any(part.kind in wanted or "provider_details" in part.extras for part in parts):
         return None
     state = ProviderState(origin, answer.provider_name, answer.canonical_system, tuple(parts))
     return msgspec.to_builtins(state)

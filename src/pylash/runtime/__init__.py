@@ -159,6 +159,9 @@ from pylash.runtime.triggers import (
 from pylash.runtime.turn_execution import (
     TurnExecution,
 )
+from pylash.runtime.turn_messages import (
+    attachment_bytes,
+)
 from pylash.runtime.waits import (
     is_approval,
     open_waits,
@@ -235,6 +238,7 @@ __all__ = (
     "any_executor",
     "as_tool",
     "aside",
+    "attachment_bytes",
     "await_options",
     "direct_executor",
     "draw_timeline",

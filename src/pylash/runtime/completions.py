@@ -11,7 +11,7 @@ Rule 3. In a tool nothing is recorded: what is asked there belongs to the attemp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -134,7 +134,16 @@ async def model_reply(
     )
     started = services.monotonic()
     reply = await answered(provider, request, _unheard)
-    return reply_message(reply, machine.iteration, services.monotonic() - started, model)
+    took = services.monotonic() - started
+    message, bodies = reply_message(reply, machine.iteration, took, model)
+    await keep(services, bodies)
+    return message
+
+
+async def keep(services: Services, bodies: Mapping[str, bytes]) -> None:
+    """Store the bytes of attachments."""
+    for ref, body in bodies.items():
+        await services.store.attachments.put(ref, body)
 
 
 def call_key(base: str, iteration: int, attempt: int) -> str:
@@ -217,8 +226,7 @@ class ProcessCompletion(msgspec.Struct):
 
     async def _asked(self, machine: TurnMachine) -> AssistantMessage:
         try:
-            for ref, body in self.bodies.items():
-                await self.services.store.attachments.put(ref, body)
+            await keep(self.services, self.bodies)
             model = self.model or await captured_model(self.services, self.run)
             number, turn_id = self.number, self.run.id
             return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
@@ -263,8 +271,7 @@ class Completions:
         """Return what a model answers, as the text it is or as what ``output`` says."""
         shape, schema = await _shape_of(output)
         parts, bodies = referenced(parts_of(given))
-        for ref, body in bodies.items():
-            await self._services.store.attachments.put(ref, body)
+        await keep(self._services, bodies)
         left = remaining(self._budget, Spent(self.used.requests, self.used, 0.0))
         machine = TurnMachine([UserMessage(parts)], output_schema=schema, budget=left)
         name, number = model or await self._default(), 0

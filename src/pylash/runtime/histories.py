@@ -16,10 +16,10 @@ import msgspec
 
 from pylash.durable import Segment, SessionRecord, Sessions
 from pylash.turn import (
+    AssistantMessage,
     Attachment,
     History,
     Message,
-    ToolMessage,
     Transcript,
     UserMessage,
     suffices,
@@ -147,7 +147,9 @@ def has_attachments(message: Message) -> bool:
     """Return whether a message has bytes to be put in before it is sent."""
     if isinstance(message, UserMessage):
         return any(isinstance(part, Attachment) for part in message.parts)
-    return isinstance(message, ToolMessage) and any(map(is_picture, message.attachments))
+    if isinstance(message, AssistantMessage):
+        return bool(message.attachments)
+    return any(map(is_picture, message.attachments))
 
 
 def is_picture(part: Attachment) -> bool:

@@ -57,10 +57,10 @@ class ModelCalls:
         async def perform(_: Envelope) -> Outcome:
             with outside():
                 sent = turn.summaries.extent()
-                message = await self._asked(iteration, attempt, sent)
+                message, bodies = await self._asked(iteration, attempt, sent)
             ends = not message.calls and turn.ask.output_schema is None
             local.record = turn.writer.hold if ends else turn.writer.record
-            place = turn.writer.prepare(key, index, message)
+            place = turn.writer.prepare(key, index, message, bodies)
             left_out = {"left_out": sent.start} if sent.start else {}
             return LlmCallOutcome({"place": place, **left_out})
 
@@ -80,8 +80,10 @@ class ModelCalls:
         turn.feed.say(TurnEvent("usage", said, usage=message.usage))
         return ModelReplied(message)
 
-    async def _asked(self, iteration: int, attempt: int, sent: Extent) -> AssistantMessage:
-        """Ask the model, and tell who listens what it says."""
+    async def _asked(
+        self, iteration: int, attempt: int, sent: Extent
+    ) -> tuple[AssistantMessage, dict[str, bytes]]:
+        """Ask the model, and tell who listens what it says; return also the bytes it made."""
         turn, key = self._turn, llm_key(iteration, 1)
         turn.feed.begin_reply(key, attempt)
 

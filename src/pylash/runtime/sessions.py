@@ -32,6 +32,7 @@ from pylash.runtime.timeline import Effect, effects_from
 from pylash.runtime.turn_messages import referenced
 from pylash.turn import (
     MESSAGES,
+    Attachment,
     Input,
     Message,
     Part,
@@ -75,6 +76,8 @@ class TurnResult(Generic[T]):
         self.usage = msgspec.convert(plain.get("usage") or {}, Usage)
         self.error: str | None = plain.get("error")
         self.code: str | None = plain.get("code")
+        made = plain.get("attachments") or ()
+        self.attachments = msgspec.convert(made, tuple[Attachment, ...])
         self._plain = plain
         self._shape = shape
 

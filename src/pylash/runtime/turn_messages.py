@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ from pylash.values import (
     write,
 )
 
+P = TypeVar("P", bound=Part)
+
 _log = logging.getLogger("pylash")
 
 
@@ -68,18 +70,17 @@ def broken_off(call: ToolCall, *, ran: bool) -> ToolMessage:
     return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
 
 
-def referenced(parts: Sequence[Part]) -> tuple[tuple[Part, ...], dict[str, bytes]]:
+def referenced(parts: Sequence[P]) -> tuple[tuple[P, ...], dict[str, bytes]]:
     """Return parts with references in place of bytes, and the bytes by reference."""
     bodies: dict[str, bytes] = {}
-    found: list[Part] = []
+    found: list[Any] = []
     for part in parts:
         if isinstance(part, Attachment) and part.ref is None:
             ref = hashlib.sha256(part.data).hexdigest()
             bodies[ref] = part.data
-            part = Attachment(  # noqa: PLW2901 - the same part, by reference
-                media_type=part.media_type, name=part.name, ref=ref, size=len(part.data)
-            )
-        found.append(part)
+            found.append(Attachment(b"", part.media_type, part.name, ref, len(part.data)))
+        else:
+            found.append(part)
     return tuple(found), bodies
 
 
@@ -94,28 +95,39 @@ async def with_bytes(message: Message, attachments: Attachments) -> Message:
         case ToolMessage(attachments=parts):
             shown = [await _filled(one, attachments) if is_picture(one) else one for one in parts]
             return msgspec.structs.replace(message, attachments=tuple(shown))
-        case _:
-            return message
+        case AssistantMessage(attachments=parts):
+            made = [await _filled(one, attachments) for one in parts]
+            return msgspec.structs.replace(message, attachments=tuple(made))
 
 
 async def _filled(part: Part, attachments: Attachments) -> Any:
     if not isinstance(part, Attachment) or part.ref is None:
         return part
-    body = await attachments.get(part.ref)
+    return msgspec.structs.replace(part, data=await attachment_bytes(part, attachments))
+
+
+async def attachment_bytes(found: Attachment | str, attachments: Attachments) -> bytes:
+    """Return the bytes of an attachment, or of its reference."""
+    if isinstance(found, Attachment):
+        if found.ref is None:
+            return found.data
+        found = found.ref
+    body = await attachments.get(found)
     if body is None:
-        raise AttachmentResolutionFailed(part.ref)
-    return msgspec.structs.replace(part, data=body)
+        raise AttachmentResolutionFailed(found)
+    return body
 
 
 def reply_message(
     reply: ModelReply, iteration: int, took: float, asked: str | None
-) -> AssistantMessage:
-    """Return a reply as it is stored; the ids of its calls are ours."""
+) -> tuple[AssistantMessage, dict[str, bytes]]:
+    """Return a reply as it is stored, the ids of its calls ours, and the bytes of its attachments."""
+    attachments, bodies = referenced(reply.attachments)
     calls = tuple(
         ToolCall(f"i{iteration}.c{number}", call.tool, call.arguments, call.provider_id)
         for number, call in enumerate(reply.calls)
     )
-    return AssistantMessage(
+    message = AssistantMessage(
         reply.text,
         calls,
         reply.reasoning,
@@ -124,7 +136,9 @@ def reply_message(
         None if reply.model == asked else reply.model,
         round(took, 3) or ZERO,
         provider_state=reply.provider_state,
+        attachments=attachments,
     )
+    return message, bodies
 
 
 def model_failed(error: LashError) -> ModelFailed:

@@ -115,10 +115,11 @@ def _tokens(message: SystemMessage | Message) -> int:
         case ToolMessage(text=text, attachments=attachments):
             shown = sum(one.media_type.startswith("image/") for one in attachments)
             size = _size(text) + shown * ATTACHMENT_TOKENS * TOKEN_BYTES
-        case AssistantMessage(text=text, calls=calls):
+        case AssistantMessage(text=text, calls=calls, attachments=attachments):
             size = _size(text) + sum(
                 len(call.tool) + len(write(call.arguments)) + TOKEN_BYTES for call in calls
             )
+            size += len(attachments) * ATTACHMENT_TOKENS * TOKEN_BYTES
         case UserMessage(parts=parts):
             size = sum(
                 _size(part.text) if isinstance(part, Text) else ATTACHMENT_TOKENS * TOKEN_BYTES
@@ -280,9 +281,10 @@ def _line(message: Message) -> str:
             return f"user: {text}"
         case ToolMessage(tool=tool, text=text):
             return f"result of {tool}: {text}"
-        case AssistantMessage(text=text, calls=calls):
+        case AssistantMessage(text=text, calls=calls, attachments=attachments):
             called = [f"calls {call.tool}({write(call.arguments).decode()})" for call in calls]
-            return f"assistant: {' '.join([text, *called]).strip()}"
+            made = [f"[{one.media_type}]" for one in attachments]
+            return f"assistant: {' '.join([text, *made, *called]).strip()}"
         case _:
             assert_never(message)
 

@@ -10,6 +10,7 @@ Rule 4. A turn that is over has no tool call without its result, however it ende
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
@@ -19,6 +20,7 @@ from pylash.turn.messages import (
     NO_USAGE,
     ZERO,
     AssistantMessage,
+    Attachment,
     Message,
     Text,
     ToolCall,
@@ -143,6 +145,7 @@ class TurnEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     code: str | None = None
     seconds: float = ZERO
+    attachments: tuple[Attachment, ...] = ()
 
 
 class TurnMachine(msgspec.Struct):
@@ -300,9 +303,10 @@ class TurnMachine(msgspec.Struct):
             self.messages.append(AssistantMessage(f"[Stopped: {error}.]", source="runtime"))
         self.outstanding = None
         used = spent(self.messages)
-        self.end = TurnEnd(
-            status, text, value, used.usage, error, code, round(used.seconds, 3) or ZERO
-        )
+        seconds = round(used.seconds, 3) or ZERO
+        made = [one for one in self.messages if isinstance(one, AssistantMessage)]
+        attachments = tuple(chain.from_iterable(one.attachments for one in made))
+        self.end = TurnEnd(status, text, value, used.usage, error, code, seconds, attachments)
 
 
 def _named(thing: Ask | Answer | None) -> str:

@@ -24,7 +24,7 @@ class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 class Attachment(
     msgspec.Struct, frozen=True, tag_field="type", tag="attachment", omit_defaults=True
 ):
-    """A part of an input, or of a tool's result, that is bytes.
+    """A part of an input, of a tool's result or of an answer that is bytes.
 
     One that was stored has a ``ref`` and no ``data``.
 
@@ -137,6 +137,7 @@ class AssistantMessage(
     seconds: float = ZERO
     source: Literal["model", "runtime"] = "model"
     provider_state: Any = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):

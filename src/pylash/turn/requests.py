@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from pylash.turn.messages import Message, SystemMessage, Usage
+from pylash.turn.messages import Attachment, Message, SystemMessage, Usage
 
 
 class ToolManifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,6 +53,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     model: str | None = None
     provider_state: Any = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Delta(msgspec.Struct, frozen=True):
