@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -342,12 +343,17 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         back = _COMMANDS.decode(text) if covered is command else decode(text)
         if back != covered:
             refuse(covered, "$.command")
-        name = encode(self.invocation.effect_id)
+        name = _encoded_name(self.invocation.effect_id)
         return b'{"command":%b,"kind":"%b","name":%b}' % (text, command.kind.encode(), name)
 
     def stable_hash(self) -> str:
         """Return the SHA-256 over the canonical text: same input, same hash."""
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _encoded_name(name: str) -> bytes:
+    return encode(name)
 
 
 def envelope(

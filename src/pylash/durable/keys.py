@@ -10,6 +10,7 @@ anything; what has a meaning in the text is escaped.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _SPECIAL = re.compile(r"[%/#\x00-\x1f]")
 """What has a meaning in a key, and what a database may not store in a text."""
@@ -35,8 +36,13 @@ def key_parts(key: str) -> tuple[tuple[str, int], ...]:
 
 def _part(part: str | tuple[str, int]) -> str:
     name, count = part if isinstance(part, tuple) else (part, 1)
-    text = _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
+    text = _escaped(name)
     return text if count == 1 else f"{text}#{count}"
+
+
+@lru_cache(maxsize=1024)
+def _escaped(name: str) -> str:
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
 
 
 def _named(text: str) -> tuple[str, int]:

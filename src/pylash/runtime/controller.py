@@ -188,17 +188,19 @@ class JournalController(JournalState, EffectController):
 
     async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
-        data = entry.outcome
-        if data is None:
-            assert self._attached is not None
-            whole = await self._host.store.journal.entry(self._attached.fence.run, entry.key)
-            assert whole is not None
-            assert whole.outcome is not None
-            data = whole.outcome
+        data = entry.outcome or await self._outcome_of(entry)
         kind = asked.envelope.command.kind
         if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
             return AwaitEventOutcome(RESOLUTIONS.decode(data))
         return answer(data, kind)
+
+    async def _outcome_of(self, entry: JournalEntry) -> bytes:
+        """Return a recorded outcome that was too large to be loaded with its journal."""
+        assert self._attached is not None
+        whole = await self._host.store.journal.entry(self._attached.fence.run, entry.key)
+        assert whole is not None
+        assert whole.outcome is not None
+        return whole.outcome
 
     def detach(self) -> None:
         """Let everyone go who still waits for an effect: the host has closed."""

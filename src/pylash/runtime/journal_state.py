@@ -108,6 +108,11 @@ class JournalState:
             return entry is not None
         return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
 
+    def remembers(self, key: str) -> bool:
+        """Return whether the outcome of key is here, and need not be fetched."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.outcome is not None
+
     def begun(self, key: str) -> bool:
         """Return whether the effect of key has begun, in whichever execution of the run."""
         return key in self._entries

@@ -44,6 +44,7 @@ T = TypeVar("T")
 STEP_THREADS: Final = 64
 
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+_ANY: Final = Shape(Any)
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -152,6 +153,8 @@ class _Step(msgspec.Struct):
 
     async def tried(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of the first attempt that succeeds."""
+        if self.options.retry is None:
+            return await self._attempt(1, args, kwargs)
         tries = Tries(
             self.run,
             self.branch,
@@ -165,10 +168,11 @@ class _Step(msgspec.Struct):
 
     async def _attempt(self, attempt: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, shape = self.part[0], result_of(self.function)
-        await shape.prepare(f"step {name!r}")
+        if not shape.is_known:
+            await shape.prepare(f"step {name!r}")
         key = attempt_key(self.branch, self.part, attempt)
-        given = [Shape(Any).dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
-        named = {name: Shape(Any).dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}
+        given = [_ANY.dump(_plain(arg), f"$[{n}]") for n, arg in enumerate(args)]
+        named = {name: _ANY.dump(_plain(arg), f"$.{name}") for name, arg in kwargs.items()}
         command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
 
         async def perform(_: Envelope) -> Outcome:

@@ -120,7 +120,7 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
     key = envelope.invocation.replay_key
     if key is not None and not _storable(key):
         raise ReplayKeyInvalid(key, MAX_KEY)
-    if (outer := _inside.get(asyncio.current_task())) is not None:
+    if _inside and (outer := _inside.get(asyncio.current_task())) is not None:
         raise EffectNested(envelope.invocation.effect_id, outer)
 
 

@@ -19,6 +19,7 @@ from pylash.durable import (
     SECOND,
     Command,
     EffectController,
+    Envelope,
     Fence,
     Instant,
     LocalExecutor,
@@ -40,6 +41,7 @@ T = TypeVar("T")
 MAX_REFUSALS: Final = 50
 """How often a closed context refuses before it holds the caller for ever: it may be in a loop."""
 
+_SCOPE: Final = RuntimeScope()
 _log = logging.getLogger("pylash")
 
 
@@ -167,15 +169,18 @@ class LiveRun:
         """
         branch = current_branch(self)
         told = owner if aside else branch
-        await self._admit()
+        if self.closed:
+            await self._refuse()
         asked = envelope(
             command,
-            scope=RuntimeScope(),
+            scope=_SCOPE,
             effect_id=name,
             replay_key=key,
             causal_parent=owner.name or None,
             label=name,
         )
+        if branch is not None and self.journal is not None and self.journal.remembers(key):
+            return await self._replayed(branch, asked, local)
         if told is None:
             self._warn(name)
         elif self.journal is None and told.cancelling:
@@ -202,6 +207,14 @@ class LiveRun:
             self.work(branch)
             await self.gate()
 
+    async def _replayed(self, branch: Branch, asked: Envelope, local: LocalExecutor) -> Outcome:
+        """Return what is in memory: nobody has to hear that the branch waits, for it does not."""
+        try:
+            return await self._executed(asked, local)
+        except asyncio.CancelledError:
+            branch.cancelling = False
+            raise
+
     def _set_aside(self, owner: Branch, change: int) -> None:
         """Count what tasks beside a branch's own wait for: while there is any, the branch waits too."""
         before, owner.asides = owner.asides, max(0, owner.asides + change)
@@ -215,7 +228,8 @@ class LiveRun:
             if self._turnstile is None:
                 return await self.controller.execute(asked, local)
             async with self._turnstile:
-                await self._admit()
+                if self.closed:
+                    await self._refuse()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
             self.give_up(error)
@@ -273,10 +287,8 @@ class LiveRun:
         if delivered:
             raise asyncio.CancelledError
 
-    async def _admit(self) -> None:
+    async def _refuse(self) -> None:
         """Refuse a call on a closed context; hold whoever calls again and again."""
-        if not self.closed:
-            return
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
             await asyncio.get_running_loop().create_future()

@@ -35,13 +35,17 @@ class Shape(msgspec.Struct, frozen=True):
         """Whether any JSON value will do."""
         return self.annotation in _PLAIN or self.annotation in _CONTAINERS
 
+    @property
+    def is_known(self) -> bool:
+        """Whether values are read and written without pydantic."""
+        return self.is_plain or self.annotation is None or self.annotation in _SCALARS
+
     async def prepare(self, owner: str, what: str = "its result") -> None:
         """Load pydantic in a thread, if it is needed: it takes longer than the event loop may wait.
 
         Refuses an annotation that pydantic does not know.
         """
-        scalar = self.annotation is None or self.annotation in _SCALARS
-        if self.is_plain or scalar:
+        if self.is_known:
             return
         try:
             if "pydantic" in sys.modules:
