@@ -45,6 +45,7 @@ FULL: tuple[Message, ...] = (
         1.5,
         "runtime",
         {"signature": "abc"},
+        (PICTURE,),
     ),
     ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1"),
 )
