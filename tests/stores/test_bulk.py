@@ -91,15 +91,14 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(driver: PostgresDriver) -> list[str]:
-    """Return the list of statements for many that driver will run to the end."""
-    honest, done = driver._write_together, list[str]()
+    """Return the list that will have the statement of every row that driver writes by itself."""
+    honest, done = driver._tell, list[str]()
 
-    async def write(batch: list[Any]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        written = await honest(batch)
-        done.extend([batch[0].bulk.many] * len(written))
-        return written
+    def tell(row: Any, rest: tuple[Any, ...]) -> None:
+        done.append(row.bulk.many)
+        honest(row, rest)
 
-    driver._write_together = write  # type: ignore[method-assign]
+    driver._tell = tell  # type: ignore[method-assign]
     return done
 
 

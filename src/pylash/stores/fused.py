@@ -6,22 +6,33 @@ that is (a taken id, a stale fence, a slot, a run that waits) is not written, an
 
 from __future__ import annotations
 
+from pylash.stores.sql import Part
+
 # The same as the statements of register_process for a leased start: one after the other on SQLite, where each
-# must write as many rows as it is given, and in one on PostgreSQL.
+# must write as many rows as it is given, and in one on PostgreSQL. The columns are those of START_MANY.
 START_PARTS = (
-    """
+    Part(
+        """
 insert into pylash_processes(number, id, run, registration, digest, env, created)
 select x.number, x.id, x.number, x.registration, x.digest, x.env, {now}
 from (with x(number, id, registration, digest, env, owner) as ({rows}) select * from x) x
 cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
-    """
+        (0, 1, 4, 5, 6, 7),
+    ),
+    Part(
+        """
 insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
 select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
 from (with x(number, scope, target, owner, token) as ({rows}) select * from x) x
 where true on conflict (id) do nothing""",
-    """
+        (0, 2, 3, 7, 8),
+    ),
+    Part(
+        """
 insert into pylash_process_events(process, sequence, type, at)
 select x.number, 1, 'process.started', {now} from (with x(number) as ({rows}) select * from x) x""",
+        (0,),
+    ),
 )
 
 START_MANY = """
@@ -51,21 +62,30 @@ e as (insert into pylash_process_events(process, sequence, type, at)
       select number, 1, 'process.started', created from p)
 select number, created from p"""
 
-# The same as the statements of settle, for an end that wakes nobody.
+# The same as the statements of settle, for an end that wakes nobody. The columns are those of SETTLE_MANY.
 SETTLE_PARTS = (
-    """
+    Part(
+        """
 update pylash_runs as r set state = x.status, settled = {now}, at = null, owner = null, fence = r.fence + 1,
   token = x.token from (with x(run, fence, status, token) as ({rows}) select * from x) x
 where r.id = x.run and r.fence = x.fence and r.state = 'running' and r.slot is null""",
-    """
+        (0, 1, 3, 7),
+    ),
+    Part(
+        """
 update pylash_processes as p set sequence = p.sequence + 1, status = x.status, output = x.output,
   settled = {now} from (with x(number, run, status, output) as ({rows}) select * from x) x
 where p.number = x.number and p.run = x.run and p.watched < 2 and p.status = 'open'""",
-    """
+        (2, 0, 3, 4),
+    ),
+    Part(
+        """
 insert into pylash_process_events(process, sequence, type, payload, at)
 select p.number, p.sequence, x.type, x.payload, {now}
 from (with x(number, type, payload) as ({rows}) select * from x) x
 cross join pylash_processes p on p.number = x.number""",
+        (2, 5, 6),
+    ),
 )
 
 SETTLE_MANY = """

@@ -338,8 +338,8 @@ class PostgresDriver(Publisher):
         return batch
 
     async def _write(self, batch: list[_Row]) -> None:
-        if len(batch) == 1 and batch[0].bulk.one is not None:
-            await self._write_alone(batch[0])
+        if len(batch) == 1:
+            await self._write_one(batch[0])
             return
         # Of two rows with one key the database would keep either: each of them asks by itself.
         firsts = {row.bulk.key: row for row in reversed(batch)}
@@ -348,12 +348,9 @@ class PostgresDriver(Publisher):
         written = {} if only else await self._write_together(together)
         others: list[_Row] = []
         for row in batch:
-            bulk = row.bulk
-            if bulk.key in written and firsts[bulk.key] is row:
-                rest = written[bulk.key]
-                _answer(row.future, bulk.value if bulk.read is None else bulk.read(rest))
-                if bulk.topic is not None:
-                    self.publish(bulk.topic)
+            key = row.bulk.key
+            if key in written and firsts[key] is row:
+                self._tell(row, written[key])
             else:
                 others.append(row)
         if others:
@@ -361,19 +358,40 @@ class PostgresDriver(Publisher):
                 for row in others:
                     group.create_task(self._write_alone(row))
 
+    async def _write_one(self, row: _Row) -> None:
+        """Write a row that came by itself: in one statement for that, if it has one."""
+        bulk = row.bulk
+        written: list[tuple[Any, ...]] = []
+        if bulk.lone is not None:
+            with contextlib.suppress(
+                Exception
+            ):  # whatever it was, the row will find out for itself
+                async with self._borrowed() as link:
+                    if self._clock is not None:
+                        await self._set_time(link)
+                    written = (await link.execute(bulk.lone, bulk.row)).rows
+        if written:
+            self._tell(row, written[0][len(bulk.key) :])
+        else:
+            await self._write_alone(row)
+
+    def _tell(self, row: _Row, rest: tuple[Any, ...]) -> None:
+        """Tell of a row that was written, with what came back after its key."""
+        bulk = row.bulk
+        _answer(row.future, bulk.value if bulk.read is None else bulk.read(rest))
+        if bulk.topic is not None:
+            self.publish(bulk.topic)
+
     async def _write_together(self, batch: list[_Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """Write the rows of batch in one statement; return what came back, by key."""
         first = batch[0].bulk
         size = len(first.key)
-        if len(batch) == 1 and first.lone is not None:
-            sql, params = first.lone, first.row
-        else:
-            rows = (row.bulk.row for row in batch)
-            sql, params = first.many, tuple(list(column) for column in zip(*rows, strict=True))
+        rows = (row.bulk.row for row in batch)
+        params = tuple(list(column) for column in zip(*rows, strict=True))
         try:
             async with self._borrowed() as link:
                 await self._set_time(link)
-                found = (await link.execute(sql, params)).rows
+                found = (await link.execute(first.many, params)).rows
                 return {row[:size]: row[size:] for row in found}
         except Exception:  # noqa: BLE001 - whatever it was, each row will find out for itself
             return {}

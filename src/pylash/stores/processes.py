@@ -191,15 +191,12 @@ class SqlProcesses(SqlLookups):
         scope = ProcessScope(registration.id)
         where, target = scope_text(scope), registration.target
         body = (write(registration), registration.digest, registration.env)
-        parts = (
-            Statement(START_PARTS[0], (number, registration.id, *body, worker)),
-            Statement(START_PARTS[1], (number, where, target, worker, token)),
-            Statement(START_PARTS[2], (number,)),
-        )
         row = (number, registration.id, where, target, *body, worker, token)
 
         read = partial(_leased, number, scope)
-        bulk = Bulk(None, START_MANY, row, (number,), None, read=read, parts=parts, lone=START_ONE)
+        bulk = Bulk(
+            None, START_MANY, row, (number,), None, read=read, parts=START_PARTS, lone=START_ONE
+        )
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
@@ -374,15 +371,12 @@ class SqlProcesses(SqlLookups):
         state, body = STATES[type(output)].value, write(output)
         kind, value = ending(output)
         payload = write(value)
-        parts = (
-            Statement(SETTLE_PARTS[0], (fence.run, fence.token, state, token)),
-            Statement(SETTLE_PARTS[1], (number, fence.run, state, body)),
-            Statement(SETTLE_PARTS[2], (number, kind, payload)),
-        )
         topic = f"process:{fence.scope.id}"
         news = encode(["", topic]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
-        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic, parts=parts, lone=SETTLE_ONE)
+        bulk = Bulk(
+            None, SETTLE_MANY, row, (number,), None, topic, parts=SETTLE_PARTS, lone=SETTLE_ONE
+        )
         return self.driver.run(Operation("settle", steps, bulk=bulk))
 
     @operation()

@@ -47,14 +47,20 @@ Steps = Generator[Statement | Notify, Rows, T]
 """What an operation is made of."""
 
 
+class Part(NamedTuple):
+    """A statement that takes some columns of many rows at ``{rows}``, and must write as many."""
+
+    sql: str
+    columns: tuple[int, ...]
+
+
 class Bulk(msgspec.Struct):
     """A one-row write that drivers may run together with others of the same ``many``.
 
     ``many`` takes one array per column and returns the key of each row it wrote; the operation's
     value is then ``value``, or what ``read`` makes of what follows the key, and ``topic`` is published in
     this process. ``lone`` is the same for the values of one row. A row that did not come back is run again
-    alone, as its operation. ``one`` is its statement, if it has only one; else ``parts`` are several, each of
-    which takes many rows at ``{rows}`` and must write as many.
+    alone, as its operation. ``one`` is its statement, if it has only one; else ``parts`` are several.
     """
 
     one: str | None
@@ -64,7 +70,7 @@ class Bulk(msgspec.Struct):
     value: Any
     topic: str | None = None
     read: Callable[[tuple[Any, ...]], Any] | None = None
-    parts: tuple[Statement, ...] = ()
+    parts: tuple[Part, ...] = ()
     lone: str | None = None
 
 

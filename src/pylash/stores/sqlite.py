@@ -32,7 +32,7 @@ import msgspec
 
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
-from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Statement, Steps
+from pylash.stores.sql import Again, Bulk, Notify, Operation, Part, Publisher, Rows, Steps
 from pylash.stores.sqlite_dialect import dialect, for_rows, plain
 from pylash.stores.sqlite_errors import translated
 from pylash.stores.sqlite_files import refuse_other_files
@@ -414,11 +414,11 @@ class SqliteDriver(Publisher):
         if one is not None:
             rows = [bulk.row for bulk in bulks]
             return self._connection.executemany(dialect(one), rows).rowcount == len(rows)
-        return all(map(self._part_written, zip(*(bulk.parts for bulk in bulks), strict=True)))
+        return all(self._part_written(part, bulks) for part in bulks[0].parts)
 
-    def _part_written(self, part: Sequence[Statement]) -> bool:
+    def _part_written(self, part: Part, bulks: list[Bulk]) -> bool:
         """Write many rows with few calls: between calls, our thread and the loop's wait for each other."""
-        sql, rows = part[0].sql, [statement.params for statement in part]
+        sql, rows = part.sql, [tuple([bulk.row[n] for n in part.columns]) for bulk in bulks]
         while rows:
             size = min(1 << len(rows).bit_length() - 1, MOST_ROWS)  # few sizes, few to prepare
             some, rows = rows[:size], rows[size:]
