@@ -99,7 +99,6 @@ _ABOUT: Final = {
         "D1. An empty process, from starting it to having its result (ms)",
         "ms",
         pooled=True,
-        rounds=3,
     ),
     Measure.STARTS: About(
         "D2. Empty processes started by 100 callers at once (starts/s)", "starts/s", rounds=3

@@ -3,7 +3,8 @@
 Rule 1. Contenders alternate: what disturbs the machine for a while disturbs them all. Every
         second round goes backwards, so that none always follows the same other.
 Rule 2. One thing runs at a time: while one is measured, the others wait for their turn.
-Rule 3. A contender that is lost is left out loudly, and the rest goes on.
+Rule 3. None pays for what the one before it wrote: the disk is quiet when a measure begins.
+Rule 4. A contender that is lost is left out loudly, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def _in_turn(lines: tuple[Line, ...], number: int) -> list[Line]:
 async def _measure(run: Run, children: dict[str, Child], line: Line, load: Load, when: str) -> None:
     if line.child in run.missing or line.child in run.failed:
         return
+    await asyncio.to_thread(os.sync)
     try:
         values = await children[line.child].measure(line, load)
     except ChildLost as error:
