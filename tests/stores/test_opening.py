@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,11 +73,19 @@ async def test_a_folder_is_no_database(tmp_path: Path) -> None:
     assert (await refusal(f"sqlite:///{tmp_path}")).code == "store_path_unwritable"
 
 
-def test_an_unwritable_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "agents.db"
+@pytest.fixture
+def anyones() -> Iterator[Path]:
+    """A folder that others come to: those of pytest are their owner's alone."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@pytest.mark.parametrize("folder_mode", [0o555, 0o700])
+def test_an_unwritable_file_is_refused(anyones: Path, folder_mode: int) -> None:
+    path = anyones / "agents.db"
     path.touch()
     path.chmod(0o444)
-    tmp_path.chmod(0o555)
+    anyones.chmod(folder_mode)
     code = f"""
 import asyncio, concurrent.futures.thread, os
 import pylash.stores.sqlite
@@ -87,10 +97,8 @@ async def main():
     except LashError as error: print(error)
 asyncio.run(main())
 """
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o555)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    tmp_path.chmod(0o755)
+    anyones.chmod(0o755)
     assert "[store_path_unwritable]" in done.stdout, done.stderr
     assert path.read_bytes() == b""
 

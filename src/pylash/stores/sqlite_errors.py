@@ -19,11 +19,12 @@ from pylash.values import (
 
 @contextlib.contextmanager
 def translated(path: Path | None) -> Iterator[None]:
-    """Raise SQLite's errors as ours, by their codes."""
+    """Raise SQLite's errors as ours, by their codes; what may not even be looked at is one of them."""
     try:
         yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    except (sqlite3.Error, PermissionError) as error:
+        refused = isinstance(error, PermissionError)
+        code = sqlite3.SQLITE_PERM if refused else getattr(error, "sqlite_errorcode", 0) & 0xFF
         kind, sentence = _ERRORS.get(code, (StoreUnavailable, "failed"))
         raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
 
@@ -52,7 +53,10 @@ _ERRORS: dict[int, tuple[type[StoreError], str]] = {
         StorePathUnwritable,
         "cannot be written: check the permissions of the file and its folder",
     ),
-    sqlite3.SQLITE_PERM: (StorePathUnwritable, "may not be accessed: check its permissions"),
+    sqlite3.SQLITE_PERM: (
+        StorePathUnwritable,
+        "may not be accessed: check its permissions and its folder's",
+    ),
     sqlite3.SQLITE_BUSY: (
         StoreBusy,
         "is held by another process for too long: end the program that keeps it locked",

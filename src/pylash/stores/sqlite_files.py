@@ -18,12 +18,13 @@ _HAS_META = "select 1 from sqlite_master where name = 'pylash_meta'"
 
 def refuse_missing(path: Path) -> None:
     """Refuse a path where no store is: opening it would make one, or change another's database."""
-    if not path.is_file():
-        reason = "for that is a folder" if path.is_dir() else "for there is no such file"
-        raise StoreMissing(str(path), reason)
-    with translated(path), closing(only_reading(path)) as connection:
-        if not connection.execute(_HAS_META).fetchall():
-            raise StoreMissing(str(path), "for that database holds nothing of pylash")
+    with translated(path):
+        if not path.is_file():
+            reason = "for that is a folder" if path.is_dir() else "for there is no such file"
+            raise StoreMissing(str(path), reason)
+        with closing(only_reading(path)) as connection:
+            if not connection.execute(_HAS_META).fetchall():
+                raise StoreMissing(str(path), "for that database holds nothing of pylash")
 
 
 def refuse_other_files(path: Path) -> None:
