@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, InputInvalid, Lash, ModelInvalid, ModelReply, ToolContext
+from pylash import (
+    ArgumentsInvalid,
+    InputInvalid,
+    Lash,
+    ModelInvalid,
+    ModelReply,
+    ModelRequest,
+    ToolContext,
+)
 from pylash.sync import Lash as SyncLash
 from pylash.testing import ScriptedModel, call, say
 
@@ -64,6 +72,33 @@ async def test_a_model_that_answers_nonsense_fails_the_turn_clearly() -> None:
     async with Lash("memory://", model=Wrong()) as app:
         result = await app.session("chat").turn("hi")
     assert result.error == "The model returned 'x' instead of a ModelReply"
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (ModelReply(text=None), "$.text"),  # type: ignore[arg-type]
+        (ModelReply(usage=None), "$.usage"),  # type: ignore[arg-type]
+        (ModelReply(calls=None), "NoneType"),  # type: ignore[arg-type]
+        (ModelReply(attachments=("x",)), "$.attachments[0]"),  # type: ignore[arg-type]
+        (ModelReply(provider_state=object()), "object"),
+        (ModelReply(text="\ud800"), "surrogate"),
+    ],
+)
+async def test_a_reply_that_cannot_be_stored_fails_the_turn_and_no_other(
+    reply: ModelReply, why: str
+) -> None:
+    class Slipping:
+        async def respond(self, request: ModelRequest, listen: Any) -> ModelReply:
+            return reply if request.call_number == 0 else ModelReply(text="Here.")
+
+    async with Lash("memory://", model=Slipping()) as app:
+        session = app.session("chat")
+        result = await session.turn("hi", timeout="10s")
+        assert (result.status, result.code) == ("failed", "provider_error")
+        assert "The model's reply cannot be stored: " in (result.error or "")
+        assert why in (result.error or "")
+        assert (await session.turn("hi again", timeout="10s")).text == "Here."
 
 
 async def test_a_tool_that_raises_is_named_to_the_model_and_logged(

@@ -14,6 +14,7 @@ from pylash.durable import Attachments, Queued
 from pylash.runtime.catalog import Catalog
 from pylash.runtime.histories import has_attachments, is_picture
 from pylash.turn import (
+    MESSAGES,
     ZERO,
     AssistantMessage,
     Attachment,
@@ -39,6 +40,7 @@ from pylash.values import (
     ModelUnusable,
     ProviderError,
     TurnModelMissing,
+    ValueNotJson,
     write,
 )
 
@@ -121,7 +123,22 @@ async def attachment_bytes(found: Attachment | str, attachments: Attachments) ->
 def reply_message(
     reply: ModelReply, iteration: int, took: float, asked: str | None
 ) -> tuple[AssistantMessage, dict[str, bytes]]:
-    """Return a reply as it is stored, the ids of its calls ours, and the bytes of its attachments."""
+    """Return a reply as it is stored, the ids of its calls ours, and the bytes of its attachments.
+
+    Refuses one that could not be read again: a provider may be anybody's.
+    """
+    try:
+        message, bodies = _message(reply, iteration, took, asked)
+        MESSAGES.decode(write(message))
+    except (AttributeError, TypeError, ValueNotJson, msgspec.MsgspecError) as error:
+        reason = error.__context__ or error  # of a value that is none the encoder knows more
+        raise ProviderError(f"The model's reply cannot be stored: {reason}") from error
+    return message, bodies
+
+
+def _message(
+    reply: ModelReply, iteration: int, took: float, asked: str | None
+) -> tuple[AssistantMessage, dict[str, bytes]]:
     attachments, bodies = referenced(reply.attachments)
     calls = tuple(
         ToolCall(f"i{iteration}.c{number}", call.tool, call.arguments, call.provider_id)
