@@ -127,3 +127,9 @@ def test_what_a_model_made_is_told_of_when_it_is_made_and_by_whoever_looks_back(
     assert done.stdout.splitlines() == ["A cat.", "A cat."]
     told = [line for line in done.stderr.splitlines() if line.startswith("image/png, 4 bytes: ")]
     assert len(told) == 2
+
+
+def test_how_turns_ended_is_told_by_whoever_looks_back(shop: Path) -> None:
+    done = piped(shop, "hello\nfail\nhello again\n/history", "--session", "one")
+    told = done.stderr.splitlines()
+    assert told.count("✗ failed: The model is away. [provider_error]") == 2

@@ -224,6 +224,7 @@ def test_a_beginning_is_enough_if_only_one_thing_begins_so(place: str, pylash: C
         ("ord", "order-7"),
         ("refund", "chat-42/refund-7"),
         ("chat-42/refund-7", "chat-42/refund-7"),
+        ("chat-42/ref", "chat-42/refund-7"),
         ("chat", "chat-42"),
     ):
         assert ask(pylash, "show", text)["id"] == meant

@@ -83,9 +83,9 @@ async def _usage(chat: Chat, _: str) -> None:
 
 
 async def _history(chat: Chat, _: str) -> None:
-    messages = await chat.talk.session.history()
+    messages, ends = await chat.talk.past()
     if messages:
-        chat.talk.show(messages)
+        chat.talk.show(messages, ends)
     else:
         chat.view.note("Nothing was said yet.")
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 from pylash.app import Lash
 from pylash.cli.chat_questions import Questions
@@ -24,7 +24,7 @@ from pylash.durable import (
     TurnRecord,
     TurnScope,
 )
-from pylash.runtime import Feed, Session
+from pylash.runtime import Feed, Session, TurnResult
 from pylash.turn import (
     ASKS,
     AssistantMessage,
@@ -142,18 +142,32 @@ class Talk:
         self._seen = {turn.run for turn in await sessions.turns(self.session.id)}
         if not self._view.interactive:  # a program knows what it asked before
             return
-        messages = await self.session.history()
+        messages, ends = await self.past()
         self._view.remember([one.text for one in messages if isinstance(one, UserMessage)])
         asked = [place for place, one in enumerate(messages) if isinstance(one, UserMessage)]
         first = asked[-RECENT] if len(asked) > RECENT else 0
         if first:
             self._view.note(f"… {first} earlier messages: /history")
-        self.show(messages[first:])
+        self.show(messages[first:], ends[first:])
 
-    def show(self, messages: Sequence[Message]) -> None:
-        """Show messages as they were said."""
+    async def past(self) -> tuple[list[Message], list[TurnResult[Any] | None]]:
+        """Return everything that was said, and beside the last message of a turn how it ended."""
+        sessions = self.app.store.sessions
+        messages, record = await self.session.history(), await sessions.get(self.session.id)
+        ends: list[TurnResult[Any] | None] = [None] * len(messages)
+        before = 0 if record is None else sum(segment.upto for segment in record.path[:-1])
+        for turn in await sessions.turns(self.session.id):
+            place = (turn.result or {}).get("nodes", [0, 0])[1] + before
+            if turn.scope.session_id == self.session.id and before < place <= len(ends):
+                ends[place - 1] = TurnResult(turn.scope.id, turn.result)
+        return messages, ends
+
+    def show(
+        self, messages: Sequence[Message], ends: Sequence[TurnResult[Any] | None] = ()
+    ) -> None:
+        """Show messages as they were said, and how turns ended that did not just answer."""
         calls: dict[str, ToolCall] = {}
-        for message in messages:
+        for message, end in zip(messages, ends or [None] * len(messages), strict=True):
             match message:
                 case UserMessage(source="user"):
                     self._view.said(message.text)
@@ -168,6 +182,8 @@ class Talk:
                     self._show_files(message.attachments)
                 case _:
                     assert_never(message)
+            if end is not None:
+                self._say_end(end)
 
     async def follow(self) -> None:
         """Show every turn of the session, for ever."""
@@ -248,7 +264,7 @@ class Talk:
         self._mine.discard(turn.scope.id)
         self.failed = result.status != "completed"
         self._show_files(result.attachments)
-        self._say_end(result.status, result.error, result.code)
+        self._say_end(result)
         await self.questions.look()
 
     async def _overhear(self, process_id: str, feed: Feed) -> None:
@@ -295,14 +311,14 @@ class Talk:
         for one in made:
             self._view.note(f"{one.media_type}, {one.size:,} bytes: {one.ref}")
 
-    def _say_end(self, status: str, error: str | None, code: str | None) -> None:
-        if status == "completed":
+    def _say_end(self, end: TurnResult[Any]) -> None:
+        if end.status == "completed":
             return
-        if status == "cancelled":
+        if end.status == "cancelled":
             self._view.note("■ cancelled", "warn")
             return
-        known = f" [{code}]" if code else ""
-        self._view.note(f"✗ {status}: {error or 'no reason was given'}{known}", "bad")
+        known = f" [{end.code}]" if end.code else ""
+        self._view.note(f"✗ {end.status}: {end.error or 'no reason was given'}{known}", "bad")
 
     # --- looking ---
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pylash.durable import Queued, Segment, Sessions, TurnRecord
-from pylash.turn import MESSAGES, UserMessage
+from pylash.turn import MESSAGES, Text, UserMessage
 
 
 async def words_of(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
     """Return the words that a turn has begun with, if it has heard any yet."""
+    words = await _heard(sessions, turn) or await _waiting(sessions, turn)
+    if words or turn.settled:
+        return words
+    now = await sessions.turn(turn.scope)  # it may have ended while we looked
+    return [] if now is None or not now.settled else await _heard(sessions, now)
+
+
+async def _heard(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
+    """Return the words at the beginning of what a turn has written."""
     record = await sessions.get(turn.scope.session_id)
     if record is None:
         return []
@@ -24,6 +33,19 @@ async def words_of(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
             break
         words.append(message)
     return words
+
+
+async def _waiting(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
+    """Return the words for a turn that has written nothing yet: until then they stay in the queue."""
+    if turn.settled:
+        return []
+    queued = await sessions.queued(turn.scope.session_id)
+    return [_message(one) for one in queued if one.at <= turn.created]
+
+
+def _message(words: Queued) -> UserMessage:
+    source: Literal["user", "wake"] = "wake" if words.policy == "wake" else "user"
+    return UserMessage((Text(queued_text(words)),), source)
 
 
 def queued_text(words: Queued) -> str:

@@ -58,6 +58,8 @@ _TURNS_LIKE = f"""{_ROWS}
 where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or replace(scope, ?, '') <> scope)
 order by number desc limit {MATCHES}"""
 
+_TURNS_OF_LANE_LIKE = _TURNS_LIKE.replace("where kind", "where lane = ? and kind")
+
 _SESSIONS_LIKE = f"""
 select substr(lane, 9) from pylash_lanes where number is not null and substr(lane, 9, ?) = ?
 order by lane limit {MATCHES}"""
@@ -156,12 +158,16 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def beginning(self, text: str) -> Steps[list[RunRow]]:
-        """Return some of the processes and turns whose ids begin with a text, the newest first."""
+        """Return some of the processes and turns that begin with a text, the newest first.
+
+        A turn begins with its own id, or with its session's and a slash.
+        """
         known = yield from known_targets()
         rows = (yield Statement(_PROCESSES_LIKE, (known, len(text), text))).rows
-        begins = encode(text).decode()[:-1]
-        parts = (f'"turn_id":{begins}', f'"drain_id":{begins}')
-        rows = rows + (yield Statement(_TURNS_LIKE, (known, *parts))).rows
+        rows = rows + (yield Statement(_TURNS_LIKE, (known, *_beginnings(text)))).rows
+        for session, turn in _halves(text):
+            given = (known, session_lane(session), *_beginnings(turn))
+            rows = rows + (yield Statement(_TURNS_OF_LANE_LIKE, given)).rows
         return [_row(row) for row in rows]
 
     @operation(read_only=True)
@@ -211,13 +217,23 @@ class SqlInspection(Port):
         return Instant((yield Statement(_NOW)).rows[0][0])
 
 
-def _scopes(text: str) -> list[str]:
-    """Return the turns that ``session/turn`` can mean: either part may hold slashes itself."""
+def _beginnings(text: str) -> tuple[str, str]:
+    """Return what is in the scope of a turn whose id begins with a text."""
+    begins = encode(text).decode()[:-1]
+    return f'"turn_id":{begins}', f'"drain_id":{begins}'
+
+
+def _halves(text: str) -> list[tuple[str, str]]:
+    """Return the sessions and turns that ``session/turn`` can mean: either may hold slashes itself."""
     places = [place for place, character in enumerate(text) if character == "/"]
-    halves = [(text[:place], text[place + 1 :]) for place in places]
+    return [(text[:place], text[place + 1 :]) for place in places]
+
+
+def _scopes(text: str) -> list[str]:
+    """Return the turns that ``session/turn`` can mean."""
     return [
         scope_text(scope)
-        for session, turn in halves
+        for session, turn in _halves(text)
         for scope in (TurnScope(session, turn), QueueDrainScope(session, turn))
     ]
 

@@ -241,7 +241,11 @@ class NotBlocked(Misuse):
     """Only a blocked run can be retried."""
 
     def __init__(self, name: str, state: str, kind: str = "Process") -> None:
-        super().__init__(f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry.")
+        another = "another turn_id" if kind == "Turn" else "another id"
+        instead = f": do it again under {another}" if state == "failed" else ""
+        super().__init__(
+            f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry{instead}."
+        )
 
 
 class ForkInvalid(Misuse):

@@ -45,8 +45,8 @@ class TurnBlocked(LashError):
 
     def __init__(self, session_id: str, turn_id: str, reason: str) -> None:
         super().__init__(
-            f"Turn {turn_id!r} of session {session_id!r} is blocked ({reason}): deploy code that fits, or "
-            "cancel it with session.cancel()."
+            f"Turn {turn_id!r} of session {session_id!r} is blocked ({reason}): mend what is wrong and call "
+            "session.retry(), or end it with session.cancel()."
         )
 
 
