@@ -34,6 +34,7 @@ from tests.models.wire import (
     Say,
     Send,
     WireServer,
+    sse,
 )
 from tests.sessions.scenes import comes_to
 
@@ -386,7 +387,10 @@ async def test_a_provider_that_wants_to_be_left_alone_for_a_day_fails_the_turn(
     [
         pytest.param(Send([b"<html>Welcome to the hotel</html>"], kind="text/html"), id="a page"),
         pytest.param(Send([b"null"], kind="application/json"), id="null"),
-        pytest.param(Send([b"data: {not json}\n\n"]), id="no json"),
+        pytest.param(Send([b"data: {not json, hotel}\n\n"]), id="no json"),
+        pytest.param(
+            Send([b"<html>Welcome to the hotel</html>"], 502, "text/html"), id="a page of trouble"
+        ),
         pytest.param(Send([]), id="nothing"),
         pytest.param(Send([b'{"id": 5, "choices": 7}'], kind="application/json"), id="nonsense"),
     ],
@@ -399,7 +403,24 @@ async def test_what_is_no_answer_fails_the_turn_or_is_tried_again(
         assert (said, asked) == ("Well.", 2)
     else:
         assert server.dialect.model in said
+        assert "hotel" not in said
         assert asked == 1
+
+
+@pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
+async def test_a_picture_that_cannot_be_read_is_no_reply(server: WireServer) -> None:
+    part = {"inlineData": {"mimeType": "image/png", "data": "!no base64!"}}
+    broken = sse({"candidates": [{"content": {"role": "model", "parts": [part]}}]})
+    said = f"{server.dialect.model} answered what is no reply."
+    assert await _after(server, Send([broken])) == ("failed", said, 1)
+
+
+@pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
+async def test_a_question_that_the_filter_stopped_is_not_asked_again(server: WireServer) -> None:
+    stopped = Send([sse({"promptFeedback": {"blockReason": "SAFETY"}})])
+    status, said, asked = await _after(server, stopped)
+    assert (status, asked) == ("failed", 1)
+    assert "content filter" in said
 
 
 async def test_a_server_that_falls_silent_is_given_up(

@@ -88,10 +88,10 @@ def _check_whole(answer: ModelResponse, name: str) -> None:
     """Refuse what is not a whole answer: a body that ends in the middle looks like the end of one."""
     if answer.state == "suspended":
         raise ProviderError(f"{name} paused its answer: background answers cannot be waited for.")
+    if answer.finish_reason == "content_filter" and not (answer.text or answer.tool_calls):
+        raise ProviderError(f"{name} gave no answer: its provider's content filter stopped it.")
     told = "finish_reason" in (answer.provider_details or {})
     if answer.state != "complete" or not (told or answer.provider_name in WITHOUT_REASON):
         raise ProviderError(f"The answer of {name} stopped before its end.", retryable=True)
     if answer.finish_reason == "error":
         raise ProviderError(f"{name} broke its answer off with an error.", retryable=True)
-    if answer.finish_reason == "content_filter" and not (answer.text or answer.tool_calls):
-        raise ProviderError(f"{name} gave no answer: its provider's content filter stopped it.")

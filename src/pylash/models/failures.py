@@ -74,10 +74,18 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
 
 
 def _meaning(error: Exception) -> tuple[str, bool]:
+    if _is_unreadable(error):
+        return "answered what is no reply", False
     for kind, phrase, retryable in _PHRASES:
         if isinstance(error, kind):
             return phrase, retryable
     return "answered what is no reply", False
+
+
+def _is_unreadable(error: Exception) -> bool:
+    """Whether an answer could not be read: such errors quote what they could not read."""
+    plain = type(error) is exceptions.ModelAPIError
+    return isinstance(error, ValueError) or (plain and isinstance(error.__cause__, ValueError))
 
 
 def _said(error: Exception) -> str:
@@ -86,7 +94,9 @@ def _said(error: Exception) -> str:
     if isinstance(body, dict):
         inner = body.get("error")
         body = inner.get("message") if isinstance(inner, dict) else inner or body.get("message")
-    elif body is None and getattr(error, "status_code", None) is None:
+    elif body is not None or getattr(error, "status_code", None) is not None:
+        body = None  # not of the provider's making, but a page of whoever stands in between
+    elif not _is_unreadable(error):
         body = str(error) or type(error).__name__
     text = " ".join(whole(body).split()) if isinstance(body, str) else ""
     return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}…"

@@ -190,7 +190,8 @@ async def answered(provider: Provider, request: ModelRequest, listen: Listen) ->
     except Exception as error:
         _log.warning("model %s failed", request.model, exc_info=error)
         away = isinstance(error, OSError)  # lost connections and timeouts are
-        raise ProviderError(f"{type(error).__name__}: {error}", retryable=away) from error
+        said = " ".join(str(error).split())
+        raise ProviderError(f"{type(error).__name__}: {said}", retryable=away) from error
     if not isinstance(reply, ModelReply):
         raise ProviderError(f"The model returned {reply!r} instead of a ModelReply")
     return reply
