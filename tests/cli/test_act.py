@@ -50,6 +50,32 @@ def test_an_approval_is_answered_by_its_id_or_its_key(file: str, pylash: Call, k
     assert ask(pylash, "show", "refund-7")["output"]["text"] == "Refunded."
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            '{"approved": true, "arguments": {"order_id": "7", "cents": 300}}',
+            'approved   refund(order_id="7", cents=500) as refund(order_id="7", cents=300), by ann\n',
+        ),
+        (
+            '{"approved": false, "reason": "too much"}',
+            'rejected   refund(order_id="7", cents=500), by ann: too much\n',
+        ),
+        ("true", 'approved   refund(order_id="7", cents=500), by ann\n'),
+    ],
+)
+def test_what_a_person_said_stands_beside_what_was_proposed(
+    place: str, pylash: Call, answer: str, told: str
+) -> None:
+    filled(place)
+    wait = next(one for one in ask(pylash, "waits") if one["kind"] == "approval")
+    ask(pylash, "resolve", wait["id"], answer, "--by", "ann")
+    assert worked(place, turn_ended).status == "completed"
+    assert told in pylash("show", "chat-42/refund-7").stdout
+    (asked,) = ask(pylash, "show", "refund-7")["answers"]
+    assert asked["arguments"] == {"order_id": "7", "cents": 500}
+
+
 def test_a_wait_for_a_signal_is_answered_with_it(place: str, pylash: Call) -> None:
     filled(place)
     wait = next(one for one in ask(pylash, "waits") if one["kind"] == "signal")

@@ -102,6 +102,11 @@ async def test_a_function_answers_by_the_request() -> None:
     assert (await answer(ScriptedModel(slow), asked(7))).text == "call 7"
 
 
+def test_what_is_no_reply_is_refused_when_the_script_is_written() -> None:
+    with pytest.raises(ProviderError, match="Reply 2 of the script is function: a reply is what say"):
+        ScriptedModel([say("Hi."), lambda _: say("Ho.")])  # type: ignore[list-item]
+
+
 async def test_a_function_that_forgets_its_reply_is_told_so() -> None:
     model = ScriptedModel(lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(ProviderError, match="returned NoneType: a reply is what say, call"):

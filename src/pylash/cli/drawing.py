@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pylash.cli.answers import SHORT
+from pylash.cli.chat_text import shown_call
 from pylash.cli.listing import NO_WORKER, say_runs
 from pylash.cli.output import (
     STATUS_COLOURS,
@@ -44,6 +45,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     if view["status"] in ("waiting", "running") and others:
         _fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
     _facts(view)
+    for answered in view["answers"]:
+        _approval(answered)
     say()
     shown = effects[-EFFECTS_SHOWN:]
     if len(effects) > len(shown):
@@ -118,6 +121,22 @@ def _facts(view: dict[str, Any]) -> None:
         _fact("attempts", f"{view['attempts']} claims without progress")
     if view["worker"]:
         _fact("worker", view["worker"])
+
+
+def _approval(answered: dict[str, Any]) -> None:
+    """Tell what a person said about a call; corrected arguments stand beside the proposed ones."""
+    answer = answered["answer"].get("value")
+    if answered["kind"] != "approval" or answer is None:
+        return
+    said = answer if isinstance(answer, dict) else {"approved": answer}
+    text = shown_call(answered["tool"], answered["arguments"])
+    if (corrected := said.get("arguments")) is not None:
+        text += f" as {shown_call(answered['tool'], corrected)}"
+    if by := said.get("by") or answered["by"]:
+        text += f", by {by}"
+    if reason := said.get("reason"):
+        text += f": {reason}"
+    _fact("approved" if said.get("approved") is True else "rejected", text)
 
 
 def _output(output: dict[str, Any]) -> None:

@@ -84,6 +84,7 @@ async def _run(
         **_blocked(described["reason"]),
         **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
         "waits": [described_wait(wait) for wait in waits],
+        "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
         "children": await _children(store, entries),
         "effects": [_described(effect) for effect in effects],
     }

@@ -71,6 +71,11 @@ from pylash_effects e left join pylash_waits w on w.id = e.wait
 where e.run in ({bigints}) and e.outcome is null and e.attachment is null and w.terminal is null
   and (e.kind <> 'sleep' or e.due > {now}) order by e.started, e.key"""
 
+_ANSWERED = """
+select w.kind, w.title, w.tool, w.arguments, w.terminal, w.answered_by
+from pylash_effects e join pylash_waits w on w.id = e.wait
+where e.run = ? and w.terminal is not null order by e.started, e.key"""
+
 _WORKERS = """
 select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
        (select count(*) from pylash_runs r where r.owner = w.id and r.state = 'running')
@@ -115,6 +120,17 @@ class OpenEffect(msgspec.Struct, frozen=True):
     name: str
     wait: str | None
     due: Instant | None
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A wait that is over: what was asked, such as a call as it was proposed, and what was answered."""
+
+    kind: str
+    title: str
+    tool: str | None
+    arguments: Any
+    answer: Any
+    by: str | None
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -179,6 +195,16 @@ class SqlInspection(Port):
     def open_effects(self, runs: Sequence[int]) -> Steps[list[OpenEffect]]:
         """Return what runs are doing, or waiting for, now."""
         return [OpenEffect(*row) for row in (yield Statement(_OPEN, (list(runs),))).rows]
+
+    @operation(read_only=True)
+    def answered(self, run: int) -> Steps[list[Answered]]:
+        """Return what a run was answered, in the order in which it asked."""
+        return [
+            Answered(kind, title, tool, arguments and decode(arguments), decode(terminal), by)
+            for kind, title, tool, arguments, terminal, by in (
+                yield Statement(_ANSWERED, (run,))
+            ).rows
+        ]
 
     @operation(read_only=True)
     def workers(self) -> Steps[list[WorkerRow]]:

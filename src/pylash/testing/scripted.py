@@ -111,6 +111,9 @@ class ScriptedModel:
     def __init__(self, script: Script) -> None:
         self.requests: list[ModelRequest] = []
         self._script = script if callable(script) else tuple(script)
+        if not callable(self._script):
+            for number, reply in enumerate(self._script, 1):
+                _check(reply, f"Reply {number} of the script is")
 
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
         """Answer request with its reply, telling ``listen`` the reasoning and the text in pieces.
@@ -131,15 +134,18 @@ class ScriptedModel:
         if callable(self._script):
             given = self._script(request)
             reply = await given if inspect.isawaitable(given) else given
-            if not isinstance(reply, ModelReply | Failing):
-                raise ProviderError(
-                    f"The function of a scripted model returned {type(reply).__name__}: a reply is "
-                    "what say, call, calls, code or fail gives."
-                )
+            _check(reply, "The function of a scripted model returned")
             return reply
         if request.call_number >= len(self._script):
             raise ProviderError(_ran_out(len(self._script), request))
         return self._script[request.call_number]
+
+
+def _check(reply: object, what: str) -> None:
+    if not isinstance(reply, ModelReply | Failing):
+        raise ProviderError(
+            f"{what} {type(reply).__name__}: a reply is what say, call, calls, code or fail gives."
+        )
 
 
 def _ran_out(replies: int, request: ModelRequest) -> str:
