@@ -103,7 +103,9 @@ async def test_a_function_answers_by_the_request() -> None:
 
 
 def test_what_is_no_reply_is_refused_when_the_script_is_written() -> None:
-    with pytest.raises(ProviderError, match="Reply 2 of the script is function: a reply is what say"):
+    with pytest.raises(
+        ProviderError, match="Reply 2 of the script is function: a reply is what say"
+    ):
         ScriptedModel([say("Hi."), lambda _: say("Ho.")])  # type: ignore[list-item]
 
 
