@@ -130,7 +130,7 @@ async def test_a_renewal_goes_before_what_waits(tmp_path: Path) -> None:
             done.append("beat")
 
         await together(*(record(n) for n in range(5)), beat())
-        assert done[0] == "beat"
+        assert "beat" in done[:2]  # the first record may have been written at once: it did not wait
 
 
 async def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
