@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pylash.durable import Queued, Segment, Sessions, TurnRecord
-from pylash.turn import MESSAGES, Text, UserMessage
+from pylash.runtime import queued_message
+from pylash.turn import MESSAGES, UserMessage
 
 
 async def words_of(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
@@ -40,12 +41,7 @@ async def _waiting(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
     if turn.settled:
         return []
     queued = await sessions.queued(turn.scope.session_id)
-    return [_message(one) for one in queued if one.at <= turn.created]
-
-
-def _message(words: Queued) -> UserMessage:
-    source: Literal["user", "wake"] = "wake" if words.policy == "wake" else "user"
-    return UserMessage((Text(queued_text(words)),), source)
+    return [queued_message(one) for one in queued if one.at <= turn.created]
 
 
 def queued_text(words: Queued) -> str:

@@ -161,6 +161,7 @@ from pylash.runtime.turn_execution import (
 )
 from pylash.runtime.turn_messages import (
     attachment_bytes,
+    queued_message,
 )
 from pylash.runtime.waits import (
     is_approval,
@@ -255,6 +256,7 @@ __all__ = (
     "prepared",
     "process_executor",
     "projected_refs",
+    "queued_message",
     "read_arguments",
     "require_durable_stores",
     "resolve_wait",

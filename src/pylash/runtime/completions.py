@@ -11,7 +11,7 @@ Rule 3. In a tool nothing is recorded: what is asked there belongs to the attemp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -25,6 +25,7 @@ from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, reason_of
 from pylash.runtime.turn_messages import (
     answered,
+    keep,
     llm_key,
     model_failed,
     referenced,
@@ -136,14 +137,8 @@ async def model_reply(
     reply = await answered(provider, request, _unheard)
     took = services.monotonic() - started
     message, bodies = reply_message(reply, machine.iteration, took, model)
-    await keep(services, bodies)
+    await keep(bodies, stored)
     return message
-
-
-async def keep(services: Services, bodies: Mapping[str, bytes]) -> None:
-    """Store the bytes of attachments."""
-    for ref, body in bodies.items():
-        await services.store.attachments.put(ref, body)
 
 
 def call_key(base: str, iteration: int, attempt: int) -> str:
@@ -226,7 +221,7 @@ class ProcessCompletion(msgspec.Struct):
 
     async def _asked(self, machine: TurnMachine) -> AssistantMessage:
         try:
-            await keep(self.services, self.bodies)
+            await keep(self.bodies, self.services.store.attachments)
             model = self.model or await captured_model(self.services, self.run)
             number, turn_id = self.number, self.run.id
             return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
@@ -271,7 +266,7 @@ class Completions:
         """Return what a model answers, as the text it is or as what ``output`` says."""
         shape, schema = await _shape_of(output)
         parts, bodies = referenced(parts_of(given))
-        await keep(self._services, bodies)
+        await keep(bodies, self._services.store.attachments)
         left = remaining(self._budget, Spent(self.used.requests, self.used, 0.0))
         machine = TurnMachine([UserMessage(parts)], output_schema=schema, budget=left)
         name, number = model or await self._default(), 0

@@ -29,7 +29,7 @@ from pylash.runtime.recorded_events import Heard, recorded_events
 from pylash.runtime.relays import received
 from pylash.runtime.signatures import Shape
 from pylash.runtime.timeline import Effect, effects_from
-from pylash.runtime.turn_messages import referenced
+from pylash.runtime.turn_messages import keep, referenced
 from pylash.turn import (
     MESSAGES,
     Attachment,
@@ -281,8 +281,7 @@ class Session:
     async def _stored(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """Store the bytes of attachments, and keep references to them."""
         stored, bodies = referenced(parts)
-        for ref, body in bodies.items():
-            await self._services.store.attachments.put(ref, body)
+        await keep(bodies, self._services.store.attachments)
         return stored
 
     async def submit(self, new: NewTurn) -> None:

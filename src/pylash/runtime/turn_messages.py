@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -84,6 +84,12 @@ def referenced(parts: Sequence[P]) -> tuple[tuple[P, ...], dict[str, bytes]]:
         else:
             found.append(part)
     return tuple(found), bodies
+
+
+async def keep(bodies: Mapping[str, bytes], attachments: Attachments) -> None:
+    """Store the bytes of attachments."""
+    for ref, body in bodies.items():
+        await attachments.put(ref, body)
 
 
 async def with_bytes(message: Message, attachments: Attachments) -> Message:

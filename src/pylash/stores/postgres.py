@@ -361,16 +361,7 @@ class PostgresDriver(Publisher):
     async def _write_one(self, row: _Row) -> None:
         """Write a row that came by itself: in one statement for that, if it has one."""
         bulk = row.bulk
-        written: list[tuple[Any, ...]] = []
-        if bulk.lone is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # whatever it was, the row will find out for itself
-                async with self._borrowed() as link:
-                    if self._clock is not None:
-                        await self._set_time(link)
-                    written = (await link.execute(bulk.lone, bulk.row)).rows
-        if written:
+        if bulk.lone is not None and (written := await self._attempt(bulk.lone, bulk.row)):
             self._tell(row, written[0][len(bulk.key) :])
         else:
             await self._write_alone(row)
@@ -388,13 +379,16 @@ class PostgresDriver(Publisher):
         size = len(first.key)
         rows = (row.bulk.row for row in batch)
         params = tuple(list(column) for column in zip(*rows, strict=True))
+        return {row[:size]: row[size:] for row in await self._attempt(first.many, params)}
+
+    async def _attempt(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return what a statement writes: nothing if it fails, for each row will find out for itself."""
         try:
             async with self._borrowed() as link:
                 await self._set_time(link)
-                found = (await link.execute(first.many, params)).rows
-                return {row[:size]: row[size:] for row in found}
-        except Exception:  # noqa: BLE001 - whatever it was, each row will find out for itself
-            return {}
+                return (await link.execute(sql, params)).rows
+        except Exception:  # noqa: BLE001 - whatever it was
+            return []
 
     async def _write_alone(self, row: _Row) -> None:
         try:
