@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,3 +149,27 @@ def test_a_text_of_a_class_of_its_own_is_its_text() -> None:
 
     assert encode({"key": Key("v1")}) == write({"key": Key("v1")}) == b'{"key":"v1"}'
     assert round_trip([Key("v1")]) == ["v1"]
+
+
+class Line(msgspec.Struct):
+    words: tuple[Any, ...] = ()
+    more: Any = None
+
+
+@pytest.mark.parametrize("text", ["null", "[{" * 300, "null" + "[{" * 300])
+def test_a_text_may_say_anything(text: str) -> None:
+    line = Line((text, {"n": [None, text]}))
+    for data in (write(line), encode(line)):
+        assert msgspec.json.decode(data, type=Line) == line
+
+
+def test_a_struct_may_hold_many_values_in_a_tuple() -> None:
+    line = Line(tuple({"n": [None]} for _ in range(300)))
+    for data in (write(line), encode(line)):
+        assert msgspec.json.decode(data, type=Line) == line
+
+
+def test_a_tuple_that_no_struct_speaks_of_is_refused() -> None:
+    for line in (Line(({}, {"n": (None,)})), Line(more=({"n": (None,)},))):
+        with pytest.raises(ValueNotJson, match="a tuple would not come back"):
+            encode(line)

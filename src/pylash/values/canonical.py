@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,8 @@ from pylash.values.errors import ValueNotJson
 
 MAX_DEPTH: Final = 200
 """Deeper values are refused: the decoder's own limit depends on the thread's stack."""
+
+_TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} levels deep"
 
 DIFFERENCE_BYTES: Final = 8 * 1024
 """Up to this size a command is kept whole beside its hash; above it, hashes by path."""
@@ -66,16 +69,29 @@ def _encoded(encoder: msgspec.json.Encoder, value: Any) -> bytes:
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         refuse(value)
         raise ValueNotJson("$", str(error)) from error
-    if _may_be_deep(data):
+    if _is_deep(data):
         refuse(value)
+        raise ValueNotJson("$", _TOO_DEEP)
     return data
 
 
-def _may_be_deep(data: bytes) -> bool:
-    """Return whether data could be nested too deeply: only then is it worth a walk."""
+def _is_deep(data: bytes) -> bool:
+    """Return whether data is nested too deeply; most has too few brackets, in texts or not."""
     if len(data) <= 2 * MAX_DEPTH:  # a level has a beginning and an end
         return False
-    return data.count(b"[") + data.count(b"{") > MAX_DEPTH
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    try:
+        level = [_DECODER.decode(data)]
+    except RecursionError:
+        return True
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for part in level if isinstance(part, dict | list) for item in _items(part)]
+    return bool(level)
+
+
+def _items(part: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return part.values() if isinstance(part, dict) else part
 
 
 def write(value: Any) -> bytes:
@@ -108,7 +124,7 @@ def round_trip(value: Any) -> Any:
 def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
     """Raise ValueNotJson for the first part of value that would not survive as plain JSON."""
     if depth > MAX_DEPTH:
-        raise ValueNotJson(path, f"it is nested more than {MAX_DEPTH} levels deep")
+        raise ValueNotJson(path, _TOO_DEEP)
     match value:
         case str():
             _refuse_surrogates(value, path)
@@ -143,8 +159,20 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             for index, item in enumerate(value):
                 yield f"[{index}]", item
         case _:
-            for field in value.__struct_fields__:
-                yield f".{field}", getattr(value, field)
+            kind: type[msgspec.Struct] = type(value)
+            for field in kind.__struct_fields__:
+                item = getattr(value, field)
+                typed = isinstance(item, tuple) and field in _tuples(kind)
+                yield f".{field}", list(item) if typed else item
+
+
+@lru_cache
+def _tuples(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields that come back as tuples, because the struct says that they are."""
+    noted = [vars(base).get("__annotations__", {}) for base in kind.__mro__]
+    return frozenset(
+        name for notes in noted for name, hint in notes.items() if "tuple" in str(hint)
+    )
 
 
 def _refuse_surrogates(text: str, path: str) -> None:
