@@ -124,7 +124,9 @@ async def test_a_cancel_is_replayed_at_the_effect_where_it_was_delivered(durable
         await handle.signal("cleaned")
         await handle.signal("n2")
         assert await handle.result(timeout="10s") == "returned"
-    assert log == ["cancelled at 1", "cleaning", "cancelled at 1"]
+    # Each replay is cancelled there again; a worker may park between the two signals, and replay.
+    assert log[:3] == ["cancelled at 1", "cleaning", "cancelled at 1"]
+    assert set(log[3:]) <= {"cancelled at 1"}
 
 
 async def _recorded(app: Lash, key: str) -> bool:
