@@ -58,3 +58,22 @@ def test_a_transcript_may_be_fetched_from_its_end() -> None:
             transcript[missing]
     transcript.add_before([write(said("a"))], missing=0)
     assert list(transcript) == [said("a"), said("b"), said("c"), said("d")]
+
+
+def test_what_was_not_fetched_is_fetched_for_who_looks_once() -> None:
+    fetched: list[str] = []
+
+    def fetch() -> list[bytes]:
+        fetched.append("now")
+        return [write(said("a")), write(said("b"))]
+
+    transcript = Transcript([write(said("c"))], missing=2)
+    transcript.fetch = fetch
+    assert (len(transcript), transcript[-1], transcript[2]) == (3, said("c"), said("c"))
+    for beyond in (3, -4):
+        with pytest.raises(IndexError):
+            transcript[beyond]
+    assert fetched == []
+    assert transcript[-3] == said("a")
+    assert list(transcript) == [said("a"), said("b"), said("c")]
+    assert fetched == ["now"]

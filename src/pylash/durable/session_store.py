@@ -52,6 +52,10 @@ class Sessions(Protocol):
         """Return the nodes of a segment after a place, the oldest first."""
         ...
 
+    def reader(self, segments: Sequence[Segment]) -> Callable[[], list[bytes]] | None:
+        """Return how a thread that may wait reads the nodes of segments; None if none can."""
+        ...
+
     def uncommitted(self, session: SessionRecord) -> Awaitable[dict[int, bytes]]:
         """Return the nodes behind the head, by place: those of a turn that has not ended."""
         ...

@@ -42,7 +42,10 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's row. ``streak`` counts the turns since a person last said something."""
+    """A session's row. ``streak`` counts the turns since a person last said something.
+
+    ``usage`` is what its turns used, and whether any of its messages has ``attachments``, if that is known.
+    """
 
     id: str
     number: int

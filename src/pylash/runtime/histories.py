@@ -2,12 +2,14 @@
 
 Rule 1. A history is its session's path and nothing else: it is right if the head it was read to is.
 Rule 2. Only what was added since is read, however long the rest is; and decoded only what is looked at.
-Rule 3. Of a history that is sent in part, what is older is not even fetched.
+Rule 3. Of a history that is sent in part, what is older is not even fetched; of a long one that is sent
+        whole, only when the model's provider looks at it, and preferably in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -24,6 +26,7 @@ from pylash.turn import (
     UserMessage,
     suffices,
 )
+from pylash.values import SessionUnknown
 
 MAX_SESSIONS: Final = 512
 MANY: Final = 500
@@ -39,25 +42,27 @@ class _Known(msgspec.Struct):
     messages: Transcript
     suits: History | None = None
     """For whom enough was fetched: it is enough for ever, since more only comes at the end."""
-    attachments: bool = False
+    attachments: bool | None = None
+    """Whether any message has some; None if none of those that were fetched has."""
 
     def add_stored(self, bodies: Sequence[bytes]) -> None:
         """Take more messages as they are stored."""
         self.messages.add_stored(bodies)
-        self._look_at(bodies)
+        if _TAG in b"\n".join(bodies):
+            self.attachments = True
 
     def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
         """Take messages that come before those that are known; so many are still missing."""
         self.messages.add_before(bodies, missing)
-        self._look_at(bodies)
-
-    def _look_at(self, bodies: Sequence[bytes]) -> None:
-        self.attachments = self.attachments or any(_TAG in body for body in bodies)
+        if self.attachments is None:
+            seen = _TAG in b"\n".join(bodies)
+            self.attachments = seen or (None if missing else False)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Take more messages."""
         self.messages.add(messages)
-        self.attachments = self.attachments or any(map(has_attachments, messages))
+        if any(map(has_attachments, messages)):
+            self.attachments = True
 
 
 class Histories:
@@ -68,15 +73,19 @@ class Histories:
         self._keep = keep
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
-    async def messages(self, session: SessionRecord, option: History | None = None) -> Transcript:
+    async def messages(
+        self, session: SessionRecord, option: History | None = None, *, lazily: bool = False
+    ) -> Transcript:
         """Return the messages of a session up to its head, the oldest first.
 
-        ``option``: how they are sent; those that nobody will look at then may be missing.
+        ``option``: how they are sent; those that nobody will look at then may be missing. ``lazily``: the
+        old ones of many are fetched by who looks at them.
         """
         known = self._known.get(session.number)
         if known is None or known.head > session.head:
             whole = sum(segment.upto for segment in session.path)
-            known = _Known(session.head, Transcript(missing=whole))
+            known = _Known(session.head, Transcript(missing=whole, lock=threading.RLock()))
+            known.attachments = _attachments_in(session) if whole else False
         if known.head < session.head:
             after = known.head
             added = await self._sessions.nodes(session.path[-1], after)
@@ -84,8 +93,10 @@ class Histories:
                 known.add_stored(added)
                 known.head = session.head
             elif known.head != session.head:
-                return await self.messages(session, option)
-        await self._fetch(session, known, option)
+                return await self.messages(session, option, lazily=lazily)
+        whole = option is None or option.tokens is None
+        if not (whole and lazily and await self._put_off(session, known)):
+            await self._fetch(session, known, option)
         self._remember(session.number, known)
         return known.messages
 
@@ -99,9 +110,36 @@ class Histories:
                 return
             fetched = len(messages) - stop
             start = 0 if whole else max(0, stop - max(FEW, fetched))
-            bodies = await self._between(session, start, stop)
-            if messages.missing == stop:  # else another has fetched them while we read
-                known.add_before(bodies, start)
+            await self._fetch_from(start, session, known)
+
+    async def _fetch_from(self, start: int, session: SessionRecord, known: _Known) -> None:
+        stop = known.messages.missing
+        bodies = await self._between(session, start, stop)
+        if known.messages.missing == stop:  # else another has fetched them while we read
+            known.add_before(bodies, start)
+
+    async def _put_off(self, session: SessionRecord, known: _Known) -> bool:
+        """Leave the old messages of a long history to who looks at them; return False if that cannot be."""
+        messages = known.messages
+        # Bytes of attachments are put in before a provider looks, and that takes more than waiting.
+        if messages.missing <= MANY or known.attachments is not False:
+            return False
+        if messages.fetch is not None:
+            return True
+        if self._sessions.reader(session.path) is None:
+            return False
+        await self._fetch_from(messages.missing - FEW, session, known)
+
+        def fetch() -> Sequence[bytes]:
+            missing = messages.missing
+            read = self._sessions.reader(_beginning(session.path, missing))
+            bodies = read() if read is not None else ()
+            if len(bodies) != missing:
+                raise SessionUnknown(session.id)  # deleted meanwhile
+            return bodies
+
+        messages.fetch = fetch
+        return True
 
     async def _between(self, session: SessionRecord, start: int, stop: int) -> list[bytes]:
         """Return some messages of a session, counted from its first."""
@@ -121,7 +159,14 @@ class Histories:
     def has_attachments(self, session: SessionRecord) -> bool:
         """Return whether any message of a session has attachments, as far as is known."""
         known = self._known.get(session.number)
-        return known is None or known.attachments
+        return known is None or bool(known.attachments)
+
+    def attachments_after(self, session: SessionRecord, added: Sequence[Message]) -> bool | None:
+        """Return whether any message will have attachments with what is added; None if nobody knows."""
+        if any(map(has_attachments, added)):
+            return True
+        known = self._known.get(session.number)
+        return _attachments_in(session) if known is None else known.attachments
 
     def commit(self, session: SessionRecord, added: Sequence[Message]) -> None:
         """Hear that a turn was committed here, with what it added."""
@@ -141,6 +186,21 @@ class Histories:
         self._known.move_to_end(number)
         while len(self._known) > self._keep:
             self._known.popitem(last=False)
+
+
+def _attachments_in(session: SessionRecord) -> bool | None:
+    """Return whether any message of a session has attachments, if its last commit says so."""
+    known: bool | None = (session.usage or {}).get("attachments")
+    return known
+
+
+def _beginning(path: Sequence[Segment], length: int) -> list[Segment]:
+    """Return the first nodes of a path, so many."""
+    parts: list[Segment] = []
+    for segment in path:
+        parts.append(Segment(segment.number, min(segment.upto, length)))
+        length -= parts[-1].upto
+    return parts
 
 
 def has_attachments(message: Message) -> bool:

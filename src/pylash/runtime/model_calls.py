@@ -106,10 +106,11 @@ class ModelCalls:
         system = [SystemMessage(part) for part in env.prompt]
         stored = turn.services.store.attachments
         messages = sent.of(turn.history, turn.machine.messages)
-        if turn.services.histories.has_attachments(turn.session) or any(
-            map(has_attachments, turn.machine.messages)
-        ):
+        if turn.services.histories.has_attachments(turn.session):
             messages = [await with_bytes(message, stored) for message in messages]
+        elif any(map(has_attachments, turn.machine.messages)):
+            filled = [await with_bytes(message, stored) for message in turn.machine.messages]
+            messages = sent.of(turn.history, filled)
         tools = env.tools
         if turn.ask.output_schema is not None:
             tools = (*tools, final_tool(turn.ask.output_schema))

@@ -194,6 +194,8 @@ def commit_of(driver: TurnDriver, machine: TurnMachine, *, settle: bool = True) 
     driver.writer.note(enumerate(machine.messages))
     head = session.head + len(machine.messages)
     before = msgspec.convert(session.usage or {}, Usage)
+    usage = msgspec.to_builtins(before + spent(machine.messages).usage)
+    attached = driver.services.histories.attachments_after(session, machine.messages)
     calls = session.calls + machine.iteration
     result = {**result_of_end(end), "nodes": [session.head + 1, head], "calls": calls}
     last = machine.messages[-1] if machine.messages else None
@@ -205,7 +207,7 @@ def commit_of(driver: TurnDriver, machine: TurnMachine, *, settle: bool = True) 
         writing=driver.writer.writing(),
         head=head,
         calls=calls,
-        usage=msgspec.to_builtins(before + spent(machine.messages).usage),
+        usage=usage if attached is None else {**usage, "attachments": attached},
         state=RunState(end.status),
         result=result,
         settle=settle,

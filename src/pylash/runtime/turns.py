@@ -155,7 +155,7 @@ class TurnDriver:
         try:
             self._assemble()
             self.history = await self.services.histories.messages(
-                self.session, self.ask.options.history
+                self.session, self.ask.options.history, lazily=True
             )
             while self.machine.poll_effect() is not None:
                 await self._step()

@@ -79,6 +79,7 @@ _WORDS = {
     "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
     "{id}": "bigint primary key",
     "{blob}": "bytea",
+    "{lines}": "string_agg(n.body, '\\x0a'::bytea)",
 }
 
 
@@ -233,6 +234,9 @@ class PostgresDriver(Publisher):
         self._rows.append(_Row(operation, operation.bulk, future))
         self._ring()
         return future
+
+    def reader(self, operation: Operation[T]) -> None:
+        """Return None: whoever waits for the server needs the loop, which may be what waits."""
 
     def hear(self, payload: str) -> None:
         """Take what another process notified; our own echo is known already."""

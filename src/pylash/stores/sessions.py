@@ -85,6 +85,7 @@ from pylash.stores.session_rows import (
     is_ours,
     is_written,
     left_by,
+    nodes_of,
     opened_session,
     plain,
     session_from,
@@ -209,9 +210,18 @@ class SqlSessions(SqlSessionEnds):
     @operation(read_only=True)
     def nodes(self, segment: Segment, after: int = 0) -> Steps[list[bytes]]:
         """Return the nodes of a segment after a place, the oldest first."""
-        base = segment.number << NODE_BITS
-        rows = (yield Statement(NODES, (base + after, base + segment.upto))).rows
-        return [bytes(body) for _, body in rows]
+        return (yield from nodes_of(segment, after))
+
+    def reader(self, segments: Sequence[Segment]) -> Callable[[], list[bytes]] | None:
+        """Return how a thread that may wait reads the nodes of segments; None if none can."""
+
+        def steps() -> Steps[list[bytes]]:
+            bodies: list[bytes] = []
+            for segment in segments:
+                bodies += yield from nodes_of(segment)
+            return bodies
+
+        return self.driver.reader(Operation("nodes", steps, read_only=True))
 
     @operation(read_only=True)
     def uncommitted(self, session: SessionRecord) -> Steps[dict[int, bytes]]:

@@ -97,6 +97,10 @@ class Driver(Protocol):
         """Run operation: it happened or it did not."""
         ...
 
+    def reader(self, operation: Operation[T]) -> Callable[[], T] | None:
+        """Return how a thread that may wait runs an operation that reads; None if none can."""
+        ...
+
 
 class Publisher:
     """Tells the listeners of this process what was committed: base of the drivers."""

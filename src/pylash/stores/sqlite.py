@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -200,6 +200,17 @@ class SqliteDriver(Publisher):
         if operation.read_only and self.path is not None:
             return self._loop.run_in_executor(self._reader, self._read, operation)
         return self._submit(operation)
+
+    def reader(self, operation: Operation[T]) -> Callable[[], T] | None:
+        """Return how a thread that may wait runs an operation that reads; None if none can."""
+
+        def read() -> T:
+            with translated(self.path), contextlib.closing(self._connect_reader()) as connection:
+                return _drive(connection, operation, [])
+
+        return (
+            None if self.path is None else read
+        )  # in memory there is only the writer's connection
 
     def _submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         job = _Job(operation, self._loop.create_future())

@@ -21,6 +21,7 @@ _WORDS = {
     "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
     "{id}": "integer primary key",
     "{blob}": "blob",
+    "{lines}": "cast(group_concat(n.body, char(10)) as blob)",
     "{sqlite_only}": "",
 }
 

@@ -38,6 +38,7 @@ from pylash.testing.subjects import (
 from pylash.testing.suites import Suite, equal, holds, refused, together
 
 SESSIONS_AT_ONCE = 100
+MANY_NODES = 4_200
 
 # --- submitting ---
 
@@ -289,6 +290,18 @@ async def a_commit_moves_the_head(store: SubjectStore) -> None:
     equal(await store.sessions.nodes(session.path[-1], 1), [b"b"], "after a place")
 
 
+async def a_long_history_is_read_whole_and_in_order(store: SubjectStore) -> None:
+    first = await turning(store)
+    bodies = [str(n).encode() for n in range(MANY_NODES)]
+    await ended(store, first, *bodies)
+    session = await session_of_id(store, first.session.id)
+    equal(await store.sessions.nodes(session.path[-1]), bodies, "all of it")
+    equal(await store.sessions.nodes(session.path[-1], 5), bodies[5:], "after a place")
+    read = store.sessions.reader(session.path)
+    if read is not None:
+        equal(read(), bodies, "for who waits")
+
+
 async def a_commit_repeated_after_a_lost_answer_changes_nothing(store: SubjectStore) -> None:
     worker = await joined(store)
     first = await turning(store, worker=worker)
@@ -423,6 +436,7 @@ TURN_LAWS = (
     a_large_outcome_is_kept_with_its_turn,
     a_stale_owner_writes_nothing,
     a_commit_moves_the_head,
+    a_long_history_is_read_whole_and_in_order,
     a_commit_repeated_after_a_lost_answer_changes_nothing,
     a_moved_head_is_refused,
     committers_at_once_do_not_lose_a_node,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any, TypeVar, overload
 
@@ -28,17 +29,27 @@ class _Comparable(Sequence[T_co]):
 class Transcript(_Comparable[Message]):
     """The messages of a session. What was stored is decoded when somebody reads it, once.
 
-    The first ``missing`` of them were not fetched yet: nobody may read those.
+    The first ``missing`` of them were not fetched yet. Who looks at one of those waits until all of them
+    are, with ``fetch``; without it nobody may look. Under a lock several threads may.
     """
 
-    def __init__(self, stored: Iterable[bytes] = (), missing: int = 0) -> None:
+    def __init__(
+        self,
+        stored: Iterable[bytes] = (),
+        missing: int = 0,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
         self.missing = missing
+        self.fetch: Callable[[], Sequence[bytes]] | None = None
         self._items: list[Message | bytes] = list(stored)
+        self._lock = lock or nullcontext()
 
     def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
         """Take messages that come before all others, as they are stored; so many are still missing."""
-        self._items[:0] = bodies
-        self.missing = missing
+        with self._lock:
+            if len(bodies) == self.missing - missing:  # else another has fetched them meanwhile
+                self._items[:0] = bodies
+                self.missing = missing
 
     def add_stored(self, bodies: Iterable[bytes]) -> None:
         """Take messages as they are stored."""
@@ -49,7 +60,10 @@ class Transcript(_Comparable[Message]):
         self._items.extend(messages)
 
     def __len__(self) -> int:
-        return self.missing + len(self._items)
+        if not self.missing:
+            return len(self._items)
+        with self._lock:
+            return self.missing + len(self._items)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -58,8 +72,15 @@ class Transcript(_Comparable[Message]):
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
             return [self[n] for n in range(*index.indices(len(self)))]
-        place = index - self.missing if index >= 0 else index
-        assert place >= 0 or -len(self._items) <= index < 0, "it was not fetched"
+        if not self.missing:
+            return self._at(index)
+        with self._lock:
+            if -len(self) <= index < -len(self._items) or 0 <= index < self.missing:
+                assert self.fetch is not None, "it was not fetched"
+                self.add_before(self.fetch(), 0)
+            return self._at(index - self.missing if index >= 0 else index)
+
+    def _at(self, place: int) -> Message:
         item = self._items[place]
         if isinstance(item, bytes):
             item = self._items[place] = MESSAGES.decode(item)
