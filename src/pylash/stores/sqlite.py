@@ -208,9 +208,7 @@ class SqliteDriver(Publisher):
             with translated(self.path), contextlib.closing(self._connect_reader()) as connection:
                 return _drive(connection, operation, [])
 
-        return (
-            None if self.path is None else read
-        )  # in memory there is only the writer's connection
+        return None if self.path is None else read  # a store in memory has the writer's alone
 
     def _submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         job = _Job(operation, self._loop.create_future())
