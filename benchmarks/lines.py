@@ -223,10 +223,20 @@ def _agents(measure: Measure, task: str, *loads: Load) -> Iterator[Line]:
             yield Line(measure, contender, "sqlite", label, task, load, role)
 
 
+def _opened(*loads: Load) -> Iterator[Line]:
+    """Return the lines of I4, where others would take hours to get so far."""
+    contender, label, role = _AGENTS[0]
+    for load in loads:
+        yield Line(
+            Measure.TURN_OPENED, contender, "sqlite", label, "opened", load, role, in_quick=False
+        )
+
+
 AGENT_LINES: Final = (
     *_agents(Measure.TURN, "turns", Load(0, 30), Load(100, 15), Load(500, 8)),
     *_agents(Measure.TURN_BYTES, "turn_bytes", Load(0, 40), Load(100, 20), Load(500, 10)),
     *_agents(Measure.TURN_COMMITS, "turn_commits", Load(0, 20), Load(100, 10), Load(500, 5)),
+    *_opened(Load(0, 10), Load(10_000, 10)),
     *_agents(Measure.PARALLEL_TOOLS, "parallel_tools", Load(0, 6)),
     *_agents(Measure.APPROVAL, "approval", Load(0, 20)),
     *_agents(Measure.BARE_TURN, "bare", Load(0, 30)),

@@ -30,6 +30,7 @@ class Measure(Enum):
     TURN = "I1"
     TURN_BYTES = "I2"
     TURN_COMMITS = "I3"
+    TURN_OPENED = "I4"
     PARALLEL_TOOLS = "J"
     APPROVAL = "K"
     BARE_TURN = "L"
@@ -161,6 +162,14 @@ _ABOUT: Final = {
     ),
     Measure.TURN_COMMITS: About(
         "I3. Commits of such a turn", "commits", rounds=1, warms_up=False, seconds=120
+    ),
+    Measure.TURN_OPENED: About(
+        "I4. Such a turn in an app that was just opened (ms)",
+        "ms",
+        pooled=True,
+        rounds=1,
+        warms_up=False,
+        seconds=300,
     ),
     Measure.PARALLEL_TOOLS: About(
         "J. 20 tool calls of 50 ms each, from the reply to the next model call (ms)",

@@ -103,6 +103,7 @@ TARGETS: Final = (
     Target(
         "written after 500, growth", Measure.TURN_BYTES, _LITE, "first", 1.25, 500, at_most=True
     ),
+    Target("opened after 10,000", Measure.TURN_OPENED, _LITE, "first", 1.5, 10_000, at_most=True),
     Target("20 tools of 50 ms", Measure.PARALLEL_TOOLS, _LITE, "", 60, at_most=True),
     Target("Lashlang, a loop", Measure.LOOP, NONE, "python", 0.1),
     Target("Lashlang, lists", Measure.LISTS, NONE, "python", 0.1),

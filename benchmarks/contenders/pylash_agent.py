@@ -21,8 +21,9 @@ from benchmarks.agents import (
     Resume,
     Script,
 )
-from benchmarks.contender import Contender, Facts
+from benchmarks.contender import Contender, Facts, timed
 from benchmarks.contenders.pylash_contender import sync_settings
+from benchmarks.lines import Load
 
 
 def contender(store: str, url: str) -> Contender:
@@ -76,6 +77,14 @@ class PylashAgentContender(AgentContender):
 
     async def turn(self, session: str, prompt: str) -> str:
         return str((await self._app.session(session).turn(prompt)).text)
+
+    async def opened(self, load: Load) -> list[float]:
+        """Measure I4: milliseconds of the first turn in an app that was just opened."""
+        found = []
+        for session in await self._sessions(load):
+            async with _app(self.script, self.url, model=self.model()) as app:
+                found.append(await timed(app.session(session).turn(PROMPT)))
+        return found
 
     async def bare_turn(self) -> str:
         return str((await self._bare.session(next(self._ids)).turn(PROMPT)).text)

@@ -122,7 +122,9 @@ RUN_SCENARIOS = {
     "enqueue": Scenario(nothing, lambda s, _: s.runs.enqueue(new_run(None))),
     "enqueue: free lane": Scenario(nothing, lambda s, _: s.runs.enqueue(new_run("lane"))),
     "enqueue: held lane": Scenario(claimed_in_lane, lambda s, _: s.runs.enqueue(new_run("lane"))),
-    "claim": Scenario(enqueued, lambda s, _: s.runs.claim(W2, "token", limit=2, targets=["work"])),
+    "claim": Scenario(
+        enqueued, lambda s, _: s.runs.claim(W2, "token", limit=2, targets=["work"], again=True)
+    ),
     "park": Scenario(claimed, lambda s, fence: s.runs.park(fence, 0)),
     "settle": Scenario(claimed, lambda s, fence: s.runs.settle(fence, RunState.FAILED, b"no")),
     "settle: in lane": Scenario(

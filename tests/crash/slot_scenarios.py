@@ -66,13 +66,13 @@ SLOT_SCENARIOS = {
         members, lambda s, _: s.processes.start(StartProcess(work(slot=ONE)), W1)
     ),
     "claim: slots": Scenario(
-        slotted, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+        slotted, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
     ),
     "claim: held back": Scenario(
-        one_more, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+        one_more, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
     ),
     "claim: the next": Scenario(
-        parked, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET])
+        parked, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
     ),
     "park: slot": Scenario(executing, lambda s, f: s.runs.park(f, 0)),
     "block: slot": Scenario(executing, lambda s, f: s.runs.block(f, "why")),

@@ -197,8 +197,9 @@ class Runs(Protocol):
         limit: int,
         targets: Sequence[str],
         suspect: bool = False,
+        again: bool = False,
     ) -> Awaitable[list[Claim]]:
-        """Claim ready runs of known targets. The same token again returns the same claims.
+        """Claim ready runs of known targets. The same token ``again`` returns the same claims.
 
         ``suspect`` claims those that made no progress in several claims, which run alone.
         """

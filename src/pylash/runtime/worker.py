@@ -324,10 +324,11 @@ class Worker:
         self._claim_out = asyncio.get_running_loop().create_future()
         begun = 0
         try:
+            again = self._claim_token is not None
             token = self._claim_token = self._claim_token or self._host.new_token()
             worker = self._host.membership.worker
             claims = await self._host.store.runs.claim(
-                worker, token, limit=limit, targets=targets, suspect=suspect
+                worker, token, limit=limit, targets=targets, suspect=suspect, again=again
             )
             self._claim_token = None  # until we had an answer, asking again is the same claim
             if claims:

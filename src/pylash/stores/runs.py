@@ -10,7 +10,7 @@ Rule 3. Parking is a compare-and-set on ``wake_seq``. "Park unless something is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from pylash.durable import (
@@ -31,7 +31,16 @@ from pylash.durable import (
 from pylash.stores.carried import RECORDED
 from pylash.stores.journal import is_member
 from pylash.stores.lanes import JOIN_LANE, LOCK_USED_LANE, NEXT_IN_LANE, hand_over
-from pylash.stores.sql import Again, Driver, Notify, Port, Statement, Steps, operation
+from pylash.stores.sql import (
+    Again,
+    Driver,
+    Notify,
+    Operation,
+    Port,
+    Statement,
+    Steps,
+    operation,
+)
 from pylash.values import LeaseLost
 
 _VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
@@ -163,7 +172,6 @@ class SqlRuns(Port):
             yield Notify("runs")
         return _view((yield Statement(_GET, (text,))).rows[0])
 
-    @operation()
     def claim(
         self,
         worker: WorkerId,
@@ -172,16 +180,24 @@ class SqlRuns(Port):
         limit: int,
         targets: Sequence[str],
         suspect: bool = False,
-    ) -> Steps[list[Claim]]:
+        again: bool = False,
+    ) -> Awaitable[list[Claim]]:
         """Claim ready runs, or one that may be to blame for crashes."""
-        if not (yield from is_member(worker)):
-            return []
-        rows = (yield Statement(_CLAIMED, (token, worker))).rows
-        if not rows:
-            sql = _CLAIM_SUSPECT if suspect else _CLAIM
-            asked = (list(targets), ALONE_AFTER, limit, worker, token)
-            rows = yield from _with_slots((yield Statement(sql, asked)).rows)
-        return [Claim(Fence(view.id, view.fence, view.scope), view) for view in map(_view, rows)]
+        sql = _CLAIM_SUSPECT if suspect else _CLAIM
+        asked = (list(targets), ALONE_AFTER, limit, worker, token)
+        tries = [again]
+
+        def steps() -> Steps[list[Claim]]:
+            repeated = any(tries)  # only then is it worth a look through all runs
+            tries.append(True)
+            if not (yield from is_member(worker)):
+                return []
+            rows = (yield Statement(_CLAIMED, (token, worker))).rows if repeated else []
+            rows = rows or (yield from _with_slots((yield Statement(sql, asked)).rows))
+            views = map(_view, rows)
+            return [Claim(Fence(view.id, view.fence, view.scope), view) for view in views]
+
+        return self.driver.run(Operation("claim", steps))
 
     @operation()
     def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Steps[bool]:

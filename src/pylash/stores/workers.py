@@ -37,7 +37,7 @@ select id from pylash_runs where owner = ? and state = 'running' order by id {up
 _GIVE_UP = """
 update pylash_runs set state = 'queued', owner = null, token = null, fence = fence + 1,
   attempts = attempts - 1, at = case when target = '' then null else {now} end
-where owner = ? and state = 'running'"""
+where id in ({bigints})"""
 
 # A run that has recorded something since its claim is not to blame.
 _TAKE_OVER = f"""
@@ -46,7 +46,7 @@ update pylash_runs set owner = null, token = null, fence = fence + 1,
   reason = case when attempts >= {BLOCKED_AFTER} and {{stuck}} then 'crash_loop' end,
   attempts = case when {{stuck}} then attempts else 0 end,
   at = case when target = '' or (attempts >= {BLOCKED_AFTER} and {{stuck}}) then null else {{now}} end
-where owner = ? and state = 'running'""".replace("{stuck}", f"({RECORDED} <= seen)")
+where id in ({{bigints}})""".replace("{stuck}", f"({RECORDED} <= seen)")
 
 # A run that is blocked does not execute: its slot goes to the next.
 _BLOCKED = """
@@ -127,7 +127,8 @@ class SqlWorkers(Port):
         if not row or not (dead or row[0][0]):
             return False
         runs = [run for (run,) in (yield Statement(_LOCK_RUNS, (worker,))).rows]
-        if (yield Statement(sql, (worker,))).changed:
+        if runs:
+            yield Statement(sql, (runs,))
             yield Notify("runs")
             for run, scope in (yield Statement(_BLOCKED, (runs,))).rows:
                 yield from release_slot(run)

@@ -53,7 +53,7 @@ async def a_claim_repeated_after_a_lost_answer_is_the_same(store: SubjectStore) 
     worker = await joined(store)
     await enqueued(store)
     first = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
-    second = await store.runs.claim(worker, "the-token", limit=10, targets=["work"])
+    second = await store.runs.claim(worker, "the-token", limit=10, targets=["work"], again=True)
     equal([claim.fence for claim in second], [claim.fence for claim in first], "the claims")
 
 
@@ -62,7 +62,7 @@ async def a_claim_repeated_after_a_takeover_is_empty(store: SubjectStore) -> Non
     (claim,) = await store.runs.claim(late, "the-token", limit=10, targets=["work"])
     fence = (await store.journal.attach(scope, await joined(store))).fence
     holds(fence.token != claim.fence.token, "the takeover makes a new fence")
-    again = await store.runs.claim(late, "the-token", limit=10, targets=["work"])
+    again = await store.runs.claim(late, "the-token", limit=10, targets=["work"], again=True)
     equal(again, [], "the old owner's claim, repeated")
 
 
