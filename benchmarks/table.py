@@ -90,7 +90,7 @@ def _numbers(score: Score) -> tuple[str, ...]:
 def _row(cells: tuple[str, ...]) -> str:
     database, label, load, middle, tail, spread, first, second = cells
     return (
-        f"{database:<11}{label:<28}{load:>11}{middle:>8}{tail:>8}{spread:>17}{first:>9}{second:>8}"
+        f"{database:<12}{label:<28}{load:>10}{middle:>8}{tail:>8}{spread:>17}{first:>9}{second:>8}"
     ).rstrip()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ModelRequest, ProcessContext, ToolMessage
+from pylash import AssistantMessage, Lash, ModelRequest, ProcessContext, ToolMessage
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import Backend
 
@@ -37,6 +37,7 @@ async def test_a_turn_may_be_about_anything(backend: Backend, text: str) -> None
             assert result.text == text
         user, asked, *results, said = await session.history()
         assert text in user.text
+        assert isinstance(asked, AssistantMessage)
         assert [one.arguments["many"] for one in asked.calls] == [many, many]
         assert all(text[:20] in one.text for one in results)
         assert said.text == text
