@@ -51,6 +51,7 @@ SHARED_ROWS: Final = 64
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
+RECEIVE_BYTES: Final = 64 * 1024
 NOTIFY_BYTES: Final = 7_900
 """What one notification can carry, with a margin."""
 
@@ -216,7 +217,10 @@ class PostgresDriver(Publisher):
 
     async def connection(self) -> Any:
         """Return a new connection."""
-        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
+        made = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
+        # The loop allocates this much for each answer, however short; more of it would come from mmap.
+        made._transport.max_size = RECEIVE_BYTES
+        return made
 
     async def _connect(self) -> _Link:
         return _Link(await self.connection())
