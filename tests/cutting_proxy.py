@@ -8,13 +8,17 @@ from pathlib import Path
 
 
 class CuttingProxy:
-    """Forwards connections; once armed, it cuts one after a request that holds the given bytes."""
+    """Forwards connections; once armed, it cuts one after a request that holds the given bytes.
+
+    With ``mute`` the connection stays, and nothing comes from it any more.
+    """
 
     def __init__(self, server: Path, folder: Path) -> None:
         self._server = server
         self.folder = folder
         self._cut_after: bytes | None = None
         self.cuts = 0
+        self.mute = False
 
     def arm(self, request: bytes) -> None:
         """Cut the connection of the next request that contains the bytes, after its answer left."""
@@ -55,6 +59,8 @@ class CuttingProxy:
         while data := await reader.read(65536):
             if swallow.is_set():
                 self.cuts += 1
+                if self.mute:
+                    continue
                 raise ConnectionResetError
             answers.write(data)
             await answers.drain()

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from pylash import DurableStep, JournalHost, ProcessScope, RuntimeScope, envelope, step_executor
+from pylash import (
+    DurableStep,
+    JournalHost,
+    Lash,
+    ProcessContext,
+    ProcessScope,
+    RuntimeScope,
+    envelope,
+    step_executor,
+)
 from pylash.durable import SECOND, Fence, JournalEntry, NewRun, ScopedController, WorkerId
 from pylash.stores.sqlite import SqliteDriver
 from pylash.testing.suites import together
@@ -137,6 +146,49 @@ async def test_a_commit_whose_answer_was_cut_off_happened_once(
     (second,) = await store.runs.claim(worker, "token-2", limit=10, targets=["work"])
     assert second.run.scope == ProcessScope("p2")
     assert proxy.cuts == 4
+
+
+async def test_a_server_that_does_not_answer_is_asked_again(
+    proxied: tuple[Backend, CuttingProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.stores.postgres.COMMAND_SECONDS", 0.2)
+    backend, proxy = proxied
+    proxy.mute = True
+    ledger = Ledger(await backend.host())
+    await ledger.step("p", 0)
+
+    async def arm() -> None:
+        proxy.arm(b"")  # the next request is the record
+
+    async with asyncio.timeout(20):
+        assert await ledger.step("p", 1, arm) == 2
+    assert proxy.cuts
+    assert set(ledger.executed.values()) == {1}
+    assert await recorded(backend, "p") == 2
+
+
+async def test_a_start_whose_answer_was_cut_off_happened_once(
+    proxied: tuple[Backend, CuttingProxy],
+) -> None:
+    backend, proxy = proxied
+    app, ran = Lash(backend.url), list[int]()
+
+    @app.process
+    async def count(ctx: ProcessContext[None], n: int) -> int:
+        ran.append(n)
+        return n
+
+    async with app:
+        for n in range(3):  # the first prepares the statements of the others
+            handle = await app.start(count.options(id=f"p{n}"), n)
+            assert await handle.result(timeout="10s") == n
+            proxy.arm(f"p{n + 1}".encode())
+        processes = await app.processes()
+        assert [(one.id, one.status) for one in processes] == [
+            (f"p{n}", "completed") for n in (2, 1, 0)
+        ]
+    assert proxy.cuts == 2
+    assert ran == [0, 1, 2]
 
 
 async def test_a_server_that_stays_away_is_reported_and_nothing_is_done(

@@ -69,3 +69,16 @@ class TaskOwner:
                 _log.warning("abandoned a task that ignores being cancelled: %s", task)
         if self._failures:
             raise self._failures.pop(0)
+
+
+def at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run work up to where it waits, and the rest when that is there: a task would begin in the loop's next turn.
+
+    It is no task: it cannot be cancelled, may wait for futures alone, and must not fail.
+    """
+    try:
+        awaited = work.send(None)
+    except StopIteration:
+        return
+    awaited._asyncio_future_blocking = False  # noqa: SLF001 - so a task says that it has heard
+    awaited.add_done_callback(lambda _: at_once(work))

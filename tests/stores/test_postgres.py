@@ -10,7 +10,8 @@ import pytest
 
 from pylash.durable import SECOND, Instant, JournalEntry, ProcessScope, WorkerId
 from pylash.runtime import SystemClock
-from pylash.stores.postgres import PostgresDriver, dialect
+from pylash.stores.postgres import PostgresDriver
+from pylash.stores.postgres_dialect import dialect
 from pylash.testing import SimClock
 from pylash.testing.suites import together
 from pylash.values import LeaseLost

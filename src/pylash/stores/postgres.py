@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import asyncpg
 import msgspec
@@ -28,8 +28,9 @@ from pylash.stores.anchor import (
     LOST,
     AdvisoryLocks,
 )
+from pylash.stores.postgres_dialect import dialect
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Steps
-from pylash.tasks import TaskOwner
+from pylash.tasks import TaskOwner, at_once
 from pylash.values import (
     StoreClosed,
     StoreError,
@@ -51,6 +52,8 @@ SHARED_ROWS: Final = 64
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
+LOOKS: Final = 10
+"""How often a link is looked at while it waits for an answer, before it is given up."""
 RECEIVE_BYTES: Final = 64 * 1024
 NOTIFY_BYTES: Final = 7_900
 """What one notification can carry, with a margin."""
@@ -61,55 +64,41 @@ SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan
 
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
 
-# A volatile function in a comparison would hide the index; a scalar subquery is evaluated once.
-_NOW = (
-    "(select coalesce(nullif(current_setting('pylash.now', true), '')::bigint,"
-    " (extract(epoch from clock_timestamp()) * 1000000)::bigint))"
-)
-_WORDS = {
-    "{now}": _NOW,
-    "{share}": "for share",
-    "{update}": "for update",
-    "{update_r}": "for update of r",
-    "{skip}": "for update skip locked",
-    "{least}": "least",
-    "{greatest}": "greatest",
-    "{texts}": "select unnest(?::text[])",
-    "{bigints}": "select unnest(?::bigint[])",
-    "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
-    "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
-    "{id}": "bigint primary key",
-    "{blob}": "bytea",
-    "{lines}": "string_agg(n.body, '\\x0a'::bytea)",
-}
-
-
-@lru_cache(maxsize=512)
-def dialect(sql: str) -> str:
-    """Fill in what PostgreSQL says in its own words, and number the parameters."""
-    if "{sqlite_only}" in sql:
-        return "select 1"
-    for word, text in _WORDS.items():
-        sql = sql.replace(word, text)
-    first, *rest = sql.split("?")
-    return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
-
 
 class _Link:
-    """A connection with its prepared statements."""
+    """A connection with its prepared statements. ``looks``: how often it was seen waiting for one answer."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self.looks: int | None = None
         self._prepared: dict[str, Any] = {}
 
+    def knows(self, sql: str) -> bool:
+        """Return whether a statement was prepared."""
+        return sql in self._prepared
+
     async def execute(self, sql: str, params: tuple[Any, ...]) -> Rows:
-        statement = self._prepared.get(sql)
-        if statement is None:
-            statement = self._prepared[sql] = await self.connection.prepare(dialect(sql))
-        records = await statement.fetch(*params, timeout=COMMAND_SECONDS)
+        """Run a statement."""
+        self.looks = 0
+        try:
+            statement = self._prepared.get(sql)
+            if statement is None:
+                statement = self._prepared[sql] = await self.connection.prepare(dialect(sql))
+            records = await statement.fetch(*params)
+        finally:
+            self.looks = None
+        if records:
+            return Rows([tuple(record) for record in records], len(records))
         changed = statement.get_statusmsg().rpartition(" ")[2]
-        rows = [tuple(record) for record in records]
-        return Rows(rows, int(changed) if changed.isdigit() else 0)
+        return Rows([], int(changed) if changed.isdigit() else 0)
+
+    async def say(self, word: str) -> None:
+        """Begin or end a transaction."""
+        self.looks = 0
+        try:
+            await self.connection.execute(word)
+        finally:
+            self.looks = None
 
 
 class _Loan:
@@ -169,8 +158,10 @@ class PostgresDriver(Publisher):
         self._name = entropy(8).hex()
         super().__init__()
         self._idle: list[_Link] = []
+        self._links: WeakSet[_Link] = WeakSet()
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[_Row] = []
+        self._alone: _Row | None = None
         self._resting: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._open = False
@@ -196,6 +187,7 @@ class PostgresDriver(Publisher):
         except ValueError as error:
             raise StoreUrlInvalid(self._url, f"is not understood ({error})") from None
         self._tasks.serve(self.locks.keep())
+        self._tasks.serve(self._hang_up())
         self._open = True
         for _ in range(WRITERS):
             self._writes.serve(self._write_rows())
@@ -205,6 +197,8 @@ class PostgresDriver(Publisher):
         if not self._open:
             return
         self._open = False
+        if self._alone is not None:
+            await asyncio.wait((self._alone.future,))
         for bell in self._resting:
             bell.set_result(None)
         await self._writes.finish()
@@ -219,11 +213,26 @@ class PostgresDriver(Publisher):
         """Return a new connection."""
         made = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
         # The loop allocates this much for each answer, however short; more of it would come from mmap.
-        made._transport.max_size = RECEIVE_BYTES
+        made._transport.max_size = RECEIVE_BYTES  # noqa: SLF001 - there is no other way
         return made
 
     async def _connect(self) -> _Link:
-        return _Link(await self.connection())
+        link = _Link(await self.connection())
+        self._links.add(link)
+        return link
+
+    async def _hang_up(self) -> None:
+        """End connections whose server does not answer: who waits for it tries again.
+
+        One look at all of them now and then costs less than a timer for each statement.
+        """
+        while True:
+            await asyncio.sleep(COMMAND_SECONDS / LOOKS)
+            for link in tuple(self._links):
+                if link.looks is not None:
+                    link.looks += 1
+                    if link.looks > LOOKS:
+                        link.connection.terminate()
 
     # --- operations ---
 
@@ -234,10 +243,14 @@ class PostgresDriver(Publisher):
         if operation.bulk is None:
             # A task of its own: cancelling the caller leaves no transaction half-way.
             return asyncio.shield(self._operations.start(self._run(operation)))
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._rows.append(_Row(operation, operation.bulk, future))
-        self._ring()
-        return future
+        row = _Row(operation, operation.bulk, self._loop.create_future())
+        if self._nothing_else(row.bulk):
+            self._alone = row
+            at_once(self._write_at_once(row))
+        else:
+            self._rows.append(row)
+            self._ring()
+        return row.future
 
     def reader(self, operation: Operation[T]) -> None:
         """Return None: whoever waits for the server needs the loop, which may be what waits."""
@@ -278,16 +291,16 @@ class PostgresDriver(Publisher):
         if operation.bare or operation.read_only:
             result = await _statements(link, operation.steps(), topics)
         else:
-            await link.connection.execute("begin", timeout=COMMAND_SECONDS)
+            await link.say("begin")
             try:
                 result = await _statements(link, operation.steps(), topics)
                 for payload in self._payloads(list(topics)):
                     await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
-                await link.connection.execute("commit", timeout=COMMAND_SECONDS)
+                await link.say("commit")
             except (*LOST, asyncio.CancelledError):
                 raise  # the connection is thrown away, and its transaction with it
             except BaseException:
-                await link.connection.execute("rollback", timeout=COMMAND_SECONDS)
+                await link.say("rollback")
                 raise
         for topic in topics:
             self.publish(topic)
@@ -318,6 +331,29 @@ class PostgresDriver(Publisher):
         if self._resting and not self._scheduled:
             self._scheduled = True
             self._resting.pop().set_result(None)
+
+    def _nothing_else(self, bulk: Bulk) -> bool:
+        """Return whether nothing is on its way: then a row need not wait for others to go with."""
+        if bulk.lone is None or self._rows or self._alone is not None or self._clock is not None:
+            return False
+        resting = len(self._resting) == WRITERS and not self._scheduled
+        return resting and bool(self._idle) and self._idle[-1].knows(bulk.lone)
+
+    async def _write_at_once(self, row: _Row) -> None:
+        """Write a row that is alone. If that fails, it waits for a writer as others do."""
+        bulk, link, written = row.bulk, self._idle.pop(), list[tuple[Any, ...]]()
+        assert bulk.lone is not None
+        try:
+            written = (await link.execute(bulk.lone, bulk.row)).rows
+            self._idle.append(link)
+        except Exception:  # noqa: BLE001 - whatever it was, the writer will find out
+            link.connection.terminate()
+        self._alone = None
+        if written:
+            self._tell(row, written[0][len(bulk.key) :])
+        else:
+            self._rows.append(row)
+            self._ring()
 
     async def _write_rows(self) -> None:
         """Write what has come in by now, and what comes in meanwhile; rest when nothing is left."""
