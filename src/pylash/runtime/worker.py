@@ -38,7 +38,7 @@ from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
-from pylash.values import LeaseLost, StaticScopesRequired, StoreError, seconds
+from pylash.values import LeaseLost, StaticScopesRequired, StoreClosed, StoreError, seconds
 
 LOOK_SECONDS: Final = 0.05  # of a worker that closes, at its runs
 NET_SECONDS: Final = 5.0
@@ -135,12 +135,12 @@ class Worker:
         """Let busy runs end or come to wait; park those that wait."""
         loop = asyncio.get_running_loop()
         until = loop.time() + grace
-        while self.live and loop.time() < until:
+        while (self.live or self._beginning) and loop.time() < until:
             idle = [run for run in self.live.values() if run.is_idle]
             if idle:
                 parks = [self._tasks.start(self._parking.park(run)) for run in idle]
                 await asyncio.wait(parks, timeout=max(0.0, until - loop.time()))
-            if not self.live:
+            if not (self.live or self._beginning):
                 return
             self._parking.changed.clear()
             # Not only when told: who was woken while it was parked may wait again since.
@@ -191,13 +191,15 @@ class Worker:
             await processes.start(command)
             return
         started = processes.start(command, self._host.membership.worker)
-        await self._launched(started, partial(self._begin_process, registration))
+        await self._launched(started, partial(self._started_process, registration))
 
-    def _begin_process(self, registration: Registration, leased: LeasedStart | None) -> bool:
-        if leased is not None:
-            record = just_started(registration, leased.number, leased.now)
-            self._begin(Standing(record, Attached(leased.fence, leased.now)), 0)
-        return leased is not None
+    def _started_process(
+        self, registration: Registration, leased: LeasedStart | None
+    ) -> Standing | None:
+        if leased is None:
+            return None
+        record = just_started(registration, leased.number, leased.now)
+        return Standing(record, Attached(leased.fence, leased.now))
 
     async def submit(self, new: NewTurn) -> Submitted:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
@@ -205,14 +207,8 @@ class Worker:
         if not await self._will_have_room_for(TURN_TARGET):
             return await sessions.submit(new, token)
 
-        def begin(submitted: Submitted) -> bool:
-            standing = standing_of(submitted)
-            if standing is not None:
-                self._begin(standing, 0)
-            return standing is not None
-
         worker = self._host.membership.worker
-        return await self._launched(sessions.submit(new, token, worker), begin)
+        return await self._launched(sessions.submit(new, token, worker), standing_of)
 
     async def _will_have_room_for(self, target: str) -> bool:
         """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
@@ -225,31 +221,39 @@ class Worker:
         ready = self.is_open and self._room() > 0 and not others_first
         return ready and self._programs.knows(target)
 
-    async def _launched(self, starting: Awaitable[T], begin: Callable[[T], bool]) -> T:
+    async def _launched(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
         """Start something here: whoever asked may leave, what was started is executed, and at once."""
         self._slots.reserve()
         self._beginning += 1
-        assert isinstance(starting, asyncio.Future)  # an operation of the store, and begun
         asker: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        starting.add_done_callback(partial(self._started, begin, asker))
+        self._runs.serve(self._launch(starting, stands, asker))
         return await asker
 
-    def _started(
-        self, begin: Callable[[T], bool], asker: asyncio.Future[T], started: asyncio.Future[T]
+    async def _launch(
+        self,
+        starting: Awaitable[T],
+        stands: Callable[[T], Standing | None],
+        asker: asyncio.Future[T],
     ) -> None:
-        self._beginning -= 1
+        """Wait for the store's answer in the task that executes what was started: it is there by then."""
         try:
-            answer = started.result()
+            answer = await starting
         except BaseException as error:  # noqa: BLE001 - it is the asker's
             self._maybe_orphans = True  # it may have been started before the store went away
             self._slots.give_back()
-            if not asker.done():
-                asker.set_exception(error)
+            if not asker.done():  # we are cancelled when the store has not answered until the end
+                is_late = isinstance(error, asyncio.CancelledError)
+                asker.set_exception(StoreClosed() if is_late else error)
             return
+        finally:
+            self._beginning -= 1
         if not asker.done():
             asker.set_result(answer)
-        if not begin(answer):
+        standing = stands(answer)
+        if standing is None:
             self._slots.give_back()
+        else:
+            await self._drive(self._made(standing, 0))
 
     # --- scheduling ---
 
@@ -419,6 +423,9 @@ class Worker:
     # --- executing ---
 
     def _begin(self, standing: Standing, wake_seq: int) -> None:
+        self._runs.serve(self._drive(self._made(standing, wake_seq)))
+
+    def _made(self, standing: Standing, wake_seq: int) -> LiveRun:
         record, attached = standing.subject, standing.attached
         controller: Any
         if self._effects is self._host:
@@ -432,7 +439,7 @@ class Worker:
         run.turn = standing.turn
         self.live[record.run] = run
         self._ids.add(run.id)
-        self._runs.serve(self._drive(run))
+        return run
 
     async def _drive(self, run: LiveRun) -> None:
         """Execute the run here until it ends, or is detached."""
