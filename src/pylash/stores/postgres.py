@@ -161,7 +161,8 @@ class PostgresDriver(Publisher):
         self._links: WeakSet[_Link] = WeakSet()
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[_Row] = []
-        self._alone: _Row | None = None
+        self._alone = False
+        self._landing: asyncio.Future[None] | None = None
         self._resting: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._open = False
@@ -197,8 +198,9 @@ class PostgresDriver(Publisher):
         if not self._open:
             return
         self._open = False
-        if self._alone is not None:
-            await asyncio.wait((self._alone.future,))
+        if self._alone:
+            self._landing = self._loop.create_future()
+            await self._landing
         for bell in self._resting:
             bell.set_result(None)
         await self._writes.finish()
@@ -213,7 +215,8 @@ class PostgresDriver(Publisher):
         """Return a new connection."""
         made = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
         # The loop allocates this much for each answer, however short; more of it would come from mmap.
-        made._transport.max_size = RECEIVE_BYTES  # noqa: SLF001 - there is no other way
+        with contextlib.suppress(AttributeError):  # of a loop that is not asyncio's
+            made._transport.max_size = RECEIVE_BYTES  # noqa: SLF001 - there is no other way
         return made
 
     async def _connect(self) -> _Link:
@@ -245,7 +248,6 @@ class PostgresDriver(Publisher):
             return asyncio.shield(self._operations.start(self._run(operation)))
         row = _Row(operation, operation.bulk, self._loop.create_future())
         if self._nothing_else(row.bulk):
-            self._alone = row
             at_once(self._write_at_once(row))
         else:
             self._rows.append(row)
@@ -334,7 +336,7 @@ class PostgresDriver(Publisher):
 
     def _nothing_else(self, bulk: Bulk) -> bool:
         """Return whether nothing is on its way: then a row need not wait for others to go with."""
-        if bulk.lone is None or self._rows or self._alone is not None or self._clock is not None:
+        if bulk.lone is None or self._rows or self._alone or self._clock is not None:
             return False
         resting = len(self._resting) == WRITERS and not self._scheduled
         return resting and bool(self._idle) and self._idle[-1].knows(bulk.lone)
@@ -343,17 +345,20 @@ class PostgresDriver(Publisher):
         """Write a row that is alone. If that fails, it waits for a writer as others do."""
         bulk, link, written = row.bulk, self._idle.pop(), list[tuple[Any, ...]]()
         assert bulk.lone is not None
+        self._alone = True
         try:
             written = (await link.execute(bulk.lone, bulk.row)).rows
             self._idle.append(link)
         except Exception:  # noqa: BLE001 - whatever it was, the writer will find out
             link.connection.terminate()
-        self._alone = None
+        self._alone = False
         if written:
             self._tell(row, written[0][len(bulk.key) :])
         else:
             self._rows.append(row)
             self._ring()
+        if self._landing is not None:
+            self._landing.set_result(None)
 
     async def _write_rows(self) -> None:
         """Write what has come in by now, and what comes in meanwhile; rest when nothing is left."""
