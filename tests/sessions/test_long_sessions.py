@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage
+from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, WorkerConfig
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import Backend, SqliteBackend
 
@@ -17,8 +17,8 @@ TURNS, CALLS = 3, 300
 LENGTH = TURNS * (CALLS + 3)
 
 
-def app_of(backend: Backend, *replies: Any) -> Lash:
-    app = Lash(backend.url, model=ScriptedModel(*replies))
+def app_of(backend: Backend, *replies: Any, **options: Any) -> Lash:
+    app = Lash(backend.url, model=ScriptedModel(*replies), **options)
 
     @app.tool
     async def count(n: int) -> int:
@@ -39,8 +39,8 @@ def bytes_of_pictures(request: ModelRequest) -> Any:
     return say(str([part.data for part in parts if isinstance(part, Attachment)]))
 
 
-async def fill(backend: Backend, first: Any = "turn 0") -> None:
-    async with app_of(backend, busy) as app:
+async def fill(backend: Backend, first: Any = "turn 0", **options: Any) -> None:
+    async with app_of(backend, busy, **options) as app:
         for asked in (first, *(f"turn {n}" for n in range(1, TURNS))):
             result = await app.session("long").turn(asked, timeout="30s")
             assert result.text == "Counted."
@@ -81,10 +81,13 @@ async def test_a_model_may_look_in_a_thread_while_others_read(long: Backend) -> 
         assert (await session.turn("and now", timeout="10s")).text == str(LENGTH + 1)
 
 
-async def test_old_messages_are_read_only_for_who_looks(sqlite: SqliteBackend) -> None:
-    await fill(sqlite)
+@pytest.mark.parametrize("residency", ["keep_all", "active_path_only"])
+async def test_old_messages_are_read_only_for_who_looks(
+    sqlite: SqliteBackend, residency: Any
+) -> None:
+    await fill(sqlite, worker=WorkerConfig(residency=residency))
     model = ScriptedModel(lambda _: say("Fine."))
-    async with Lash(sqlite.url, model=model) as app:
+    async with Lash(sqlite.url, model=model, worker=WorkerConfig(residency=residency)) as app:
         assert (await app.session("long").turn("and now", timeout="10s")).text == "Fine."
     (request,) = model.requests
     assert len(request.messages) == LENGTH + 1

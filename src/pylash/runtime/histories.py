@@ -85,7 +85,7 @@ class Histories:
         if known is None or known.head > session.head:
             whole = sum(segment.upto for segment in session.path)
             known = _Known(session.head, Transcript(missing=whole, lock=threading.RLock()))
-            known.attachments = _attachments_in(session) if whole else False
+            known.attachments = _attachments_in(session)
         if known.head < session.head:
             after = known.head
             added = await self._sessions.nodes(session.path[-1], after)
@@ -159,7 +159,7 @@ class Histories:
     def has_attachments(self, session: SessionRecord) -> bool:
         """Return whether any message of a session has attachments, as far as is known."""
         known = self._known.get(session.number)
-        return known is None or bool(known.attachments)
+        return _attachments_in(session) is not False if known is None else bool(known.attachments)
 
     def attachments_after(self, session: SessionRecord, added: Sequence[Message]) -> bool | None:
         """Return whether any message will have attachments with what is added; None if nobody knows."""
@@ -191,7 +191,7 @@ class Histories:
 def _attachments_in(session: SessionRecord) -> bool | None:
     """Return whether any message of a session has attachments, if its last commit says so."""
     known: bool | None = (session.usage or {}).get("attachments")
-    return known
+    return known if any(segment.upto for segment in session.path) else False
 
 
 def _beginning(path: Sequence[Segment], length: int) -> list[Segment]:
