@@ -32,6 +32,7 @@ from pylash import (
 )
 from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
 from pylash.runtime import SystemClock, pruning
+from pylash.stores.processes import SqlProcesses
 from pylash.testing import ScriptedModel, SimClock, say
 from tests.backends import Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
@@ -582,6 +583,41 @@ async def test_closing_waits_the_grace_and_loses_nothing(durable: Backend) -> No
         await again.process_handle("p").signal("go")
         assert await again.process_handle("p").result(timeout="10s") == 2
     assert calls == [1, 2]
+
+
+async def test_closing_waits_for_what_is_being_started(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, written, answer = SqlProcesses.start, asyncio.Event(), asyncio.Event()
+
+    def late(*given: Any) -> Any:
+        async def told() -> Any:
+            leased = await start(*given)
+            written.set()
+            await answer.wait()
+            return leased
+
+        return told()
+
+    monkeypatch.setattr(SqlProcesses, "start", late)
+    app = Lash(durable.url, worker=WorkerConfig(grace="0s"))
+
+    @app.process
+    async def quick(ctx: ProcessContext[None]) -> str:
+        return "done"
+
+    async with app:
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(app.start(quick.options(id="p")))
+            await written.wait()
+            closing = group.create_task(app.close())
+            await asyncio.sleep(0)  # it has begun to close
+            answer.set()
+        assert (starting.result().id, closing.done()) == ("p", True)
+    again = Lash(durable.url)
+    again.process(quick)
+    async with again:
+        assert await again.process_handle("p").result(timeout="10s") == "done"
 
 
 async def test_what_is_over_the_grace_is_released_and_counts_as_no_attempt(

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, WorkerConfig
+from pylash.stores.sessions import SqlSessions
 from pylash.testing import ScriptedModel, call, calls, say
+from pylash.values import StoreUnavailable
 from tests.backends import Backend, SqliteBackend
 
 TURNS, CALLS = 3, 300
@@ -137,3 +139,43 @@ async def test_a_fork_of_a_long_session_sees_every_message(long: Backend) -> Non
                 await app.session("long").fork("other")
             result = await app.session("other").turn("and now", timeout="10s")
             assert result.text == f"{LENGTH + 1 + 2 * n}: turn 0"
+
+
+async def test_a_session_that_is_deleted_while_it_is_read_has_no_messages(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(durable)
+    async with app_of(durable, busy) as app, app_of(durable, busy) as other:
+        nodes = SqlSessions.nodes
+
+        async def late(sessions: Any, *given: Any) -> Any:
+            await other.session("long").delete()
+            return await nodes(sessions, *given)
+
+        monkeypatch.setattr(SqlSessions, "nodes", late)
+        async with asyncio.timeout(10):
+            assert await app.session("long").history() == []
+
+
+async def test_a_store_that_cannot_be_read_for_a_moment_fails_no_turn(
+    sqlite: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(sqlite)
+    away = [StoreUnavailable("away")]
+    reader = SqlSessions.reader
+
+    def failing(sessions: SqlSessions, path: Any) -> Any:
+        read = reader(sessions, path)
+
+        def once() -> Any:
+            if away:
+                raise away.pop()
+            assert read is not None
+            return read()
+
+        return once
+
+    monkeypatch.setattr(SqlSessions, "reader", failing)
+    async with app_of(sqlite, lambda request: say(request.messages[0].text)) as app:
+        assert (await app.session("long").turn("and now", timeout="10s")).text == "turn 0"
+    assert not away

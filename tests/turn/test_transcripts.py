@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
+
 import pytest
 
 from pylash.turn import Joined, Text, Transcript, UserMessage
@@ -77,3 +81,10 @@ def test_what_was_not_fetched_is_fetched_for_who_looks_once() -> None:
     assert transcript[-3] == said("a")
     assert list(transcript) == [said("a"), said("b"), said("c")]
     assert fetched == ["now"]
+
+
+def test_a_copy_of_a_transcript_is_a_list() -> None:
+    transcript = Transcript([write(said("a"))], lock=threading.RLock())
+    joined = Joined(transcript, [said("b")])
+    for copied in (copy.deepcopy(joined), pickle.loads(pickle.dumps(joined))):
+        assert copied == [said("a"), said("b")]

@@ -116,6 +116,7 @@ class Histories:
         stop = known.messages.missing
         bodies = await self._between(session, start, stop)
         if known.messages.missing == stop:  # else another has fetched them while we read
+            _check_whole(session, bodies, stop - start)
             known.add_before(bodies, start)
 
     async def _put_off(self, session: SessionRecord, known: _Known) -> bool:
@@ -134,8 +135,7 @@ class Histories:
             missing = messages.missing
             read = self._sessions.reader(_beginning(session.path, missing))
             bodies = read() if read is not None else ()
-            if len(bodies) != missing:
-                raise SessionUnknown(session.id)  # deleted meanwhile
+            _check_whole(session, bodies, missing)
             return bodies
 
         messages.fetch = fetch
@@ -153,7 +153,10 @@ class Histories:
 
     async def read(self, session: SessionRecord) -> list[Message]:
         """Return the messages of a session; many are decoded in a thread, so that nobody is held up."""
-        messages = await self.messages(session)
+        try:
+            messages = await self.messages(session)
+        except SessionUnknown:
+            return []
         return list(messages) if len(messages) < MANY else await asyncio.to_thread(list, messages)
 
     def has_attachments(self, session: SessionRecord) -> bool:
@@ -166,7 +169,9 @@ class Histories:
         if any(map(has_attachments, added)):
             return True
         known = self._known.get(session.number)
-        return _attachments_in(session) if known is None else known.attachments
+        if known is None or known.head != session.head:
+            return _attachments_in(session)
+        return known.attachments
 
     def commit(self, session: SessionRecord, added: Sequence[Message]) -> None:
         """Hear that a turn was committed here, with what it added."""
@@ -192,6 +197,11 @@ def _attachments_in(session: SessionRecord) -> bool | None:
     """Return whether any message of a session has attachments, if its last commit says so."""
     known: bool | None = (session.usage or {}).get("attachments")
     return known if any(segment.upto for segment in session.path) else False
+
+
+def _check_whole(session: SessionRecord, bodies: Sequence[bytes], count: int) -> None:
+    if len(bodies) != count:
+        raise SessionUnknown(session.id)  # it was deleted while it was read
 
 
 def _beginning(path: Sequence[Segment], length: int) -> list[Segment]:

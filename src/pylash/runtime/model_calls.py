@@ -91,13 +91,13 @@ class ModelCalls:
             kind: Any = "text_delta" if delta.kind == "text" else "reasoning_delta"
             turn.feed.say(TurnEvent(kind, key, text=delta.text))
 
+        catalog, begun = turn.services.catalog, iteration > 1
         try:
             request = await self._request(iteration, sent)
-        except StoreError as error:
+            started = turn.services.monotonic()
+            reply = await named_answered(catalog, request, listen, begun=begun)
+        except StoreError as error:  # also of old messages that the model looked at
             turn.run.give_up(error)
-        started = turn.services.monotonic()
-        catalog, begun = turn.services.catalog, iteration > 1
-        reply = await named_answered(catalog, request, listen, begun=begun)
         took = turn.services.monotonic() - started
         return reply_message(reply, iteration, took, turn.environment.model)
 

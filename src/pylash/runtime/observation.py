@@ -16,7 +16,7 @@ import msgspec
 from pylash.durable import SessionRecord, scope_from_text, session_of
 from pylash.runtime.feeds import Feed, Feeds
 from pylash.turn import Message, TurnEvent
-from pylash.values import CursorInvalid
+from pylash.values import CursorInvalid, SessionUnknown
 
 if TYPE_CHECKING:
     from pylash.runtime.programs import Services
@@ -82,9 +82,8 @@ async def observed(
     try:
         while True:
             bell.clear()
-            record = await services.store.sessions.get(session_id)
-            if record is not None:
-                messages = await services.histories.messages(record)
+            if (found := await _read(session_id, services)) is not None:
+                record, messages = found
                 told = _committed(record, messages, place)
                 place = Cursor(record.number, len(messages))  # of now: they grow meanwhile
                 for item in told:
@@ -97,6 +96,16 @@ async def observed(
     finally:
         for stop in stops:
             stop()
+
+
+async def _read(
+    session_id: str, services: Services
+) -> tuple[SessionRecord, Sequence[Message]] | None:
+    """Return a session and its messages, if there is one, and it is not deleted while it is read."""
+    record = await services.store.sessions.get(session_id)
+    with suppress(SessionUnknown):
+        return None if record is None else (record, await services.histories.messages(record))
+    return None
 
 
 def _committed(

@@ -125,6 +125,8 @@ class Worker:
         self._unsubscribe()
         try:
             await self._drain(seconds(self._config.grace))
+            while self._beginning:  # noqa: ASYNC110 - the store answers, or says that it cannot
+                await asyncio.sleep(LOOK_SECONDS)
         finally:
             for run in tuple(self.live.values()):
                 run.close()
@@ -241,7 +243,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - it is the asker's
             self._maybe_orphans = True  # it may have been started before the store went away
             self._slots.give_back()
-            if not asker.done():  # we are cancelled when the store has not answered until the end
+            if not asker.done():  # we are cancelled when who closes does not wait for the answer
                 is_late = isinstance(error, asyncio.CancelledError)
                 asker.set_exception(StoreClosed() if is_late else error)
             return

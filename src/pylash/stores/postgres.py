@@ -198,11 +198,13 @@ class PostgresDriver(Publisher):
         if not self._open:
             return
         self._open = False
-        if self._alone:
-            self._landing = self._loop.create_future()
-            await self._landing
-        for bell in self._resting:
-            bell.set_result(None)
+        try:
+            if self._alone:
+                self._landing = self._loop.create_future()
+                await self._landing
+        finally:
+            for bell in self._resting:
+                bell.set_result(None)
         await self._writes.finish()
         await self._operations.finish()
         await self._tasks.close()
@@ -352,13 +354,13 @@ class PostgresDriver(Publisher):
         except Exception:  # noqa: BLE001 - whatever it was, the writer will find out
             link.connection.terminate()
         self._alone = False
+        if self._landing is not None:
+            _answer(self._landing, None)
         if written:
             self._tell(row, written[0][len(bulk.key) :])
         else:
             self._rows.append(row)
             self._ring()
-        if self._landing is not None:
-            self._landing.set_result(None)
 
     async def _write_rows(self) -> None:
         """Write what has come in by now, and what comes in meanwhile; rest when nothing is left."""

@@ -59,6 +59,10 @@ class Transcript(_Comparable[Message]):
         """Take messages."""
         self._items.extend(messages)
 
+    def __reduce__(self) -> Any:
+        """Copy it as the list that it is like."""
+        return list, (list(self),)
+
     def __len__(self) -> int:
         if not self.missing:
             return len(self._items)

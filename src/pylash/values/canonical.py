@@ -8,6 +8,7 @@ Rule 3. Encoders are never mixed: the text is part of every stored hash.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
@@ -169,7 +170,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 @lru_cache
 def _tuples(kind: type[msgspec.Struct]) -> frozenset[str]:
     """Return the fields that come back as tuples, because the struct says that they are."""
-    noted = [vars(base).get("__annotations__", {}) for base in kind.__mro__]
+    noted = [inspect.get_annotations(base) for base in kind.__mro__]
     return frozenset(
         name for notes in noted for name, hint in notes.items() if "tuple" in str(hint)
     )
