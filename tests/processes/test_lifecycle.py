@@ -611,7 +611,8 @@ async def test_closing_waits_for_what_is_being_started(
             starting = group.create_task(app.start(quick.options(id="p")))
             await written.wait()
             closing = group.create_task(app.close())
-            await asyncio.sleep(0)  # it has begun to close
+            ended, _ = await asyncio.wait((starting, closing), timeout=0.2)
+            assert not ended
             answer.set()
         assert (starting.result().id, closing.done()) == ("p", True)
     again = Lash(durable.url)
