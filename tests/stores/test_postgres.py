@@ -14,7 +14,7 @@ from pylash.stores.postgres import PostgresDriver
 from pylash.stores.postgres_dialect import dialect
 from pylash.testing import SimClock
 from pylash.testing.suites import together
-from pylash.values import LeaseLost
+from pylash.values import LashError, LeaseLost
 from tests.backends import PostgresBackend, attached, eventually
 
 
@@ -33,6 +33,40 @@ def test_parameters_are_numbered_and_words_filled_in() -> None:
     assert dialect("select a from b where c = ? and d = ? {share}") == (
         "select a from b where c = $1 and d = $2 for share"
     )
+
+
+async def test_a_run_is_not_taken_from_a_worker_that_took_it_while_we_waited_for_it(
+    postgres: str,
+) -> None:
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        await attached(store, "p", "dead")
+        await store.workers._join(WorkerId("dead"), 0)
+        for worker in ("new", "late"):
+            await store.workers._join(WorkerId(worker), 3_600 * SECOND)
+        connection = await asyncpg.connect(backend.url)
+        try:
+            async with asyncio.TaskGroup() as group, connection.transaction():
+                taking = "update pylash_runs set owner = 'new', fence = fence + 1"
+                await connection.execute(taking)
+                waiting = group.create_task(_refused(store, "p", "late"))
+                await eventually(lambda: _somebody_waits(connection))
+            assert waiting.result() == "lease_held"
+        finally:
+            await connection.close()
+
+
+async def _refused(store: Any, scope: str, worker: str) -> str | None:
+    try:
+        await store.journal._resume(ProcessScope(scope), WorkerId(worker))
+    except LashError as error:
+        return error.code
+    return None
+
+
+async def _somebody_waits(connection: Any) -> bool:
+    asked = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    return bool(await connection.fetchval(asked))
 
 
 async def test_rows_that_come_together_are_written_together_and_judged_alone(

@@ -54,10 +54,12 @@ INLINE_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
 
 _FIND_RUN = """
-select r.id, r.fence, r.owner, w.expires, r.settled,
-       case when r.lane is not null and r.state = 'queued' and r.at is null then 1 end, r.state, {now}
-from pylash_runs r
-left join pylash_workers w on w.id = r.owner where r.scope = ? {update_r}"""
+select id, fence, owner, settled,
+       case when lane is not null and state = 'queued' and at is null then 1 end, state, {now}
+from pylash_runs where scope = ? {update}"""
+
+# A statement of its own: one that had to wait for the run would see the workers as they were before it did.
+_IS_HELD = "select 1 from pylash_workers where id = ? and expires > {now}"
 
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
@@ -187,8 +189,8 @@ class SqlJournal(Port):
         found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
         if not found:
             return None
-        run, token, owner, expires, settled, queued, state, now = found[0]
-        if owner not in (None, worker) and expires is not None and expires > now:
+        run, token, owner, settled, queued, state, now = found[0]
+        if owner not in (None, worker) and (yield Statement(_IS_HELD, (owner,))).rows:
             raise LeaseHeld(scope_name(scope), owner)
         if state == RunState.BLOCKED:
             raise LeaseHeld(scope_name(scope), "of whoever retries it: it is blocked")

@@ -13,7 +13,6 @@ _WORDS = {
     "{now}": _NOW,
     "{share}": "for share",
     "{update}": "for update",
-    "{update_r}": "for update of r",
     "{skip}": "for update skip locked",
     "{least}": "least",
     "{greatest}": "greatest",

@@ -11,7 +11,6 @@ _WORDS = {
     "{now}": "(select pylash_now())",  # once a statement: it asks Python
     "{share}": "",
     "{update}": "",
-    "{update_r}": "",
     "{skip}": "",
     "{least}": "min",
     "{greatest}": "max",
