@@ -179,7 +179,10 @@ def test_a_child_that_breaks_says_why() -> None:
 
 def test_housekeeping_names_operations_that_there_are() -> None:
     ports = (SqlJournal, SqlRuns, SqlWorkers, SqlProcesses, SqlEnvs)
-    there = {name for port in ports for name in vars(port)}
+    there = {
+        name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
+    }
+    there.add(SqlRuns.claim.__name__)  # written by hand: it knows when it is repeated
     assert {*HOUSEKEEPING, LEAVING} - {"migrate"} <= there
 
 
