@@ -232,7 +232,7 @@ class Lash(Declarations):
         chosen = prepared(target)
         await chosen.definition.prepare()
         command = chosen.command(args, kwargs, services.new_id, self._template)
-        await self._worker.start(command)
+        await self._worker.start(command, is_new=chosen.process_id is None)
         return self._handle(command.registration.id, chosen.definition)
 
     @overload

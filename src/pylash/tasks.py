@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextvars import Context
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -43,6 +43,12 @@ class TaskOwner:
         self._serving.add(task)
         task.add_done_callback(self._served)
 
+    def future(self, awaited: Awaitable[T]) -> asyncio.Future[T]:
+        """Return what is awaited as a future: itself if it is one, else a task that awaits it."""
+        if isinstance(awaited, asyncio.Future):
+            return awaited
+        return self.start(_awaited(awaited))
+
     def _served(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -69,6 +75,10 @@ class TaskOwner:
                 _log.warning("abandoned a task that ignores being cancelled: %s", task)
         if self._failures:
             raise self._failures.pop(0)
+
+
+async def _awaited(awaited: Awaitable[T]) -> T:
+    return await awaited
 
 
 def at_once(work: Coroutine[Any, Any, None]) -> None:

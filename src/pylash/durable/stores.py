@@ -266,9 +266,17 @@ class Processes(Protocol):
     """The process registry."""
 
     def start(
-        self, command: StartProcess, worker: WorkerId | None = None
+        self,
+        command: StartProcess,
+        worker: WorkerId | None = None,
+        *,
+        number: int | None = None,
+        end: Output | None = None,
     ) -> Awaitable[LeasedStart | None]:
-        """Start a process, once; owned by worker from the first moment if one is given and it can."""
+        """Start a process, once; owned by worker from the first moment if one is given and it can.
+
+        ``number`` asks for that of its first run. ``end``: it is over already, and worker is who executed it.
+        """
         ...
 
     def perform(self, command: ProcessCommand) -> Awaitable[Any]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -49,6 +48,8 @@ class Execution:
             end = await self._outcome(run)
         finally:
             CURRENT.set(None)
+        if run.beginning is not None and (run.closed or not isinstance(end, Output)):
+            await run.beginning.begun()
         if run.closed:
             await let_go(self._host.store, run, self._is_open)
             return None
@@ -111,9 +112,16 @@ class Execution:
             await self._settled(run, broken)
             return broken
 
-    def _settled(self, run: LiveRun, end: Output) -> Coroutine[Any, Any, bool]:
+    async def _settled(self, run: LiveRun, end: Output) -> bool:
+        beginning = run.beginning
+        if beginning is not None and not beginning.is_written:
+            return await beginning.begun(end)
+        if beginning is not None and not await beginning.begun():
+            return False
         settle = self._host.store.processes.settle
-        return persist(run, partial(settle, run.fence, run.process.number, end), self._is_open)
+        return await persist(
+            run, partial(settle, run.fence, run.process.number, end), self._is_open
+        )
 
     async def _continued(self, run: LiveRun, end: ContinueAs) -> None:
         given = run.process.registration.input

@@ -32,8 +32,10 @@ from pylash.durable import (
     checked_identity,
     checked_resolution,
     checked_scope,
+    new_run_id,
     session_of,
 )
+from pylash.runtime.beginnings import Beginning
 from pylash.runtime.controller import JournalController
 from pylash.runtime.membership import Membership
 from pylash.runtime.waiting import LiveWaits
@@ -104,6 +106,16 @@ class JournalHost(EffectHost):
         controller = self._controllers[scope] = JournalController(self, scope)
         controller.adopt(attached)
         return controller
+
+    def begin(self, scope: ExecutionScope, beginning: Beginning) -> JournalController:
+        """Return the controller of a run that is there once its start is written."""
+        controller = self._controllers[scope] = JournalController(self, scope)
+        controller.beginning = beginning
+        return controller
+
+    def new_run(self) -> int:
+        """Return a number for a run."""
+        return new_run_id(self.clock.now(), self._entropy)
 
     def new_token(self) -> str:
         """Return a token that makes an operation happen once."""

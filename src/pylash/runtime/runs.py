@@ -28,6 +28,7 @@ from pylash.durable import (
     RuntimeScope,
     envelope,
 )
+from pylash.runtime.beginnings import Beginning
 from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
 from pylash.runtime.slots import Slots
@@ -72,12 +73,12 @@ class LiveRun:
     wake_seq = 0
     stirred = False
     turn: TurnStanding | None = None
+    beginning: Beginning | None = None
     has_slot = True
     is_idle = False
     cancelled = False
     trouble: LashError | None = None
-    closed = False
-    parked = False
+    closed = parked = False
     expiring: asyncio.Task[None] | None = None
     parking: asyncio.Future[None] | None = None
     interrupted: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,7 +19,6 @@ from pylash.durable import (
     Attached,
     Claim,
     EffectHost,
-    Fence,
     LeasedStart,
     NewTurn,
     Registration,
@@ -31,14 +30,16 @@ from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
 from pylash.runtime.endings import STORE_AWAY_SECONDS
 from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
+from pylash.runtime.launches import Launches
 from pylash.runtime.lookout import Lookout
+from pylash.runtime.orphans import Orphans
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
 from pylash.tasks import TaskOwner
-from pylash.values import LeaseLost, StaticScopesRequired, StoreClosed, StoreError, seconds
+from pylash.values import StaticScopesRequired, StoreError, seconds
 
 LOOK_SECONDS: Final = 0.05  # of a worker that closes, at its runs
 NET_SECONDS: Final = 5.0
@@ -86,14 +87,13 @@ class Worker:
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
-        self._beginning = 0
+        self._orphans = Orphans(host, self.live)
+        self._launches = Launches(host, self, self._slots, self._orphans, self._runs)
         self._alone = False
-        self._orphans: list[Fence] = []
         self._suspicious = False
         self._claiming = False
         self._claim_out: asyncio.Future[None] | None = None
         self._suspect_everything = asyncio.Event()
-        self._maybe_orphans = False
         self._claim_token: str | None = None
         self._draining_since: float | None = None
         self.told: Callable[[str, Any], None] = lambda _id, _output: None
@@ -125,7 +125,7 @@ class Worker:
         self._unsubscribe()
         try:
             await self._drain(seconds(self._config.grace))
-            while self._beginning:  # noqa: ASYNC110 - the store answers, or says that it cannot
+            while self._launches.pending:  # noqa: ASYNC110 - the store answers, or says that it cannot
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             for run in tuple(self.live.values()):
@@ -137,12 +137,12 @@ class Worker:
         """Let busy runs end or come to wait; park those that wait."""
         loop = asyncio.get_running_loop()
         until = loop.time() + grace
-        while (self.live or self._beginning) and loop.time() < until:
+        while (self.live or self._launches.pending) and loop.time() < until:
             idle = [run for run in self.live.values() if run.is_idle]
             if idle:
                 parks = [self._tasks.start(self._parking.park(run)) for run in idle]
                 await asyncio.wait(parks, timeout=max(0.0, until - loop.time()))
-            if not (self.live or self._beginning):
+            if not (self.live or self._launches.pending):
                 return
             self._parking.changed.clear()
             # Not only when told: who was woken while it was parked may wait again since.
@@ -185,15 +185,20 @@ class Worker:
 
     # --- starting ---
 
-    async def start(self, command: StartProcess) -> None:
-        """Start a process; here, if there is a slot for it and nothing that must come before it."""
+    async def start(self, command: StartProcess, *, is_new: bool = False) -> None:
+        """Start a process; here, if there is a slot for it and nothing that must come before it.
+
+        ``is_new``: its id was made for it, so that nobody else can have started it.
+        """
         registration, processes = command.registration, self._host.store.processes
         special = command.delay or registration.slot
         if special or not await self._will_have_room_for(registration.target):
             await processes.start(command)
-            return
-        started = processes.start(command, self._host.membership.worker)
-        await self._launched(started, partial(self._started_process, registration))
+        elif is_new and registration.timeout is None and self._effects is self._host:
+            await self._launches.begun(command)
+        else:
+            started = processes.start(command, self._host.membership.worker)
+            await self._launches.launched(started, partial(self._started_process, registration))
 
     def _started_process(
         self, registration: Registration, leased: LeasedStart | None
@@ -210,7 +215,7 @@ class Worker:
             return await sessions.submit(new, token)
 
         worker = self._host.membership.worker
-        return await self._launched(sessions.submit(new, token, worker), standing_of)
+        return await self._launches.launched(sessions.submit(new, token, worker), standing_of)
 
     async def _will_have_room_for(self, target: str) -> bool:
         """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
@@ -222,40 +227,6 @@ class Worker:
         others_first = self._backlog or self._suspicious or self._alone
         ready = self.is_open and self._room() > 0 and not others_first
         return ready and self._programs.knows(target)
-
-    async def _launched(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
-        """Start something here: whoever asked may leave, what was started is executed, and at once."""
-        self._slots.reserve()
-        self._beginning += 1
-        asker: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._runs.serve(self._launch(starting, stands, asker))
-        return await asker
-
-    async def _launch(
-        self,
-        starting: Awaitable[T],
-        stands: Callable[[T], Standing | None],
-        asker: asyncio.Future[T],
-    ) -> None:
-        """Wait for the store's answer in the task that executes what was started: it is there by then."""
-        try:
-            answer = await starting
-        except BaseException as error:  # noqa: BLE001 - it is the asker's
-            self._maybe_orphans = True  # it may have been started before the store went away
-            self._slots.give_back()
-            if not asker.done():  # we are cancelled when who closes does not wait for the answer
-                is_late = isinstance(error, asyncio.CancelledError)
-                asker.set_exception(StoreClosed() if is_late else error)
-            return
-        finally:
-            self._beginning -= 1
-        if not asker.done():
-            asker.set_result(answer)
-        standing = stands(answer)
-        if standing is None:
-            self._slots.give_back()
-        else:
-            await self._drive(self._made(standing, 0))
 
     # --- scheduling ---
 
@@ -280,7 +251,7 @@ class Worker:
             self._claiming = True
             try:
                 await self._announce()
-                await self._release_orphans()
+                await self._orphans.release()
                 await self._claim_ready()
             except StoreError:  # it is away for the moment
                 await asyncio.sleep(STORE_AWAY_SECONDS)
@@ -362,7 +333,7 @@ class Worker:
         try:
             resumed = await standings(self._host.store, claims)
         except Exception:
-            self._orphans += [claim.fence for claim in claims]
+            self._orphans.add(claim.fence for claim in claims)
             self._slots.give_back(len(claims))
             raise
         for claim in claims:
@@ -382,13 +353,6 @@ class Worker:
         await self._host.clock.sleep(delay)
         self._kick.set()
 
-    async def _release_orphans(self) -> None:
-        """Give up runs that we own and do not execute: the store was away when they were dropped."""
-        while self._orphans:
-            with suppress(LeaseLost):
-                await self._host.store.journal.release(self._orphans[-1])
-            self._orphans.pop()
-
     # --- slots ---
 
     async def take_slot(self, run: LiveRun) -> None:
@@ -402,7 +366,7 @@ class Worker:
     def _room(self) -> int:
         """Return how many runs may begin: there are slots, and those that wait take memory too."""
         most = self._config.concurrency + MAX_IDLE
-        return min(self._slots.free, most - len(self.live) - self._beginning)
+        return min(self._slots.free, most - len(self.live) - self._launches.pending)
 
     def _slot_is_free(self) -> None:
         if self._backlog or (self._suspicious and not self.live):
@@ -425,9 +389,10 @@ class Worker:
     # --- executing ---
 
     def _begin(self, standing: Standing, wake_seq: int) -> None:
-        self._runs.serve(self._drive(self._made(standing, wake_seq)))
+        self._runs.serve(self.drive(self.made(standing, wake_seq)))
 
-    def _made(self, standing: Standing, wake_seq: int) -> LiveRun:
+    def made(self, standing: Standing, wake_seq: int) -> LiveRun:
+        """Return a run that stands like this, to be executed here."""
         record, attached = standing.subject, standing.attached
         controller: Any
         if self._effects is self._host:
@@ -439,11 +404,15 @@ class Worker:
         run = LiveRun(record, attached.fence, controller, self, self._runs)
         run.wake_seq = wake_seq
         run.turn = standing.turn
-        self.live[record.run] = run
-        self._ids.add(run.id)
+        self.adopt(run)
         return run
 
-    async def _drive(self, run: LiveRun) -> None:
+    def adopt(self, run: LiveRun) -> None:
+        """Know a run as executed here."""
+        self.live[run.record.run] = run
+        self._ids.add(run.id)
+
+    async def drive(self, run: LiveRun) -> None:
         """Execute the run here until it ends, or is detached."""
         try:
             execution = self._execution if run.turn is None else self._turns
@@ -481,17 +450,11 @@ class Worker:
                     await self._suspect_everything.wait()
             self._suspect_everything.clear()
             try:
-                await self._find_orphans()
+                if self._orphans.suspected and not (self._launches.pending or self._claiming):
+                    await self._orphans.find()
+                    self._kick.set()
                 await self._lookout.look_at_all()
             except StoreError:  # away for the moment; the net comes again
                 pass
             except Exception:  # noqa: BLE001 - one broken row must not stop the others
                 _log.exception("looking at the runs here went wrong, and goes on")
-
-    async def _find_orphans(self) -> None:
-        """Find the runs that we own and do not execute, if there may be any."""
-        if self._maybe_orphans and not (self._beginning or self._claiming):
-            self._maybe_orphans = False
-            owned = await self._host.store.runs.owned_by(self._host.membership.worker)
-            self._orphans += [fence for fence in owned if fence.run not in self.live]
-            self._kick.set()

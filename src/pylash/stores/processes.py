@@ -52,6 +52,9 @@ from pylash.durable import (
 )
 from pylash.stores.ends import IS_SETTLED, WHERE, force_end, runs_concerned, settle
 from pylash.stores.fused import (
+    LIFE_MANY,
+    LIFE_ONE,
+    LIFE_PARTS,
     SETTLE_MANY,
     SETTLE_ONE,
     SETTLE_PARTS,
@@ -177,30 +180,38 @@ class SqlProcesses(SqlLookups):
     # --- starting ---
 
     def start(
-        self, command: StartProcess, worker: WorkerId | None = None
+        self,
+        command: StartProcess,
+        worker: WorkerId | None = None,
+        *,
+        number: int | None = None,
+        end: Output | None = None,
     ) -> Awaitable[LeasedStart | None]:
         """Start a process, once; owned by worker from the first moment if one is given."""
         registration = checked_registration(command.registration)
-        number = new_run_id(self._clock.now(), self._entropy)
+        number = number or new_run_id(self._clock.now(), self._entropy)
         token = self._entropy(8).hex()
         if command.delay or registration.slot is not None:
             worker = None  # its time comes later, and slots are given where runs are claimed
-        steps = partial(self._start, command, worker, token)
+        steps = partial(self._start, command, worker, token, end)
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
         where, target = scope_text(scope), registration.target
         body = (write(registration), registration.digest, registration.env)
-        row = (number, registration.id, where, target, *body, worker, token)
-
+        row = (number, registration.id, where, target, *body, worker)
         read = partial(_leased, number, scope)
-        bulk = Bulk(
-            None, START_MANY, row, (number,), None, read=read, parts=START_PARTS, lone=START_ONE
-        )
+        bulk = Bulk(None, START_MANY, (*row, token), (number,), None, read=read)
+        bulk.parts, bulk.lone = START_PARTS, START_ONE
+        if end is not None:
+            kind, value = ending(end)
+            ended = (STATES[type(end)].value, write(end), kind, write(value))
+            bulk.row = (*row, f"settled:{token}", *ended)
+            bulk.many, bulk.parts, bulk.lone = LIFE_MANY, LIFE_PARTS, LIFE_ONE
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
-        self, command: StartProcess, worker: WorkerId | None, token: str
+        self, command: StartProcess, worker: WorkerId | None, token: str, end: Output | None
     ) -> Steps[LeasedStart | None]:
         registration = command.registration
         number = new_run_id(self._clock.now(), self._entropy)
@@ -209,11 +220,14 @@ class SqlProcesses(SqlLookups):
         if (yield from register_process(command, number, worker, token)):
             if worker is None:
                 return None
+            fence = Fence(number, 1, ProcessScope(registration.id))
+            if end is not None:
+                yield from settle(fence, end, f"settled:{token}")
             now = Instant((yield Statement(_NOW)).rows[0][0])
-            return LeasedStart(number, Fence(number, 1, ProcessScope(registration.id)), now)
+            return LeasedStart(number, fence, now)
         known = yield from _known(registration)
-        ours = worker is not None and (known[2], known[3], known[4]) == (token, worker, 1)
-        if ours:  # done by us already; the answer was lost
+        standing = (token, worker, 1) if end is None else (f"settled:{token}", None, 2)
+        if worker is not None and known[2:5] == standing:  # done by us already; the answer was lost
             now = Instant((yield Statement(_NOW)).rows[0][0])
             return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)), now)
         return None
@@ -371,8 +385,7 @@ class SqlProcesses(SqlLookups):
         state, body = STATES[type(output)].value, write(output)
         kind, value = ending(output)
         payload = write(value)
-        topic = f"process:{fence.scope.id}"
-        news = encode(["", topic]).decode()
+        news = encode(["", topic := f"process:{fence.scope.id}"]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
         bulk = Bulk(
             None, SETTLE_MANY, row, (number,), None, topic, parts=SETTLE_PARTS, lone=SETTLE_ONE
