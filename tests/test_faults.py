@@ -191,6 +191,28 @@ async def test_a_start_whose_answer_was_cut_off_happened_once(
     assert ran == [0, 1, 2]
 
 
+async def test_a_short_life_whose_answer_was_cut_off_was_lived_once(
+    proxied: tuple[Backend, CuttingProxy],
+) -> None:
+    backend, proxy = proxied
+    app, ran = Lash(backend.url), list[int]()
+
+    @app.process
+    async def count(ctx: ProcessContext[None], n: int) -> int:
+        ran.append(n)
+        return n
+
+    async with app:
+        for n in range(3):  # the first prepares the statements of the others
+            handle = await app.start(count, n)
+            assert await handle.result(timeout="10s") == n
+            proxy.arm(b"count-")
+        processes = await app.processes()
+        assert [one.status for one in processes] == ["completed"] * 3
+    assert proxy.cuts == 2
+    assert ran == [0, 1, 2]
+
+
 async def test_a_server_that_stays_away_is_reported_and_nothing_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -214,6 +214,9 @@ PROCESS_SCENARIOS = {
     "start: by a stranger": Scenario(
         members, lambda s, _: s.processes.start(StartProcess(work()), WorkerId("gone"))
     ),
+    "start: over already": Scenario(
+        members, lambda s, _: s.processes.start(StartProcess(work()), W1, end=Success({"n": 1}))
+    ),
     "start: later": Scenario(
         members, lambda s, _: s.processes.start(StartProcess(work(), delay=SECOND), W1)
     ),

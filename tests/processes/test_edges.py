@@ -140,11 +140,12 @@ async def test_a_start_whose_caller_leaves_is_executed(backend: Backend) -> None
 
     async with app:
         for turns in range(1, 5):
-            async with asyncio.TaskGroup() as group:
-                starting = group.create_task(_ignored(app.start(noted.options(id=f"p{turns}"))))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                starting.cancel()
+            for process in (noted, noted.options(id=f"p{turns}")):
+                async with asyncio.TaskGroup() as group:
+                    starting = group.create_task(_ignored(app.start(process)))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    starting.cancel()
         await app.start(noted.options(id="last"))
         await asyncio.wait_for(ran.wait(), 10)
         for view in await app.processes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pylash.durable import (
 )
 from pylash.runtime import system_entropy
 from pylash.stores import SqlStore, open_store
-from pylash.stores.fused import SETTLE_MANY, START_MANY
+from pylash.stores.fused import LIFE_MANY, SETTLE_MANY, START_MANY
 from pylash.stores.postgres import PostgresDriver
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.stores.sqlite import SqliteDriver
@@ -69,7 +70,7 @@ def rows() -> Steps[dict[str, list[str]]]:
     names: dict[object, str] = {}
     for process, number, token in (yield Statement(_NAMES)).rows:
         names[number] = process
-        if token is not None and not token.startswith("settled:"):
+        if token is not None and token != "settled:1":
             names[token] = f"the token of {process}"
     found: dict[str, list[str]] = {}
     for table in TABLES:
@@ -106,6 +107,10 @@ async def started(store: SqlStore, one: Registration, worker: WorkerId) -> Lease
     return await store.processes.start(StartProcess(one), worker)
 
 
+async def passed(store: SqlStore, one: Registration, end: Output) -> LeasedStart | None:
+    return await store.processes.start(StartProcess(one), W1, end=end)
+
+
 async def settled(store: SqlStore, fence: Fence, number: int, output: Output) -> str:
     try:
         await store.processes.settle(fence, number, output)
@@ -137,6 +142,11 @@ async def lived(store: SqlStore, gather: Callable[..., Awaitable[Any]] = togethe
     ends.append(settled(store, second.fence, second.number, OUTPUTS[1]))
     told.append(await gather(*ends))
     told.append(await store.driver.run(Operation("rows", rows)))
+    lives = [replace(one, id=f"{one.id}, over") for one in some]
+    over = await gather(*map(partial(passed, store), lives, OUTPUTS))
+    told += [(one.fence.token, one.fence.scope) for one in over if one is not None]
+    told.append(await passed(store, lives[0], OUTPUTS[0]))
+    told.append(await store.driver.run(Operation("rows", rows)))
     return told
 
 
@@ -152,6 +162,7 @@ async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
         await store.close()
     assert written.count(START_MANY) == 4
     assert written.count(SETTLE_MANY) == 4
+    assert written.count(LIFE_MANY) == 4
     async with PostgresBackend(postgres) as backend:
         plainly(monkeypatch)
         store = await opened(backend)

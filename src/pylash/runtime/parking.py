@@ -65,7 +65,7 @@ class Parking:
         if run.parking is not None or run.closed or not run.is_idle or run.journal is None:
             return
         run.parking = asyncio.get_running_loop().create_future()
-        woken = False
+        woken = away = False
         try:
             woken = not await self._runs.park(run.fence, run.wake_seq, run.until())
             if not woken:
@@ -73,7 +73,8 @@ class Parking:
                 run.close()
         except LeaseLost as error:
             run.close(error)
-        except StoreError:  # it is away for the moment: wait as long again
+        except StoreError:  # for the moment: wait as long again
+            away = True
             self.remove(run)
             if run.is_idle:
                 self.add(run)
@@ -82,7 +83,7 @@ class Parking:
             verdict.set_result(None)
         if woken:
             await self._woken(run)
-        elif run.is_closed():
+        elif not away:
             await run.finish(DETACH_GRACE)
 
     async def _woken(self, run: LiveRun) -> None:

@@ -170,8 +170,8 @@ class LiveRun:
         """
         branch = current_branch(self)
         told = owner if aside else branch
-        if self.closed:
-            await self._refuse()
+        if self.closed or self.beginning is not None:
+            await self._enter()
         asked = envelope(
             command,
             scope=_SCOPE,
@@ -229,8 +229,7 @@ class LiveRun:
             if self._turnstile is None:
                 return await self.controller.execute(asked, local)
             async with self._turnstile:
-                if self.closed:
-                    await self._refuse()
+                await self._enter()
                 return await self.controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
             self.give_up(error)
@@ -288,8 +287,12 @@ class LiveRun:
         if delivered:
             raise asyncio.CancelledError
 
-    async def _refuse(self) -> None:
-        """Refuse a call on a closed context; hold whoever calls again and again."""
+    async def _enter(self) -> None:
+        """Begin; refuse a call on a closed context, and hold whoever calls again and again."""
+        if self.beginning is not None:
+            await self.beginning.begun()
+        if not self.closed:
+            return
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
             await asyncio.get_running_loop().create_future()
@@ -464,10 +467,6 @@ class LiveRun:
             self.expiring.cancel()
         if self.journal is not None:
             self.journal.board.changed = None
-
-    def is_closed(self) -> bool:
-        """Return whether this execution is over."""
-        return self.closed
 
     async def finish(self, grace: float) -> None:
         """Wait until the code has ended, then cancel it, then leave it to itself."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from pylash.durable import (
+    STATES,
+    Aborted,
     AppendEvent,
     CancelProcess,
     EventType,
@@ -19,6 +21,8 @@ from pylash.durable import (
     StartProcess,
     Store,
     Success,
+    WorkerId,
+    ending,
     fold,
 )
 from pylash.testing.subjects import (
@@ -99,6 +103,37 @@ async def a_process_started_by_many_at_once_is_started_once(store: SubjectStore)
         leased = await together(*(start(n) for n in range(6)))
         equal(leased.count(True), 1, "who was told to run it")
         equal(len(await log_of(store, command.registration.id)), 1, "its log")
+
+
+async def a_process_that_is_over_is_started_and_ended_at_once(store: SubjectStore) -> None:
+    outputs = (Success({"n": [1]}), Failure("ValueError", "boom", "It broke."), Aborted("why"))
+    worker = await joined(store)
+    for output in outputs:
+        command = StartProcess(work(arguments={"n": 1}))
+        process = command.registration.id
+        number = next(ids)
+        leased = await store.processes.start(command, worker, number=number, end=output)
+        assert leased is not None
+        equal(leased.fence.run, number, "the number that was asked for")
+        kind, payload = ending(output)
+        log = [("process.started", None), (kind, payload)]
+        equal(await log_of(store, process), log, "its log")
+        equal((await store.processes.outputs([process]))[process], output, "how it ended")
+        record = await record_of(store, process)
+        equal(record.state.status, STATES[type(output)].value, "where it stands")
+        equal(record.run_state, STATES[type(output)], "where its run stands")
+        again = store.processes.start(command, worker, end=output)
+        equal(await again, None, "the second start")
+        await refused(store.journal.release(leased.fence), "lease_lost", "writing on")
+    equal(await store.runs.owned_by(worker), [], "what its worker owns")
+
+
+async def what_a_stranger_says_is_over_is_only_started(store: SubjectStore) -> None:
+    command = StartProcess(work())
+    gone = await store.processes.start(command, WorkerId("gone"), end=Success(1))
+    equal(gone, None, "the lease")
+    record = await record_of(store, command.registration.id)
+    equal((record.state.status, record.run_state), ("open", RunState.QUEUED), "where it stands")
 
 
 async def a_blank_id_is_refused(store: SubjectStore) -> None:
@@ -356,6 +391,8 @@ REGISTRY_LAWS = (
     the_same_id_with_the_same_input_is_the_same_process,
     another_input_under_an_id_is_a_conflict,
     a_process_started_by_many_at_once_is_started_once,
+    a_process_that_is_over_is_started_and_ended_at_once,
+    what_a_stranger_says_is_over_is_only_started,
     a_blank_id_is_refused,
     an_originator_without_a_session_is_refused,
     a_process_that_comes_later_or_has_a_slot_is_leased_to_nobody,
