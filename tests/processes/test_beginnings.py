@@ -15,6 +15,7 @@ import pytest
 from pylash import Lash, ProcessContext, ProcessFailed, RunState, StoreUnavailable, WorkerConfig
 from pylash.durable import Output, StartProcess, WorkerId
 from pylash.stores import SqlStore
+from pylash.values import StoreClosed
 from tests.backends import Backend, SqliteBackend
 
 
@@ -186,12 +187,16 @@ async def test_a_start_that_cannot_be_written_is_told_and_has_no_effect(
     async def away(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("away")
 
+    def closed(*_: Any, **__: Any) -> None:
+        raise StoreClosed
+
     async with app:
-        with monkeypatch.context() as patch:
-            patch.setattr(app.store.processes, "start", away)
-            for steps in (0, 1, 0, 1):  # and no slot is lost
-                with pytest.raises(StoreUnavailable):
-                    await app.start(noted, steps)
+        for refuse, reason in ((away, StoreUnavailable), (closed, StoreClosed)):
+            with monkeypatch.context() as patch:
+                patch.setattr(app.store.processes, "start", refuse)
+                for steps in (0, 1, 0, 1):  # and no slot is lost
+                    with pytest.raises(reason):
+                        await app.start(noted, steps)
         assert ran == []
         assert await app.processes() == []
         for steps in (0, 1):

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from pylash.durable import LeasedStart, Output
 from pylash.tasks import TaskOwner
+from pylash.values import StoreError
 
 Writing = asyncio.Future[LeasedStart | None]
 """The store's answer to a start."""
@@ -46,7 +47,11 @@ class Beginning:
     def begin(self, end: Output | None = None) -> Writing:
         """Write the start, unless that was done, together with ``end``."""
         if self._writing is None:
-            self._writing = self._tasks.future(self._write(end))
+            try:
+                self._writing = self._tasks.future(self._write(end))
+            except StoreError as error:  # it closed this moment
+                self._writing = asyncio.get_running_loop().create_future()
+                self._writing.set_exception(error)
             self._writing.add_done_callback(self._hear)
         return self._writing
 

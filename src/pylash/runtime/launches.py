@@ -112,7 +112,7 @@ class Launches:
 
         def answered(writing: Writing) -> bool:
             self.pending -= 1
-            error = writing.exception()
+            error = StoreClosed() if writing.cancelled() else writing.exception()
             leased = None if error is not None else writing.result()
             is_ours = leased is not None and leased.fence == fence
             if leased is not None and is_ours:
@@ -124,11 +124,9 @@ class Launches:
                 run.close()
                 self._orphans.suspected |= error is not None
                 self._orphans.add(() if leased is None else (leased.fence,))
-            if asker.done():
-                return is_ours
-            if error is None:
+            if error is None and not asker.done():
                 asker.set_result(None)
-            else:
+            elif error is not None and not asker.done():
                 asker.set_exception(error)
             return is_ours
 

@@ -30,7 +30,7 @@ from pylash.durable import (
     signal_key,
     signal_type,
 )
-from pylash.stores.queue import add_words, locked_lane, told
+from pylash.stores.queue import add_words, lane_holder, locked_lane, told
 from pylash.stores.runs import wake_run
 from pylash.stores.sql import (
     Again,
@@ -62,6 +62,8 @@ _LOCK_RUNS = (
 LOCK_PROCESS = """
 select p.number, p.run, p.sequence, p.status, p.registration, p.cancel, p.epoch
 from pylash_processes p where p.id = ? {update}"""
+
+_REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _APPENDED = "update pylash_processes set sequence = sequence + 1 where id = ?"
 
@@ -132,6 +134,16 @@ def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> 
             yield from wake_run(run)
         yield Notify(f"process:{command.process_id}")
     return {"sequence": sequence + 1}
+
+
+def wakes(process: str) -> Steps[list[int]]:
+    """Return the run that has the lane of the session that a process wakes."""
+    for (body,) in (yield Statement(_REGISTRATION, (process,))).rows:
+        target = REGISTRATIONS.decode(body).wake_target
+        if target is not None:
+            holder = yield from lane_holder(target.session_id)
+            return [] if holder is None else [holder]
+    return []
 
 
 def _same_event(command: AppendEvent, number: int, key: str, payload: bytes) -> Steps[int | None]:

@@ -7,7 +7,7 @@ Rule 2. A start and an end are written more than once: as statements that run an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from pylash.durable import (
     CONTINUED,
     OUTPUTS,
-    REGISTRATIONS,
     STARTED,
     STATES,
     AppendEvent,
@@ -88,9 +87,9 @@ from pylash.stores.logs import (
     append_signal,
     ask_cancel,
     lock_runs,
+    wakes,
 )
 from pylash.stores.lookups import SqlLookups
-from pylash.stores.queue import lane_holder
 from pylash.stores.runs import release_slot
 from pylash.stores.sessions import submitted
 from pylash.stores.sql import (
@@ -111,8 +110,6 @@ from pylash.values import (
     encode,
     write,
 )
-
-_REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _NOW = "select {now}"
 
@@ -193,7 +190,7 @@ class SqlProcesses(SqlLookups):
         token = self._entropy(8).hex()
         if command.delay or registration.slot is not None:
             worker = None  # its time comes later, and slots are given where runs are claimed
-        steps = partial(self._start, command, worker, token, end)
+        steps = partial(self._start, command, worker, token, end, iter((number,)))
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
@@ -211,10 +208,15 @@ class SqlProcesses(SqlLookups):
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
     def _start(
-        self, command: StartProcess, worker: WorkerId | None, token: str, end: Output | None
+        self,
+        command: StartProcess,
+        worker: WorkerId | None,
+        token: str,
+        end: Output | None,
+        numbers: Iterator[int],
     ) -> Steps[LeasedStart | None]:
         registration = command.registration
-        number = new_run_id(self._clock.now(), self._entropy)
+        number = next(numbers, None) or new_run_id(self._clock.now(), self._entropy)
         if worker is not None and not (yield from is_member(worker)):
             worker = None  # others gave us up: it is anyone's
         if (yield from register_process(command, number, worker, token)):
@@ -273,7 +275,7 @@ class SqlProcesses(SqlLookups):
                 return (yield from runs_concerned(process))
             case AppendEvent(process_id=process):  # it may be the end, or wake a session
                 rows = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
-                return [run for (run,) in rows] + (yield from _wakes(process))
+                return [run for (run,) in rows] + (yield from wakes(process))
             case CancelUnreferenced():
                 ids = [grant.process_id for grant in (yield from dropped(command))]
             case _:
@@ -478,16 +480,6 @@ def register_process(
 
 def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedStart:
     return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
-
-
-def _wakes(process: str) -> Steps[list[int]]:
-    """Return the run that has the lane of the session that a process wakes."""
-    for (body,) in (yield Statement(_REGISTRATION, (process,))).rows:
-        target = REGISTRATIONS.decode(body).wake_target
-        if target is not None:
-            holder = yield from lane_holder(target.session_id)
-            return [] if holder is None else [holder]
-    return []
 
 
 def _known(registration: Registration) -> Steps[tuple[Any, ...]]:

@@ -124,7 +124,7 @@ async def a_process_that_is_over_is_started_and_ended_at_once(store: SubjectStor
         equal(record.run_state, STATES[type(output)], "where its run stands")
         again = store.processes.start(command, worker, end=output)
         equal(await again, None, "the second start")
-        await refused(store.journal.release(leased.fence), "lease_lost", "writing on")
+        await refused(store.journal.record(leased.fence, effect()), "lease_lost", "writing on")
     equal(await store.runs.owned_by(worker), [], "what its worker owns")
 
 
