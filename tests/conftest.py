@@ -18,18 +18,19 @@ from blockbuster import blockbuster_ctx
 from pylash.stores.postgres import PostgresDriver
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
-MAY_BLOCK = {
+MAY_BLOCK = [
     # A lone commit on a quick disk, and old messages that a model looks at: docs/decisions/0003, 0026.
-    "sqlite3.Connection.execute": ("pylash/stores/sqlite.py", {"_committed_here", "read"}),
-    "sqlite3.Cursor.fetchall": ("pylash/stores/sqlite.py", {"_committed_here", "read"}),
+    ("sqlite3.Connection.execute", "pylash/stores/sqlite.py", {"_committed_here", "read"}),
+    ("sqlite3.Cursor.fetchall", "pylash/stores/sqlite.py", {"_committed_here", "read"}),
+    ("threading.Lock.acquire", "pylash/stores/postgres.py", {"read_elsewhere"}),
     # One byte into a pipe that is read before the next one is written.
-    "os.write": ("pylash/stores/sqlite.py", {"_flush"}),
+    ("os.write", "pylash/stores/sqlite.py", {"_flush"}),
     # asyncpg looks for the password file and the certificates of the user when it connects.
-    "os.stat": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
-    "os.path.abspath": ("asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+    ("os.stat", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+    ("os.path.abspath", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     # Measuring coverage shares its data with the threads it measures.
-    "threading.Lock.acquire": ("coverage/collector.py", {"lock_data"}),
-}
+    ("threading.Lock.acquire", "coverage/collector.py", {"lock_data"}),
+]
 """What our code may do on the event loop although it blocks, and where."""
 
 
@@ -53,7 +54,7 @@ MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 def nothing_blocks_the_loop() -> Iterator[None]:
     """Fail a test in which our code blocks the event loop."""
     with blockbuster_ctx("pylash", excluded_modules=["pylash.testing"]) as detector:
-        for function, (file, callers) in MAY_BLOCK.items():
+        for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
         yield
 

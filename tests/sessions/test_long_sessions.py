@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import asyncpg
+import msgspec
 import pytest
 
 from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, WorkerConfig
 from pylash.stores.sessions import SqlSessions
 from pylash.testing import ScriptedModel, call, calls, say
 from pylash.values import StoreUnavailable
-from tests.backends import Backend, SqliteBackend
+from tests.backends import Backend, PostgresBackend, SqliteBackend, postgres_url
 
 TURNS, CALLS = 3, 300
 LENGTH = TURNS * (CALLS + 3)
@@ -81,6 +85,67 @@ async def test_a_model_may_look_in_a_thread_while_others_read(long: Backend) -> 
     async with Lash(long.url, model=Threaded()) as app:
         session = app.session("long")
         assert (await session.turn("and now", timeout="10s")).text == str(LENGTH + 1)
+
+
+class Looking:
+    """A model that looks at the first message on the loop, and does not say so."""
+
+    async def respond(self, request: ModelRequest, _: object) -> ModelReply:
+        return say(request.messages[0].text)
+
+
+async def test_a_model_that_looks_on_the_loop_waits_for_no_network(
+    long: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, readers = SqlSessions.reader, set[str]()
+
+    def noted(sessions: SqlSessions, path: Any) -> Any:
+        read = reader(sessions, path)
+        assert read is not None
+
+        def in_thread() -> Any:
+            readers.add(threading.current_thread().name)
+            return read()
+
+        return in_thread
+
+    monkeypatch.setattr(SqlSessions, "reader", noted)
+    async with Lash(long.url, model=Looking()) as app:
+        result = await app.session("long").turn("and now", timeout="10s")
+        assert result.text == "turn 0"
+    on_loop = threading.current_thread().name in readers
+    assert on_loop == isinstance(long, SqliteBackend)
+
+
+async def test_on_postgresql_too_old_messages_are_read_only_for_who_looks(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresBackend(postgres) as backend:
+        await fill(backend)
+        model = ScriptedModel(lambda _: say("Fine."))
+        async with Lash(backend.url, model=model) as app:
+            assert (await app.session("long").turn("and now", timeout="10s")).text == "Fine."
+        (request,) = model.requests
+        connection = await asyncpg.connect(backend.url)
+        await connection.execute(
+            "update pylash_nodes set body = convert_to('{broken', 'UTF8') "
+            "where id = (select min(id) from pylash_nodes)"
+        )
+        await connection.close()
+        assert request.messages[-2].text == "Counted."
+        with pytest.raises(msgspec.DecodeError):  # read now, though the store is closed
+            assert request.messages[0].text
+
+
+async def test_a_server_that_is_gone_when_somebody_looks_is_missed(tmp_path: Path) -> None:
+    with postgres_url(tmp_path) as url:
+        async with PostgresBackend(url) as backend:
+            await fill(backend)
+            model = ScriptedModel(lambda _: say("Fine."))
+            async with Lash(backend.url, model=model) as app:
+                await app.session("long").turn("and now", timeout="10s")
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        assert model.requests[0].messages[0]
 
 
 @pytest.mark.parametrize("residency", ["keep_all", "active_path_only"])

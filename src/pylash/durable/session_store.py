@@ -56,6 +56,11 @@ class Sessions(Protocol):
         """Return how a thread that may wait reads the nodes of segments; None if none can."""
         ...
 
+    @property
+    def is_far(self) -> bool:
+        """Whether who waits for a reader waits for a network."""
+        ...
+
     def uncommitted(self, session: SessionRecord) -> Awaitable[dict[int, bytes]]:
         """Return the nodes behind the head, by place: those of a turn that has not ended."""
         ...

@@ -18,6 +18,8 @@ Ask = Callable[[Model, str, ModelRequest, Listen], Awaitable[ModelReply]]
 class PydanticProvider:
     """A model of pydantic-ai; ``make`` builds it, in a thread."""
 
+    reads_lazily = True
+
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name = name
         self._make = make

@@ -22,6 +22,7 @@ from pylash.turn import (
     Attachment,
     History,
     Message,
+    Provider,
     Transcript,
     UserMessage,
     suffices,
@@ -140,6 +141,12 @@ class Histories:
 
         messages.fetch = fetch
         return True
+
+    async def ready(self, messages: Sequence[Message], provider: Provider) -> None:
+        """Fetch what was put off, if the provider might wait for a network with it, and hold the loop."""
+        put_off = isinstance(messages, Transcript) and messages.missing and messages.fetch
+        if put_off and self._sessions.is_far and not getattr(provider, "reads_lazily", False):
+            await asyncio.to_thread(messages.__getitem__, 0)
 
     async def _between(self, session: SessionRecord, start: int, stop: int) -> list[bytes]:
         """Return some messages of a session, counted from its first."""

@@ -28,6 +28,7 @@ from pylash.turn import (
     ModelFailed,
     ModelReplied,
     ModelRequest,
+    Provider,
     SystemMessage,
     TurnEvent,
     final_tool,
@@ -95,11 +96,14 @@ class ModelCalls:
         try:
             request = await self._request(iteration, sent)
             started = turn.services.monotonic()
-            reply = await named_answered(catalog, request, listen, begun=begun)
+            reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
         except StoreError as error:  # also of old messages that the model looked at
             turn.run.give_up(error)
         took = turn.services.monotonic() - started
         return reply_message(reply, iteration, took, turn.environment.model)
+
+    async def _ready(self, provider: Provider) -> None:
+        await self._turn.services.histories.ready(self._turn.history, provider)
 
     async def _request(self, iteration: int, sent: Extent) -> ModelRequest:
         turn, env = self._turn, self._turn.environment

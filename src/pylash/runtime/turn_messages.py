@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -176,11 +176,21 @@ NOT_HERE: Final = (ExtraMissing, ModelKeyMissing, ModelMissing, ModelUnknown, Mo
 
 
 async def named_answered(
-    catalog: Catalog, request: ModelRequest, listen: Listen, *, begun: bool
+    catalog: Catalog,
+    request: ModelRequest,
+    listen: Listen,
+    ready: Callable[[Provider], Awaitable[None]],
+    *,
+    begun: bool,
 ) -> ModelReply:
-    """Return what the model of a request answers; a turn that has begun is not lost for want of it."""
+    """Return what the model of a request answers; a turn that has begun is not lost for want of it.
+
+    ``ready`` prepares what it is asked.
+    """
     try:
-        return await answered(catalog.provider(request.model), request, listen)
+        provider = catalog.provider(request.model)
+        await ready(provider)
+        return await answered(provider, request, listen)
     except NOT_HERE as error:
         if not begun:
             raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from types import TracebackType
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -28,8 +28,8 @@ from pylash.stores.anchor import (
     LOST,
     AdvisoryLocks,
 )
-from pylash.stores.postgres_dialect import dialect
-from pylash.stores.sql import Again, Bulk, Notify, Operation, Publisher, Rows, Steps
+from pylash.stores.postgres_links import Link, Loan, statements
+from pylash.stores.sql import Again, Bulk, Operation, Publisher
 from pylash.tasks import TaskOwner, at_once
 from pylash.values import (
     StoreClosed,
@@ -65,82 +65,6 @@ SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
 
 
-class _Link:
-    """A connection with its prepared statements. ``looks``: how often it was seen waiting for one answer."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.looks: int | None = None
-        self._prepared: dict[str, Any] = {}
-
-    def knows(self, sql: str) -> bool:
-        """Return whether a statement was prepared."""
-        return sql in self._prepared
-
-    async def execute(self, sql: str, params: tuple[Any, ...]) -> Rows:
-        """Run a statement."""
-        self.looks = 0
-        try:
-            statement = self._prepared.get(sql)
-            if statement is None:
-                statement = self._prepared[sql] = await self.connection.prepare(dialect(sql))
-            records = await statement.fetch(*params)
-        finally:
-            self.looks = None
-        if records:
-            return Rows([tuple(record) for record in records], len(records))
-        changed = statement.get_statusmsg().rpartition(" ")[2]
-        return Rows([], int(changed) if changed.isdigit() else 0)
-
-    async def say(self, word: str) -> None:
-        """Begin or end a transaction."""
-        self.looks = 0
-        try:
-            await self.connection.execute(word)
-        finally:
-            self.looks = None
-
-
-class _Loan:
-    """A connection on loan; one that failed under its borrower is thrown away."""
-
-    def __init__(
-        self,
-        idle: list[_Link],
-        room: asyncio.Semaphore | None,
-        connect: Callable[[], Awaitable[_Link]],
-    ) -> None:
-        self._idle = idle
-        self._room = room
-        self._connect = connect
-
-    async def __aenter__(self) -> _Link:
-        if self._room is not None:
-            await self._room.acquire()
-        try:
-            self._link = self._idle.pop() if self._idle else await self._connect()
-        except BaseException:
-            self._release()
-            raise
-        return self._link
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, (*LOST, asyncio.CancelledError)):
-            self._link.connection.terminate()
-        else:
-            self._idle.append(self._link)
-        self._release()
-
-    def _release(self) -> None:
-        if self._room is not None:
-            self._room.release()
-
-
 class _Row(msgspec.Struct, eq=False):
     """A row on its way, with the operation that writes it alone."""
 
@@ -152,13 +76,15 @@ class _Row(msgspec.Struct, eq=False):
 class PostgresDriver(Publisher):
     """Runs operations on one PostgreSQL database."""
 
+    is_far = True
+
     def __init__(self, url: str, clock: Clock | None, entropy: Entropy) -> None:
         self._url = url
         self._clock = clock
         self._name = entropy(8).hex()
         super().__init__()
-        self._idle: list[_Link] = []
-        self._links: WeakSet[_Link] = WeakSet()
+        self._idle: list[Link] = []
+        self._links: WeakSet[Link] = WeakSet()
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._rows: list[_Row] = []
         self._alone = False
@@ -221,8 +147,8 @@ class PostgresDriver(Publisher):
             made._transport.max_size = RECEIVE_BYTES  # noqa: SLF001 - there is no other way
         return made
 
-    async def _connect(self) -> _Link:
-        link = _Link(await self.connection())
+    async def _connect(self) -> Link:
+        link = Link(await self.connection())
         self._links.add(link)
         return link
 
@@ -256,8 +182,28 @@ class PostgresDriver(Publisher):
             self._ring()
         return row.future
 
-    def reader(self, operation: Operation[T]) -> None:
-        """Return None: whoever waits for the server needs the loop, which may be what waits."""
+    def reader(self, operation: Operation[T]) -> Callable[[], T]:
+        """Return how a thread that may wait runs an operation that reads."""
+
+        async def read() -> T:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                link = Link(await self.connection())
+                try:
+                    return await statements(link, operation.steps(), {})
+                finally:
+                    link.connection.terminate()
+
+        def read_elsewhere() -> T:
+            # On a loop of its own: ours may be what waits.
+            with ThreadPoolExecutor(1) as thread:
+                try:
+                    return thread.submit(asyncio.run, read()).result()
+                except LOST as error:
+                    raise _unreachable(error) from error
+                except asyncpg.PostgresError as error:
+                    raise _refused(error) from error
+
+        return read_elsewhere
 
     def hear(self, payload: str) -> None:
         """Take what another process notified; our own echo is known already."""
@@ -284,20 +230,20 @@ class PostgresDriver(Publisher):
             except asyncpg.PostgresError as error:
                 raise _refused(error) from error
 
-    def _borrowed(self, *, urgent: bool = False) -> _Loan:
+    def _borrowed(self, *, urgent: bool = False) -> Loan:
         """Lend a connection; what is urgent does not queue: it gets a connection more."""
-        return _Loan(self._idle, None if urgent else self._room, self._connect)
+        return Loan(self._idle, None if urgent else self._room, self._connect)
 
-    async def _drive(self, link: _Link, operation: Operation[T]) -> T:
+    async def _drive(self, link: Link, operation: Operation[T]) -> T:
         """Run operation's statements on link, in a transaction unless it needs none."""
         await self._set_time(link)
         topics: dict[str, None] = {}
         if operation.bare or operation.read_only:
-            result = await _statements(link, operation.steps(), topics)
+            result = await statements(link, operation.steps(), topics)
         else:
             await link.say("begin")
             try:
-                result = await _statements(link, operation.steps(), topics)
+                result = await statements(link, operation.steps(), topics)
                 for payload in self._payloads(list(topics)):
                     await link.execute(f"select pg_notify('{CHANNEL}', ?)", (payload,))
                 await link.say("commit")
@@ -322,7 +268,7 @@ class PostgresDriver(Publisher):
         half = len(topics) // 2
         return self._payloads(topics[:half]) + self._payloads(topics[half:])
 
-    async def _set_time(self, link: _Link) -> None:
+    async def _set_time(self, link: Link) -> None:
         """Make a simulated clock the database's."""
         if self._clock is not None:
             now = str(self._clock.now())
@@ -447,19 +393,6 @@ class PostgresDriver(Publisher):
         except Exception as error:  # noqa: BLE001 - it is the caller's, not ours
             if not row.future.done():
                 row.future.set_exception(error)
-
-
-async def _statements(link: _Link, steps: Steps[T], topics: dict[str, None]) -> T:
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, Notify):
-                topics[step.topic] = None
-                step = steps.send(Rows([], 0))
-            else:
-                step = steps.send(await link.execute(step.sql, step.params))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # a generator's value has no type at run time
 
 
 def _answer(future: asyncio.Future[Any], value: Any) -> None:

@@ -152,6 +152,7 @@ class SqlSessions(SqlSessionEnds):
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
         super().__init__(driver)
+        self.is_far = driver.is_far
         self._clock = clock
         self._entropy = entropy
         self._free: deque[int] = deque()

@@ -91,7 +91,9 @@ class Operation(msgspec.Struct, Generic[T]):
 
 
 class Driver(Protocol):
-    """Runs operations on one database."""
+    """Runs operations on one database. ``is_far``: who waits for it waits for a network."""
+
+    is_far: bool
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
         """Run operation: it happened or it did not."""
@@ -104,6 +106,8 @@ class Driver(Protocol):
 
 class Publisher:
     """Tells the listeners of this process what was committed: base of the drivers."""
+
+    is_far = False
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[str], None]] = []

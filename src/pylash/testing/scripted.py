@@ -108,6 +108,8 @@ class ScriptedModel:
     'Where is order 7?'
     """
 
+    reads_lazily = True
+
     def __init__(self, script: Script) -> None:
         self.requests: list[ModelRequest] = []
         self._script = script if callable(script) else tuple(script)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pylash.durable import (
     Policy,
     QueueDrainScope,
@@ -299,7 +301,7 @@ async def a_long_history_is_read_whole_and_in_order(store: SubjectStore) -> None
     equal(await store.sessions.nodes(session.path[-1], 5), bodies[5:], "after a place")
     read = store.sessions.reader(session.path)
     if read is not None:
-        equal(read(), bodies, "for who waits")
+        equal(await asyncio.to_thread(read), bodies, "for who waits")
 
 
 async def a_commit_repeated_after_a_lost_answer_changes_nothing(store: SubjectStore) -> None:

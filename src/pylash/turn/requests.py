@@ -69,7 +69,11 @@ Listen = Callable[[Delta], None]
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model."""
+    """A model.
+
+    One with ``reads_lazily = True`` looks at old messages rarely, or in a thread: those of a long session
+    are then read when it does, wherever they are stored.
+    """
 
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
         """Answer request, telling ``listen`` the pieces as they come.
