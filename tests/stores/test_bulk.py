@@ -70,7 +70,7 @@ def rows() -> Steps[dict[str, list[str]]]:
     names: dict[object, str] = {}
     for process, number, token in (yield Statement(_NAMES)).rows:
         names[number] = process
-        if token is not None and not token.startswith("settled:"):
+        if token is not None and token != "settled:1":
             names[token] = f"the token of {process}"
     found: dict[str, list[str]] = {}
     for table in TABLES:

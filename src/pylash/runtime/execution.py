@@ -48,8 +48,9 @@ class Execution:
             end = await self._outcome(run)
         finally:
             CURRENT.set(None)
-        if run.beginning is not None and (run.closed or not isinstance(end, Output)):
-            await run.beginning.begun()
+        is_over = isinstance(end, Output) and not run.closed
+        if run.beginning is not None and not (is_over or await run.beginning.begun()):
+            return None
         if run.closed:
             await let_go(self._host.store, run, self._is_open)
             return None

@@ -117,7 +117,9 @@ class Launches:
             is_ours = leased is not None and leased.fence == fence
             if leased is not None and is_ours:
                 run.record = just_started(registration, fence.run, leased.now)
-                run.beginning = None
+                run.beginning = controller.beginning = (
+                    None  # so that nothing waits for the collector
+                )
                 controller.adopt(Attached(fence, leased.now))
                 self._worker.adopt(run)
             else:

@@ -71,15 +71,15 @@ insert into pylash_processes(number, id, run, registration, digest, env, sequenc
 select x.number, x.id, x.number, x.registration, x.digest, x.env, 2, x.status, x.output, {now}, {now}
 from (with x(number, id, registration, digest, env, owner, status, output) as ({rows}) select * from x) x
 cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
-        (0, 1, 4, 5, 6, 7, 8, 9),
+        (0, 1, 4, 5, 6, 7, 9, 10),
     ),
     Part(
         """
 insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-select x.number, x.scope, 'process', x.target, x.status, 'settled:1', 2, 1, {now}, {now}
-from (with x(number, scope, target, status) as ({rows}) select * from x) x
+select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, {now}, {now}
+from (with x(number, scope, target, token, status) as ({rows}) select * from x) x
 where true on conflict (id) do nothing""",
-        (0, 2, 3, 8),
+        (0, 2, 3, 8, 9),
     ),
     START_PARTS[2],
     Part(
@@ -87,14 +87,14 @@ where true on conflict (id) do nothing""",
 insert into pylash_process_events(process, sequence, type, payload, at)
 select x.number, 2, x.type, x.payload, {now}
 from (with x(number, type, payload) as ({rows}) select * from x) x""",
-        (0, 10, 11),
+        (0, 11, 12),
     ),
 )
 
 LIFE_MANY = """
 with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[], ?::bytea[], ?::text[],
-             ?::text[], ?::text[], ?::bytea[], ?::text[], ?::bytea[])
-           as x(number, id, scope, target, registration, digest, env, owner, status, output, type, payload)),
+             ?::text[], ?::text[], ?::text[], ?::bytea[], ?::text[], ?::bytea[])
+           as x(number, id, scope, target, registration, digest, env, owner, token, status, output, type, payload)),
 m as (select id from pylash_workers where id in (select owner from x) for share),
 p as (insert into pylash_processes(id, number, run, registration, digest, env, sequence, status, output, created,
         settled)
@@ -102,7 +102,7 @@ p as (insert into pylash_processes(id, number, run, registration, digest, env, s
       from x join m on m.id = x.owner
       on conflict do nothing returning number, created),
 r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-      select x.number, x.scope, 'process', x.target, x.status, 'settled:1', 2, 1, p.created, p.created
+      select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, p.created, p.created
       from x join p on p.number = x.number),
 e as (insert into pylash_process_events(process, sequence, type, payload, at)
       select p.number, 1, 'process.started', null, p.created from p
@@ -114,14 +114,14 @@ LIFE_ONE = """
 with m as (select id from pylash_workers where id = $8::text for share),
 p as (insert into pylash_processes(id, number, run, registration, digest, env, sequence, status, output, created,
         settled)
-      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, 2, $9::text, $10::bytea, {now}, {now} from m
+      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, 2, $10::text, $11::bytea, {now}, {now} from m
       on conflict do nothing returning number, created),
 r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-      select number, $3::text, 'process', $4::text, $9, 'settled:1', 2, 1, created, created from p),
+      select number, $3::text, 'process', $4::text, $10, $9::text, 2, 1, created, created from p),
 e as (insert into pylash_process_events(process, sequence, type, payload, at)
       select number, 1, 'process.started', null::bytea, created from p
       union all
-      select number, 2, $11::text, $12::bytea, created from p)
+      select number, 2, $12::text, $13::bytea, created from p)
 select number, created from p"""
 
 # The same as the statements of settle, for an end that wakes nobody. The columns are those of SETTLE_MANY.

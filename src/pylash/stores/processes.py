@@ -203,7 +203,7 @@ class SqlProcesses(SqlLookups):
         if end is not None:
             kind, value = ending(end)
             ended = (STATES[type(end)].value, write(end), kind, write(value))
-            bulk.row = (*row, *ended)
+            bulk.row = (*row, f"settled:{token}", *ended)
             bulk.many, bulk.parts, bulk.lone = LIFE_MANY, LIFE_PARTS, LIFE_ONE
         return self.driver.run(Operation("start", steps, bulk=bulk))
 
@@ -224,12 +224,12 @@ class SqlProcesses(SqlLookups):
                 return None
             fence = Fence(number, 1, ProcessScope(registration.id))
             if end is not None:
-                yield from settle(fence, end, "settled:1")
+                yield from settle(fence, end, f"settled:{token}")
             now = Instant((yield Statement(_NOW)).rows[0][0])
             return LeasedStart(number, fence, now)
         known = yield from _known(registration)
-        ours = worker is not None and known[2:5] == (token, worker, 1)
-        if ours:  # done by us already; the answer was lost
+        ours = (token, worker, 1) if end is None else (f"settled:{token}", None, 2)
+        if worker is not None and known[2:5] == ours:  # done already; the answer was lost
             now = Instant((yield Statement(_NOW)).rows[0][0])
             return LeasedStart(known[1], Fence(known[5], 1, ProcessScope(registration.id)), now)
         return None
