@@ -12,10 +12,21 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ProcessContext, ProcessFailed, RunState, StoreUnavailable, WorkerConfig
-from pylash.durable import Output, StartProcess, WorkerId
+from pylash import (
+    Lash,
+    ProcessContext,
+    ProcessDefinition,
+    ProcessFailed,
+    RunState,
+    StoreUnavailable,
+    WorkerConfig,
+)
+from pylash.durable import Fence, Output, StartProcess, WorkerId
+from pylash.runtime import aside
 from pylash.stores import SqlStore
-from pylash.values import StoreClosed
+from pylash.stores.sql import Again, Operation, Steps
+from pylash.testing.deaths import Mortal
+from pylash.values import LashError, StoreClosed, ValueNotJson
 from tests.backends import Backend, SqliteBackend
 
 
@@ -206,6 +217,43 @@ async def test_a_start_that_cannot_be_written_is_told_and_has_no_effect(
     assert ran == ["effect"]
 
 
+async def test_who_was_given_up_takes_nothing_from_who_goes_on(durable: Backend) -> None:
+    ran, begun, gate = list[str](), asyncio.Event(), asyncio.Event()
+
+    def app_called(name: str) -> tuple[Lash, ProcessDefinition[[int], None]]:
+        app = Lash(durable.url)
+
+        async def note() -> None:
+            ran.append(name)
+            begun.set()
+            await gate.wait()
+
+        @app.process
+        async def noted(ctx: ProcessContext[None], steps: int) -> None:
+            for _ in range(steps):
+                await ctx.step(note)
+
+        return app, noted
+
+    (old, noted), (other, _) = app_called("old"), app_called("other")
+    async with other, old:
+        await (await old.start(noted, 0)).result()
+        release, released = old.store.journal.release, list[Fence]()
+
+        async def late(fence: Fence) -> None:
+            released.append(fence)
+            await release(fence)
+
+        old.store.journal.release = late  # type: ignore[method-assign]
+        await old.store.workers.leave(old._worker._host.membership.worker)
+        handle = await old.start(noted, 1)
+        await asyncio.wait_for(begun.wait(), 20)
+        gate.set()
+        await handle.result(timeout="20s")
+        assert released == []
+    assert len(ran) == 1
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 async def test_who_was_given_up_meanwhile_leaves_the_process_to_others(
     backend: Backend, steps: int
@@ -228,6 +276,140 @@ async def test_who_was_given_up_meanwhile_leaves_the_process_to_others(
         assert await handle.result(timeout="30s") == "done"
         assert (await log_of(app, handle.id)).count("process.completed") == 1
     assert ran == ["effect"] * steps
+
+
+async def test_code_may_change_what_it_was_given_before_that_is_written(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[str]()
+
+    def app_with_chores() -> tuple[Lash, ProcessDefinition[[list[Any]], None]]:
+        app = Lash(durable.url, worker=WorkerConfig(park_after="0s"))
+
+        async def do(chore: str) -> None:
+            done.append(chore)
+
+        @app.process
+        async def chores(ctx: ProcessContext[None], todo: list[Any]) -> None:
+            while todo:
+                await ctx.step(do, todo.pop(0))
+                await ctx.wait_signal("next")
+
+        return app, chores
+
+    app, chores = app_with_chores()
+    async with app:
+        await watched(app, monkeypatch)
+        process = (await app.start(chores, ["a", "b"])).id
+    app, _ = app_with_chores()
+    async with app:
+        handle = app.process_handle(process)
+        for n in range(2):
+            await handle.signal("next", n)
+        await handle.result(timeout="10s")
+    assert done == ["a", "b"]
+
+
+async def test_what_cannot_be_recorded_is_refused_where_it_is_given(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, ran = Lash(backend.url), list[str]()
+
+    @app.process
+    async def say(ctx: ProcessContext[None], text: str) -> None:
+        ran.append(text)
+
+    async with app:
+        await watched(app, monkeypatch)
+        with pytest.raises(ValueNotJson, match="lone surrogate"):
+            await app.start(say, "\ud800")
+    assert ran == []
+
+
+async def test_a_library_may_ask_for_the_time_before_the_first_effect(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def timed(ctx: ProcessContext[None]) -> bool:
+        beside = aside()
+        assert beside is not None
+        return abs((beside.now("asked") - ctx.now()).total_seconds()) < 60
+
+    async with app:
+        await watched(app, monkeypatch)
+        assert await (await app.start(timed)).result(timeout="10s")
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_a_start_that_is_done_again_is_the_same_run(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    app, ran = Lash(backend.url), list[int]()
+
+    async def nothing() -> None:
+        """Be an effect."""
+
+    @app.process
+    async def count(ctx: ProcessContext[None]) -> None:
+        ran.append(1)
+        for _ in range(steps):
+            await ctx.step(nothing)
+
+    async with app:
+        await watched(app, monkeypatch)
+        assert isinstance(app.store, SqlStore)
+        processes, driver = app.store.processes, app.store.driver
+        honest, run, tries = processes._start, driver.run, list[int]()
+
+        def rolled_back(*given: Any) -> Steps[Any]:
+            tries.append(1)
+            result = yield from honest(*given)
+            if len(tries) == 1:
+                raise Again
+            return result
+
+        def alone(operation: Operation[Any]) -> Awaitable[Any]:
+            operation.bulk = None if operation.name == "start" else operation.bulk
+            return run(operation)
+
+        monkeypatch.setattr(processes, "_start", rolled_back)
+        monkeypatch.setattr(driver, "run", alone)
+        await (await app.start(count)).result(timeout="3s")
+    assert (len(tries), len(ran)) == (2, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_an_app_that_dies_leaves_no_caller_waiting(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch, steps: int, when: str
+) -> None:
+    app = Lash(durable.url)
+
+    async def nothing() -> None:
+        """Be an effect."""
+
+    @app.process
+    async def walk(ctx: ProcessContext[None]) -> None:
+        for _ in range(steps):
+            await ctx.step(nothing)
+
+    async def start() -> str:
+        try:
+            await app.start(walk)
+        except LashError as error:
+            return error.code
+        return "started"
+
+    await app.__aenter__()
+    await watched(app, monkeypatch)
+    mortal = Mortal(app, lambda point: point.operation == "start" and point.when == when)
+    async with asyncio.timeout(8), asyncio.TaskGroup() as group:
+        starting = group.create_task(start())
+        await mortal.died.wait()
+        await mortal.bury()
+    assert starting.result() == "store_closed"
 
 
 _KILLED = """

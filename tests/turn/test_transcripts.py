@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,8 +84,26 @@ def test_what_was_not_fetched_is_fetched_for_who_looks_once() -> None:
     assert fetched == ["now"]
 
 
+def test_nobody_else_waits_while_a_thread_fetches() -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def fetch() -> list[bytes]:
+        begun.set()
+        assert gate.wait(10)
+        return [write(said("a"))]
+
+    transcript = Transcript([write(said("b"))], missing=1, lock=threading.RLock)
+    transcript.fetch = fetch
+    with ThreadPoolExecutor(2) as pool:
+        looking = pool.submit(list, transcript)
+        assert begun.wait(10)
+        assert pool.submit(lambda: (len(transcript), transcript[-1])).result(10) == (2, said("b"))
+        gate.set()
+        assert looking.result(10) == [said("a"), said("b")]
+
+
 def test_a_copy_of_a_transcript_is_a_list() -> None:
-    transcript = Transcript([write(said("a"))], lock=threading.RLock())
+    transcript = Transcript([write(said("a"))], lock=threading.RLock)
     joined = Joined(transcript, [said("b")])
     for copied in (copy.deepcopy(joined), pickle.loads(pickle.dumps(joined))):
         assert copied == [said("a"), said("b")]

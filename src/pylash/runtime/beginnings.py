@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from pylash.durable import LeasedStart, Output
 from pylash.tasks import TaskOwner
-from pylash.values import StoreError
+from pylash.values import Misuse
 
 Writing = asyncio.Future[LeasedStart | None]
 """The store's answer to a start."""
@@ -23,46 +23,61 @@ Writing = asyncio.Future[LeasedStart | None]
 class Beginning:
     """A start that may not be written yet.
 
-    ``write`` writes it, and the end if there is one; ``answered`` hears of it, and says whether the process
-    is ours.
+    ``write`` writes it, together with the end if there is one. ``hear`` takes the answer, and says whether
+    the process is ours to execute.
     """
 
     def __init__(
         self,
         write: Callable[[Output | None], Awaitable[LeasedStart | None]],
-        answered: Callable[[Writing], bool],
+        hear: Callable[[Writing], bool],
         tasks: TaskOwner,
     ) -> None:
-        self._tasks = tasks
         self._write = write
-        self._answered = answered
+        self._hear = hear
+        self._tasks = tasks
         self._writing: Writing | None = None
         self._is_ours: bool | None = None
 
     @property
-    def is_written(self) -> bool:
+    def is_sent(self) -> bool:
         """Whether the start is written, or on its way."""
         return self._writing is not None
 
-    def begin(self, end: Output | None = None) -> Writing:
-        """Write the start, unless that was done, together with ``end``."""
-        if self._writing is None:
-            try:
-                self._writing = self._tasks.future(self._write(end))
-            except StoreError as error:  # it closed this moment
-                self._writing = asyncio.get_running_loop().create_future()
-                self._writing.set_exception(error)
-            self._writing.add_done_callback(self._hear)
-        return self._writing
+    def send(self, end: Output | None = None) -> None:
+        """Write the start, unless that was done, together with ``end``.
 
-    async def begun(self, end: Output | None = None) -> bool:
-        """Return whether the process is ours to execute, once its start is written."""
-        writing = self.begin(end)
+        An end that cannot be written as it is raises Misuse, and nothing is sent.
+        """
+        if self._writing is not None:
+            return
+        try:
+            writing = self._tasks.future(self._write(end))
+        except Exception as error:
+            if end is not None and isinstance(error, Misuse):
+                raise
+            writing = asyncio.get_running_loop().create_future()
+            writing.set_exception(error)
+        self._writing = writing
+        writing.add_done_callback(self._answered)
+
+    def give_up(self) -> None:
+        """Wait for no answer any more."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def stands(self) -> bool:
+        """Return whether the process is ours to execute, once its start is written.
+
+        Cancellation: safe, the start is written all the same.
+        """
+        self.send()
+        assert self._writing is not None
         with suppress(Exception):  # it is told to whoever asked for the start
-            await asyncio.shield(writing)
-        return self._hear(writing)
+            await asyncio.shield(self._writing)
+        return self._answered(self._writing)
 
-    def _hear(self, writing: Writing) -> bool:
+    def _answered(self, writing: Writing) -> bool:
         if self._is_ours is None:
-            self._is_ours = self._answered(writing)
+            self._is_ours = self._hear(writing)
         return self._is_ours

@@ -50,7 +50,6 @@ from pylash.durable import (
     process_command,
     scope_name,
 )
-from pylash.runtime.beginnings import Beginning
 from pylash.runtime.executors import rung_in_time, sleep_unless
 from pylash.runtime.flights import Flight
 from pylash.runtime.journal_state import Asked, JournalState, asked_of
@@ -88,7 +87,6 @@ class JournalController(JournalState, EffectController):
     """The boundary of one scope, over its journal."""
 
     supports_durable_effects = True
-    beginning: Beginning | None = None
 
     def __init__(self, host: JournalHost, scope: ExecutionScope) -> None:
         super().__init__(host.store.journal, host.clock)
@@ -159,8 +157,6 @@ class JournalController(JournalState, EffectController):
         async with self._attaching:
             if self._attached is not None:
                 return self._attached
-            if self.beginning is not None:
-                return await self._begun(self.beginning)
             try:
                 attached = await journal.attach(self._scope, membership.worker)
             except LeaseHeld:
@@ -178,13 +174,6 @@ class JournalController(JournalState, EffectController):
             self._attached = attached
         self._warn_if_long()
         return attached
-
-    async def _begun(self, beginning: Beginning) -> Attached:
-        """Own the run that is being started."""
-        if not await beginning.begun():
-            raise LeaseLost(scope_name(self._scope))
-        assert self._attached is not None
-        return self._attached
 
     def _warn_if_long(self) -> None:
         if len(self._entries) >= WARN_ENTRIES:

@@ -49,7 +49,7 @@ class Execution:
         finally:
             CURRENT.set(None)
         is_over = isinstance(end, Output) and not run.closed
-        if run.beginning is not None and not (is_over or await run.beginning.begun()):
+        if run.beginning is not None and not (is_over or await run.beginning.stands()):
             return None
         if run.closed:
             await let_go(self._host.store, run, self._is_open)
@@ -115,9 +115,10 @@ class Execution:
 
     async def _settled(self, run: LiveRun, end: Output) -> bool:
         beginning = run.beginning
-        if beginning is not None and not beginning.is_written:
-            return await beginning.begun(end)
-        if beginning is not None and not await beginning.begun():
+        if beginning is not None and not beginning.is_sent:
+            beginning.send(end)
+            return await beginning.stands()
+        if beginning is not None and not await beginning.stands():
             return False
         settle = self._host.store.processes.settle
         return await persist(

@@ -85,7 +85,7 @@ class Histories:
         known = self._known.get(session.number)
         if known is None or known.head > session.head:
             whole = sum(segment.upto for segment in session.path)
-            known = _Known(session.head, Transcript(missing=whole, lock=threading.RLock()))
+            known = _Known(session.head, Transcript(missing=whole, lock=threading.RLock))
             known.attachments = _attachments_in(session)
         if known.head < session.head:
             after = known.head
@@ -142,11 +142,17 @@ class Histories:
         messages.fetch = fetch
         return True
 
-    async def ready(self, messages: Sequence[Message], provider: Provider) -> None:
-        """Fetch what was put off, if the provider might wait for a network with it, and hold the loop."""
-        put_off = isinstance(messages, Transcript) and messages.missing and messages.fetch
-        if put_off and self._sessions.is_far and not getattr(provider, "reads_lazily", False):
-            await asyncio.to_thread(messages.__getitem__, 0)
+    async def ready(
+        self, session: SessionRecord, messages: Sequence[Message], provider: Provider
+    ) -> None:
+        """Fetch what was put off, if the provider might hold the loop with it while a network is slow."""
+        if not self._sessions.is_far or getattr(provider, "reads_lazily", False):
+            return
+        if isinstance(messages, Transcript) and messages.fetch is not None:
+            missing = messages.missing
+            bodies = await self._between(session, 0, missing)
+            _check_whole(session, bodies, missing)
+            messages.add_before(bodies, 0)
 
     async def _between(self, session: SessionRecord, start: int, stop: int) -> list[bytes]:
         """Return some messages of a session, counted from its first."""

@@ -35,7 +35,6 @@ from pylash.durable import (
     new_run_id,
     session_of,
 )
-from pylash.runtime.beginnings import Beginning
 from pylash.runtime.controller import JournalController
 from pylash.runtime.membership import Membership
 from pylash.runtime.waiting import LiveWaits
@@ -102,16 +101,14 @@ class JournalHost(EffectHost):
 
     def adopt(self, attached: Attached) -> JournalController:
         """Return the controller of a run that this worker has claimed."""
-        scope = attached.fence.scope
-        controller = self._controllers[scope] = JournalController(self, scope)
+        controller = self.controller(attached.fence.scope)
         controller.adopt(attached)
         return controller
 
-    def begin(self, scope: ExecutionScope, beginning: Beginning) -> JournalController:
-        """Return the controller of a run that is there once its start is written."""
-        controller = self._controllers[scope] = JournalController(self, scope)
-        controller.beginning = beginning
-        return controller
+    def controller(self, scope: ExecutionScope) -> JournalController:
+        """Return a controller of a run that will be this worker's."""
+        made = self._controllers[scope] = JournalController(self, scope)
+        return made
 
     def new_run(self) -> int:
         """Return a number for a run."""

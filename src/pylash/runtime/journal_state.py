@@ -87,16 +87,11 @@ class JournalState:
         self._bells: dict[asyncio.Future[None], Flight] = {}
 
     def adopt(self, attached: Attached) -> None:
-        """Take a run that was claimed already, with its journal."""
+        """Take a run that is ours already, with its journal; what was noted before stays."""
         self._attached_at = self._clock.monotonic()
         self._entries |= attached.entries
         self.unread |= attached.entries.keys()
         self._attached = attached
-
-    async def _attach(self) -> Attached:
-        """Return the run as it was adopted."""
-        assert self._attached is not None
-        return self._attached
 
     def woken(self) -> None:
         """Look again: somebody made progress possible."""
@@ -168,7 +163,8 @@ class JournalState:
 
         An effect that is being recorded, or has ended meanwhile, is not cancelled.
         """
-        fence, now = (await self._attach()).fence, self._clock.now()
+        assert self._attached is not None
+        fence, now = self._attached.fence, self._clock.now()
         flights = [self._flights[key] for key in keys if key in self._flights]
         flights = [flight for flight in flights if not flight.recording]
         verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,7 +191,7 @@ class JournalState:
 
     async def withdraw(self, envelope: Envelope) -> bool:
         """Record an effect as cancelled before it began; False if it has an outcome."""
-        fence = (await self._attach()).fence
+        assert self._attached is not None
         key = envelope.invocation.replay_key
         assert key is not None
         self.unread.discard(key)
@@ -203,8 +199,8 @@ class JournalState:
         opening = self._entries.get(key) or asked_of(envelope, key).entry(now)
         data = withdrawn(_cancel_code(opening))
         entry = replace(opening, outcome=data, size=len(data), ended=now)
-        await self._record_riders(fence)
-        delivered = await self._journal.deliver(fence, [], [entry])
+        await self._record_riders(self._attached.fence)
+        delivered = await self._journal.deliver(self._attached.fence, [], [entry])
         if key in delivered:
             self._entries[key] = entry
         return key in delivered
@@ -232,7 +228,8 @@ class JournalState:
 
     def now(self) -> Instant:
         """Return the store's time, as far as we can tell without asking it."""
-        assert self._attached is not None
+        if self._attached is None:  # its start is not written yet
+            return self._clock.now()
         passed = self._clock.monotonic() - self._attached_at
         return Instant(self._attached.now + int(passed * SECOND))
 

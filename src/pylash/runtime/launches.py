@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pylash.durable import (
+    REGISTRATIONS,
     Attached,
     Fence,
     LeasedStart,
@@ -27,7 +29,7 @@ from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool, Slots
 from pylash.runtime.standings import Standing
 from pylash.tasks import TaskOwner
-from pylash.values import StoreClosed
+from pylash.values import LeaseLost, StoreClosed, write
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ class Executes(Slots, Protocol):
 
 
 class Launches:
-    """What is being started here. ``pending``: how many the store has not answered yet."""
+    """What is being started here."""
 
     def __init__(
         self,
@@ -59,17 +61,23 @@ class Launches:
         orphans: Orphans,
         tasks: TaskOwner,
     ) -> None:
-        self.pending = 0
+        self._starting = 0
+        self._beginnings: set[Beginning] = set()
         self._host = host
         self._worker = worker
         self._slots = slots
         self._orphans = orphans
         self._tasks = tasks
 
+    @property
+    def pending(self) -> int:
+        """How many starts the store has not answered yet."""
+        return self._starting + len(self._beginnings)
+
     async def launched(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
         """Execute what is being started, if it is ours then."""
         self._slots.reserve()
-        self.pending += 1
+        self._starting += 1
         asker: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tasks.serve(self._launch(starting, stands, asker))
         return await asker
@@ -91,7 +99,7 @@ class Launches:
                 asker.set_exception(StoreClosed() if is_late else error)
             return
         finally:
-            self.pending -= 1
+            self._starting -= 1
         if not asker.done():
             asker.set_result(answer)
         standing = stands(answer)
@@ -100,45 +108,60 @@ class Launches:
         else:
             await self._worker.drive(self._worker.made(standing, 0))
 
-    async def begun(self, command: StartProcess) -> None:
+    async def begin(self, command: StartProcess) -> None:
         """Execute a process up to where it first waits, and write then that it was started."""
+        loop = asyncio.get_running_loop()
         registration = checked_registration(command.registration)
-        host, worker, loop = self._host, self._host.membership.worker, asyncio.get_running_loop()
-        fence = Fence(host.new_run(), 1, ProcessScope(registration.id))
+        # Its code may change what it is given before that is written.
+        given = REGISTRATIONS.decode(write(registration))
+        fence = Fence(self._host.new_run(), 1, ProcessScope(registration.id))
+        record = just_started(given, fence.run, self._host.clock.now())
+        run = LiveRun(record, fence, self._host.controller(fence.scope), self._worker, self._tasks)
         asker: asyncio.Future[None] = loop.create_future()
-
-        def write(end: Output | None) -> Awaitable[LeasedStart | None]:
-            return host.store.processes.start(command, worker, number=fence.run, end=end)
-
-        def answered(writing: Writing) -> bool:
-            self.pending -= 1
-            error = StoreClosed() if writing.cancelled() else writing.exception()
-            leased = None if error is not None else writing.result()
-            is_ours = leased is not None and leased.fence == fence
-            if leased is not None and is_ours:
-                run.record = just_started(registration, fence.run, leased.now)
-                run.beginning = controller.beginning = (
-                    None  # so that nothing waits for the collector
-                )
-                controller.adopt(Attached(fence, leased.now))
-                self._worker.adopt(run)
-            else:
-                run.close()
-                self._orphans.suspected |= error is not None
-                self._orphans.add(() if leased is None else (leased.fence,))
-            if error is None and not asker.done():
-                asker.set_result(None)
-            elif error is not None and not asker.done():
-                asker.set_exception(error)
-            return is_ours
-
+        run.beginning = Beginning(
+            partial(self._write, command, fence.run), partial(self._hear, run, asker), self._tasks
+        )
         self._slots.reserve()
-        self.pending += 1
-        beginning = Beginning(write, answered, self._tasks)
-        record = just_started(registration, fence.run, host.clock.now())
-        controller = host.begin(fence.scope, beginning)
-        run = LiveRun(record, fence, controller, self._worker, self._tasks)
-        run.beginning = beginning
+        self._beginnings.add(run.beginning)
         self._tasks.serve(self._worker.drive(run))
-        loop.call_soon(beginning.begin)  # after the task's first step
+        loop.call_soon(run.beginning.send)  # after the task's first step
         await asker
+
+    def _write(
+        self, command: StartProcess, number: int, end: Output | None
+    ) -> Awaitable[LeasedStart | None]:
+        worker = self._host.membership.worker
+        return self._host.store.processes.start(command, worker, number=number, end=end)
+
+    def _hear(self, run: LiveRun, asker: asyncio.Future[None], writing: Writing) -> bool:
+        """Hear how the start of a run was answered; return whether the run is ours."""
+        assert run.beginning is not None
+        self._beginnings.discard(run.beginning)
+        error = StoreClosed() if writing.cancelled() else writing.exception()
+        leased = None if error is not None else writing.result()
+        is_driven = run.root.task is not None
+        is_ours = leased is not None and leased.fence == run.fence and is_driven
+        if leased is not None and is_ours:
+            self._stand(run, leased)
+        else:
+            run.close(LeaseLost(run.fence.name))
+            self._orphans.suspected |= error is not None
+            self._orphans.add(() if leased is None else (leased.fence,))
+        if error is not None and not asker.done():
+            asker.set_exception(error)
+        elif not asker.done():
+            asker.set_result(None)
+        return is_ours
+
+    def _stand(self, run: LiveRun, leased: LeasedStart) -> None:
+        """Go on with a run whose start is written."""
+        run.record = just_started(run.process.registration, leased.number, leased.now)
+        run.beginning = None
+        assert run.journal is not None
+        run.journal.adopt(Attached(leased.fence, leased.now))
+        self._worker.adopt(run)
+
+    def give_up(self) -> None:
+        """Wait no longer for the store: whoever asked is told that it closed."""
+        for beginning in tuple(self._beginnings):
+            beginning.give_up()

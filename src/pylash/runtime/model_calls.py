@@ -48,6 +48,7 @@ class ModelCalls:
         self._turn = turn
         self.trouble = ""
         """Why the last call failed."""
+        self._asked_at = 0.0
 
     async def call(self, iteration: int, attempt: int) -> ModelReplied | ModelFailed:
         """Return what the model answered, now or when it was recorded."""
@@ -95,15 +96,16 @@ class ModelCalls:
         catalog, begun = turn.services.catalog, iteration > 1
         try:
             request = await self._request(iteration, sent)
-            started = turn.services.monotonic()
             reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
         except StoreError as error:  # also of old messages that the model looked at
             turn.run.give_up(error)
-        took = turn.services.monotonic() - started
+        took = turn.services.monotonic() - self._asked_at
         return reply_message(reply, iteration, took, turn.environment.model)
 
     async def _ready(self, provider: Provider) -> None:
-        await self._turn.services.histories.ready(self._turn.history, provider)
+        turn = self._turn
+        await turn.services.histories.ready(turn.session, turn.history, provider)
+        self._asked_at = turn.services.monotonic()
 
     async def _request(self, iteration: int, sent: Extent) -> ModelRequest:
         turn, env = self._turn, self._turn.environment

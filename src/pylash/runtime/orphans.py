@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
 from pylash.durable import Fence
@@ -13,16 +13,19 @@ from pylash.values import LeaseLost
 class Orphans:
     """Gives up runs so that any worker may go on with them."""
 
-    def __init__(self, host: JournalHost, live: Container[int]) -> None:
+    def __init__(self, host: JournalHost, live: Container[int], found: Callable[[], None]) -> None:
         self.suspected = False
         """Whether there may be some that we do not know of."""
         self._host = host
         self._live = live
+        self._found = found
         self._known: list[Fence] = []
 
     def add(self, fences: Iterable[Fence]) -> None:
         """Give these up as soon as the store can be reached."""
         self._known += fences
+        if self._known:
+            self._found()
 
     async def find(self) -> None:
         """Find those that we do not know of."""

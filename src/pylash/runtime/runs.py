@@ -290,7 +290,7 @@ class LiveRun:
     async def _enter(self) -> None:
         """Begin; refuse a call on a closed context, and hold whoever calls again and again."""
         if self.beginning is not None:
-            await self.beginning.begun()
+            await self.beginning.stands()
         if not self.closed:
             return
         self._refusals += 1
@@ -409,6 +409,7 @@ class LiveRun:
         self, branches: Sequence[Branch], key: str, decision: dict[str, Any]
     ) -> dict[str, Any]:
         """Record a decision, and cancel branches where they wait; the others at their next effect."""
+        await self._enter()
         leaves: list[Branch] = []
         groups: list[str] = []
         for branch in branches:

@@ -87,7 +87,7 @@ class Worker:
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
-        self._orphans = Orphans(host, self.live)
+        self._orphans = Orphans(host, self.live, self._kick.set)
         self._launches = Launches(host, self, self._slots, self._orphans, self._runs)
         self._alone = False
         self._suspicious = False
@@ -128,6 +128,7 @@ class Worker:
             while self._launches.pending:  # noqa: ASYNC110 - the store answers, or says that it cannot
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
+            self._launches.give_up()
             for run in tuple(self.live.values()):
                 run.close()
             await self._tasks.close()
@@ -195,7 +196,7 @@ class Worker:
         if special or not await self._will_have_room_for(registration.target):
             await processes.start(command)
         elif is_new and registration.timeout is None and self._effects is self._host:
-            await self._launches.begun(command)
+            await self._launches.begin(command)
         else:
             started = processes.start(command, self._host.membership.worker)
             await self._launches.launched(started, partial(self._started_process, registration))
@@ -452,7 +453,6 @@ class Worker:
             try:
                 if self._orphans.suspected and not (self._launches.pending or self._claiming):
                     await self._orphans.find()
-                    self._kick.set()
                 await self._lookout.look_at_all()
             except StoreError:  # away for the moment; the net comes again
                 pass

@@ -139,9 +139,11 @@ class PostgresDriver(Publisher):
             with contextlib.suppress(*LOST):
                 await link.connection.close(timeout=CONNECT_SECONDS)
 
-    async def connection(self) -> Any:
+    async def connection(self, **options: Any) -> Any:
         """Return a new connection."""
-        made = await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS)
+        made = await asyncpg.connect(
+            self._url, timeout=CONNECT_SECONDS, server_settings=SETTINGS, **options
+        )
         # The loop allocates this much for each answer, however short; more of it would come from mmap.
         with contextlib.suppress(AttributeError):  # of a loop that is not asyncio's
             made._transport.max_size = RECEIVE_BYTES  # noqa: SLF001 - there is no other way
@@ -186,12 +188,19 @@ class PostgresDriver(Publisher):
         """Return how a thread that may wait runs an operation that reads."""
 
         async def read() -> T:
-            async with asyncio.timeout(COMMAND_SECONDS):
-                link = Link(await self.connection())
+            now = asyncio.get_running_loop().time
+            until = now() + RETRY_SECONDS
+            while True:
                 try:
-                    return await statements(link, operation.steps(), {})
-                finally:
-                    link.connection.terminate()
+                    connection = await self.connection(command_timeout=COMMAND_SECONDS)
+                    try:
+                        return await statements(Link(connection), operation.steps(), {})
+                    finally:
+                        connection.terminate()
+                except LOST:
+                    if now() >= until:
+                        raise
+                    await asyncio.sleep(BACKOFF_SECONDS)
 
         def read_elsewhere() -> T:
             # On a loop of its own: ours may be what waits.

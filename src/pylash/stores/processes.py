@@ -7,7 +7,7 @@ Rule 2. A start and an end are written more than once: as statements that run an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -190,7 +190,7 @@ class SqlProcesses(SqlLookups):
         token = self._entropy(8).hex()
         if command.delay or registration.slot is not None:
             worker = None  # its time comes later, and slots are given where runs are claimed
-        steps = partial(self._start, command, worker, token, end, iter((number,)))
+        steps = partial(self._start, command, worker, token, end, [number])
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
@@ -213,13 +213,17 @@ class SqlProcesses(SqlLookups):
         worker: WorkerId | None,
         token: str,
         end: Output | None,
-        numbers: Iterator[int],
+        numbers: list[int],
     ) -> Steps[LeasedStart | None]:
-        registration = command.registration
-        number = next(numbers, None) or new_run_id(self._clock.now(), self._entropy)
+        registration, number = command.registration, numbers[-1]
         if worker is not None and not (yield from is_member(worker)):
             worker = None  # others gave us up: it is anyone's
-        if (yield from register_process(command, number, worker, token)):
+        try:
+            is_new = yield from register_process(command, number, worker, token)
+        except Again:
+            numbers.append(new_run_id(self._clock.now(), self._entropy))
+            raise
+        if is_new:
             if worker is None:
                 return None
             fence = Fence(number, 1, ProcessScope(registration.id))

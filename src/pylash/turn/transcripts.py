@@ -30,19 +30,20 @@ class Transcript(_Comparable[Message]):
     """The messages of a session. What was stored is decoded when somebody reads it, once.
 
     The first ``missing`` of them were not fetched yet. Who looks at one of those waits until all of them
-    are, with ``fetch``; without it nobody may look. Under a lock several threads may.
+    are, with ``fetch``; without it nobody may look. With locks several threads may; nobody else waits.
     """
 
     def __init__(
         self,
         stored: Iterable[bytes] = (),
         missing: int = 0,
-        lock: AbstractContextManager[Any] | None = None,
+        lock: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.missing = missing
         self.fetch: Callable[[], Sequence[bytes]] | None = None
         self._items: list[Message | bytes] = list(stored)
-        self._lock = lock or nullcontext()
+        self._lock = lock()
+        self._fetching = lock()
 
     def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
         """Take messages that come before all others, as they are stored; so many are still missing."""
@@ -76,13 +77,19 @@ class Transcript(_Comparable[Message]):
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
             return [self[n] for n in range(*index.indices(len(self)))]
-        if not self.missing:
-            return self._at(index)
+        if self._is_missing(index):
+            with self._fetching:
+                if self._is_missing(index):
+                    assert self.fetch is not None, "it was not fetched"
+                    self.add_before(self.fetch(), 0)
         with self._lock:
-            if -len(self) <= index < -len(self._items) or 0 <= index < self.missing:
-                assert self.fetch is not None, "it was not fetched"
-                self.add_before(self.fetch(), 0)
             return self._at(index - self.missing if index >= 0 else index)
+
+    def _is_missing(self, index: int) -> bool:
+        if not self.missing:
+            return False
+        with self._lock:
+            return -len(self) <= index < -len(self._items) or 0 <= index < self.missing
 
     def _at(self, place: int) -> Message:
         item = self._items[place]
