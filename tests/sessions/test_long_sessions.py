@@ -137,7 +137,10 @@ async def test_on_postgresql_too_old_messages_are_read_only_for_who_looks(
             assert request.messages[0].text
 
 
-async def test_a_server_that_is_gone_when_somebody_looks_is_missed(tmp_path: Path) -> None:
+async def test_a_server_that_is_gone_when_somebody_looks_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.stores.postgres.RETRY_SECONDS", 0.2)
     with postgres_url(tmp_path) as url:
         async with PostgresBackend(url) as backend:
             await fill(backend)

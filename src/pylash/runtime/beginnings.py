@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from pylash.durable import LeasedStart, Output
 from pylash.tasks import TaskOwner
@@ -38,6 +37,7 @@ class Beginning:
         self._tasks = tasks
         self._writing: Writing | None = None
         self._is_ours: bool | None = None
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def is_sent(self) -> bool:
@@ -72,12 +72,14 @@ class Beginning:
         Cancellation: safe, the start is written all the same.
         """
         self.send()
-        assert self._writing is not None
-        with suppress(Exception):  # it is told to whoever asked for the start
-            await asyncio.shield(self._writing)
-        return self._answered(self._writing)
-
-    def _answered(self, writing: Writing) -> bool:
         if self._is_ours is None:
-            self._is_ours = self._hear(writing)
-        return self._is_ours
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return bool(self._is_ours)
+
+    def _answered(self, writing: Writing) -> None:
+        self._is_ours = self._hear(writing)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
