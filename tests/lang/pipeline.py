@@ -68,7 +68,7 @@ def placed(problem: Problem, source: str, stage: str) -> None:
     assert problem.message
     assert 1 <= problem.line <= len(lines), problem
     assert 1 <= problem.column <= len(lines[problem.line - 1]) + 1, problem
-    assert problem.message in show(problem, source)
+    assert problem.message.replace("\n", "\\n") in show(problem, source)  # in one line
 
 
 def through(source: str) -> str:
