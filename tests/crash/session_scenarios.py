@@ -157,7 +157,7 @@ async def dead_and_shared(store: SqlStore) -> SessionRecord:
 
 async def emptied(store: SqlStore) -> Mine:
     mine = await dead(store)
-    assert await store.sessions._delete_nodes(mine.session.number)
+    assert await store.sessions._delete_nodes(mine.session.number, 0)
     return mine
 
 
@@ -242,7 +242,7 @@ SESSION_SCENARIOS = {
     ),
     "_kept": Scenario(dead_and_shared, lambda s, m: s.sessions._kept(m.number)),
     "_delete_nodes": Scenario(
-        dead, lambda s, m: s.sessions._delete_nodes(m.session.number), same=False
+        dead, lambda s, m: s.sessions._delete_nodes(m.session.number, 0), same=False
     ),
     "_forget_line": Scenario(emptied, lambda s, m: s.sessions._forget_line(m.session.number)),
     "_forget_runs": Scenario(dead, lambda s, m: s.sessions._forget_runs([m.run])),

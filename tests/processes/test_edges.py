@@ -313,6 +313,9 @@ async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
     @app.process(concurrency=1, key="{user}")
     async def keyed(ctx: ProcessContext[None]) -> None: ...
 
+    with pytest.raises(ArgumentsInvalid, match="id=5 is no text"):
+        keyed.options(id=5)  # type: ignore[arg-type]
+
     async def odd() -> Plain:
         return Plain()
 

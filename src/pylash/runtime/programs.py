@@ -135,6 +135,9 @@ class Definition(Generic[P, R]):
 
         >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
         """
+        for name, given in (("id", id), ("wake", wake)):
+            if not isinstance(given, str | None):
+                raise ArgumentsInvalid(f"{self.name}.options", f"{name}={given!r} is no text")
         return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
 
 

@@ -87,7 +87,9 @@ _ADD_FORK = "insert into pylash_forks(number, session) values (?, ?)"
 
 _FORGET_FORKS = "delete from pylash_forks where number in ({bigints}) and session = ?"
 
-_IS_SHARED = "select 1 from pylash_forks where number = ? limit 1"
+_FORKS_OF = """
+select s.origin from pylash_forks f join pylash_sessions s on s.id = f.session
+where f.number = ? and s.origin is not null"""
 
 _SHARE_SOURCE = "select head from pylash_lanes where lane = ? and number = ? {share}"
 
@@ -104,8 +106,6 @@ _SCOPES = "select id, scope from pylash_runs where kind <> 'process' and id in (
 _RENAME = "update pylash_runs set scope = ? where id = ?"
 
 _SOME_NODES = "select id, run from pylash_nodes where id > ? and id <= ? order by id limit ?"
-
-_COUNT_NODES = "select count(*) from pylash_nodes where id > ? and id <= ?"
 
 _DELETE_NODES = "delete from pylash_nodes where id in ({bigints})"
 
@@ -265,50 +265,52 @@ class SqlSessionEnds(Port):
         return fenced
 
     async def _reclaim(self, line: int) -> tuple[int, list[int]]:
-        """Delete the nodes of a deleted session's line unless a fork begins with them.
+        """Delete the nodes of a deleted session's line but those that a fork begins with.
 
         Returns how many are kept, and of each node that is gone the turn.
         """
-        session_id, kept = await self._kept(line)
-        if session_id is None or kept:
-            return kept, []
+        kept = await self._kept(line)
+        if kept is None:
+            return 0, []
         turns: list[int] = []
-        while removed := await self._delete_nodes(line):
+        while removed := await self._delete_nodes(line, kept):
             turns += removed
-        await self._forget_line(line)
-        return 0, turns
+        if not kept:
+            await self._forget_line(line)
+        return kept, turns
 
     @operation()
-    def _kept(self, line: int) -> Steps[tuple[str | None, int]]:
-        """Return the deleted session whose line it is, and how many nodes its forks keep.
+    def _kept(self, line: int) -> Steps[int | None]:
+        """Return how many nodes of a deleted session's line its forks keep; None if it was not deleted.
 
-        The turns of a line that is kept get another name: theirs is free for the session's next life.
+        The turns that are kept get another name: theirs is free for the session's next life.
         """
         dead = (yield Statement(_DEAD, ([line],))).rows
-        if not dead or not (yield Statement(_IS_SHARED, (line,))).rows:
-            return (dead[0][1] if dead else None), 0
+        if not dead:
+            return None
+        forks = (yield Statement(_FORKS_OF, (line,))).rows
+        origins = (msgspec.json.decode(origin, type=tuple[Segment, ...]) for (origin,) in forks)
+        kept = max((one.upto for path in origins for one in path if one.number == line), default=0)
         base = line << NODE_BITS
-        last = base + (1 << NODE_BITS) - 1
-        runs = (yield Statement(_RUNS_OF_NODES, (base, last))).rows
+        runs = (yield Statement(_RUNS_OF_NODES, (base, base + kept))).rows
         for run, text in (yield Statement(_SCOPES, ([run for (run,) in runs],))).rows:
             scope = scope_from_text(text)
             assert isinstance(scope, TurnScope | QueueDrainScope)
             if scope.session_id == dead[0][1]:
                 renamed = replace(scope, session_id=f"{scope.session_id}#{line}")
                 yield Statement(_RENAME, (scope_text(renamed), run))
-        kept = (yield Statement(_COUNT_NODES, (base, last))).rows[0][0]
-        return dead[0][1], kept
+        return kept
 
     @operation()
     def _forget_runs(self, runs: Sequence[int]) -> Steps[None]:
         yield Statement(_DELETE_EFFECTS, (list(runs), list(runs)))
 
     @operation()
-    def _delete_nodes(self, number: int) -> Steps[list[int]]:
+    def _delete_nodes(self, number: int, after: int) -> Steps[list[int]]:
         """Delete some nodes of a line, with what their turns recorded; return the turns, one a node."""
         base = number << NODE_BITS
         last = base + (1 << NODE_BITS) - 1
-        rows = (yield Statement(_SOME_NODES, (base, last, ROWS_AT_ONCE))).rows
+        rows = (yield Statement(_SOME_NODES, (base + after, last, ROWS_AT_ONCE))).rows
         if rows:
             runs = sorted({run for _, run in rows})
             yield Statement(_DELETE_NODES, ([node for node, _ in rows],))

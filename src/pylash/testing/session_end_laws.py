@@ -117,6 +117,20 @@ async def a_fork_survives_its_origin(store: SubjectStore) -> None:
     equal(await history_of(store, reborn.id), [b"new"], "the next life goes on")
 
 
+async def what_came_after_a_fork_goes_with_its_origin(store: SubjectStore) -> None:
+    source = await _talked(store, b"a", b"b", b"c")
+    short, long = await _forked(store, source, 1), await _forked(store, source, 2)
+    report = await store.sessions.delete(source.id)
+    equal((report.turns, report.messages, report.kept), (1, 1, 2), "turns, nodes removed, kept")
+    equal(await store.sessions.nodes(source.path[-1]), [b"a", b"b"], "what the longer one keeps")
+    await store.sessions.delete(long)
+    equal(await store.sessions.nodes(source.path[-1]), [b"a"], "what the shorter one keeps")
+    equal(await history_of(store, short), [b"a"], "the shorter one")
+    equal(len(await store.sessions.turns(short)), 1, "its turns")
+    await store.sessions.delete(short)
+    equal(await store.sessions.nodes(source.path[-1]), [], "nobody needs the nodes any more")
+
+
 async def a_fork_of_what_is_being_deleted_is_whole_or_refused(store: SubjectStore) -> None:
     async def race(one: Store, other: Store, _: WorkerId, n: int) -> None:
         source = await _talked(one, b"a", b"b")
@@ -331,6 +345,7 @@ END_LAWS = (
     a_fork_to_an_id_that_is_taken_is_refused,
     a_fork_shares_only_what_is_committed,
     a_fork_survives_its_origin,
+    what_came_after_a_fork_goes_with_its_origin,
     a_fork_of_what_is_being_deleted_is_whole_or_refused,
     a_deletion_leaves_nothing_and_says_what_was_there,
     a_deletion_fences_who_runs_its_turn,
