@@ -167,11 +167,13 @@ async def test_a_server_that_does_not_answer_is_asked_again(
     assert await recorded(backend, "p") == 2
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
 async def test_a_start_whose_answer_was_cut_off_happened_once(
-    proxied: tuple[Backend, CuttingProxy],
+    proxied: tuple[Backend, CuttingProxy], given: bool
 ) -> None:
+    """A process whose id was made for it is started and ended in one write."""
     backend, proxy = proxied
-    app, ran = Lash(backend.url), list[int]()
+    app, ran, started = Lash(backend.url), list[int](), list[tuple[str, str]]()
 
     @app.process
     async def count(ctx: ProcessContext[None], n: int) -> int:
@@ -180,35 +182,11 @@ async def test_a_start_whose_answer_was_cut_off_happened_once(
 
     async with app:
         for n in range(3):  # the first prepares the statements of the others
-            handle = await app.start(count.options(id=f"p{n}"), n)
-            assert await handle.result(timeout="10s") == n
-            proxy.arm(f"p{n + 1}".encode())
-        processes = await app.processes()
-        assert [(one.id, one.status) for one in processes] == [
-            (f"p{n}", "completed") for n in (2, 1, 0)
-        ]
-    assert proxy.cuts == 2
-    assert ran == [0, 1, 2]
-
-
-async def test_a_short_life_whose_answer_was_cut_off_was_lived_once(
-    proxied: tuple[Backend, CuttingProxy],
-) -> None:
-    backend, proxy = proxied
-    app, ran = Lash(backend.url), list[int]()
-
-    @app.process
-    async def count(ctx: ProcessContext[None], n: int) -> int:
-        ran.append(n)
-        return n
-
-    async with app:
-        for n in range(3):  # the first prepares the statements of the others
-            handle = await app.start(count, n)
+            handle = await app.start(count.options(id=f"count-{n}" if given else None), n)
             assert await handle.result(timeout="10s") == n
             proxy.arm(b"count-")
-        processes = await app.processes()
-        assert [one.status for one in processes] == ["completed"] * 3
+            started.insert(0, (handle.id, "completed"))
+        assert [(one.id, one.status) for one in await app.processes()] == started
     assert proxy.cuts == 2
     assert ran == [0, 1, 2]
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pylash.durable import (
     TURN_TARGET,
@@ -53,7 +53,6 @@ DRAIN_SECONDS: Final = 10.0
 """How long a suspect may make everything else wait."""
 UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
 
-T = TypeVar("T")
 _log = logging.getLogger("pylash")
 
 
