@@ -230,6 +230,18 @@ async def test_a_model_that_cannot_stream_is_asked_as_a_whole() -> None:
         assert said == ["1 Count."]
 
 
+async def test_what_a_function_model_raises_fails_the_turn_at_once() -> None:
+    async def reply(_: list[Any], __: AgentInfo) -> ModelResponse:
+        asked.append(1)
+        raise KeyError("price list")
+
+    asked: list[int] = []
+    async with Lash("memory://", model=FunctionModel(reply)) as app:
+        result = await app.session("a").turn("hi")
+    assert (result.status, len(asked)) == ("failed", 1)
+    assert result.error == "function:function:reply: failed with KeyError: 'price list'"
+
+
 async def test_a_model_that_streams_in_this_process_may_call_tools() -> None:
     async def reply(messages: list[ModelMessage], info: AgentInfo) -> Any:
         if len(messages) == 1:

@@ -17,6 +17,8 @@ from pylash import (
     Attachment,
     Lash,
     ModelReply,
+    ProcessContext,
+    Summarise,
     Text,
     ToolContext,
     ToolMessage,
@@ -382,37 +384,152 @@ async def test_a_provider_that_wants_to_be_left_alone_for_a_day_fails_the_turn(
     assert "Come back tomorrow" in (result.error or "")
 
 
+JSON = "application/json"
+PAGE = b"<html>Welcome to the hotel</html>"
+
+
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(Send([b"<html>Welcome to the hotel</html>"], kind="text/html"), id="a page"),
-        pytest.param(Send([b"null"], kind="application/json"), id="null"),
-        pytest.param(Send([b"data: {not json, hotel}\n\n"]), id="no json"),
+        pytest.param(Send([]), id="an empty stream"),
+        pytest.param(Send([], kind=JSON), id="an empty body"),
+        pytest.param(Send([b'{"id": "hotel", "choi'], kind=JSON), id="half an object"),
+        pytest.param(Send([b"null"], kind=JSON), id="null"),
+        pytest.param(Send([b"{}"], kind=JSON), id="an empty object"),
+        pytest.param(Send([b'{"id": 5, "choices": 7}'], kind=JSON), id="wrong types"),
+        pytest.param(Send([PAGE], kind="text/html"), id="a page"),
+        pytest.param(Send([PAGE]), id="a page that claims to be a stream"),
+        pytest.param(Send([PAGE], 502, "text/html"), id="a page with status 502"),
+        pytest.param(Send([b"\x00\xff\xfe hotel\n\n"]), id="bytes that are no text"),
+        pytest.param(Send([b"hotel"], headers={"content-encoding": "gzip"}), id="a wrong encoding"),
+        pytest.param(Send([b"data: {not json, hotel}\n\n"]), id="an event that is no JSON"),
+        pytest.param(Send([sse("null")]), id="an event that is null"),
+        pytest.param(Send([sse("7")]), id="an event that is a number"),
+        pytest.param(Send([sse("{}")]), id="an empty event"),
+        pytest.param(Send([sse("[DONE]")]), id="an end without a beginning"),
         pytest.param(
-            Send([b"<html>Welcome to the hotel</html>"], 502, "text/html"), id="a page of trouble"
+            Send([sse({"id": "x", "choices": [], "candidates": []}), sse("[DONE]")]),
+            id="an answer without choices",
         ),
-        pytest.param(Send([]), id="nothing"),
-        pytest.param(Send([b'{"id": 5, "choices": 7}'], kind="application/json"), id="nonsense"),
+        pytest.param(Send([sse({"error": {"message": "Oops"}})]), id="an error without a type"),
+        pytest.param(Send([sse({"error": "Oops"})]), id="an error that is a text"),
+        pytest.param(Send([sse({"type": "error"}, "error")]), id="an error without a message"),
     ],
 )
-async def test_what_is_no_answer_fails_the_turn_or_is_tried_again(
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(
     server: WireServer, reply: Send
 ) -> None:
-    status, said, asked = await _after(server, reply)
-    if status == "completed":
-        assert (said, asked) == ("Well.", 2)
-    else:
-        assert server.dialect.model in said
-        assert "hotel" not in said
-        assert asked == 1
+    assert await _after(server, reply) == ("completed", "Well.", 2)
+
+
+@pytest.mark.parametrize("end", ["nothing", "half an event", "no JSON", "null", "an error"])
+async def test_a_stream_that_breaks_after_any_event_is_asked_for_again(
+    server: WireServer, end: str
+) -> None:
+    whole = server.dialect.stream(Say(["It is ", "packed."]))
+    last = next(n for n, one in enumerate(whole) if b"packed" in one)
+    clock = SimClock()
+    async with shop(server, clock=clock) as app:
+        for length in range(1, last + 1):
+            tail = {
+                "nothing": [],
+                "half an event": [whole[length][: len(whole[length]) // 2]],
+                "no JSON": [b"data: {oops\n\n"],
+                "null": [sse("null")],
+                "an error": [server.dialect.broken],
+            }[end]
+            server.replies = [Send([*whole[:length], *tail]), Say(["Well."])]
+            assert (await _over(app, clock, f"a{length}")).text == "Well."
+    assert len(server.heard) == 2 * last
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [Say(), Say([" \n"]), Say(thinking="Hm.", signature="c2ln")],
+    ids=["nothing", "blanks", "a thought"],
+)
+async def test_an_empty_answer_is_asked_for_again(server: WireServer, empty: Say) -> None:
+    assert await _after(server, Send(server.dialect.stream(empty))) == ("completed", "Well.", 2)
+
+
+async def test_an_empty_answer_after_tool_results_ends_the_turn(server: WireServer) -> None:
+    server.replies = [Say(["Look."], [lookup()]), Say()]
+    async with shop(server) as app:
+        result = await app.session("a").turn("hi")
+    assert (result.status, result.text, len(server.heard)) == ("completed", "", 2)
+
+
+async def test_an_answer_that_has_no_tokens_left_for_itself_fails_the_turn(
+    server: WireServer,
+) -> None:
+    status, said, asked = await _after(server, Send(server.dialect.stream(Say(finish="length"))))
+    assert (status, asked) == ("failed", 1)
+    assert "limit of output tokens" in said
+
+
+async def test_answers_that_stay_unreadable_are_recorded_and_fail_the_turn(
+    server: WireServer,
+) -> None:
+    clock = SimClock()
+    server.replies = [Send([PAGE], kind="text/html") for _ in range(4)]
+    async with shop(server, clock=clock) as app:
+        result = await _over(app, clock, "a")
+        timeline = await app.session("a").timeline("t1")
+    assert (result.status, result.code) == ("failed", "provider_error")
+    assert f"{server.dialect.model} sent an answer that cannot be read" in str(result.error)
+    assert "hotel" not in str(result.error)
+    tried = [effect.kind for effect in timeline if effect.kind in ("llm_call", "sleep")]
+    assert tried == ["llm_call", "sleep"] * 3 + ["llm_call"]
+
+
+async def test_a_completion_asks_again_for_what_cannot_be_read(
+    server: WireServer,
+) -> None:
+    clock = SimClock()
+    app = Lash("memory://", model=server.dialect.model, clock=clock)
+
+    @app.process
+    async def title(ctx: ProcessContext[None], text: str) -> str:
+        """Find a title."""
+        return await ctx.complete(text)
+
+    server.replies = [Send([PAGE], kind="text/html"), Say(), Say(["A title"])]
+    async with app, asyncio.TaskGroup() as group:
+        started = await app.start(title, "Once")
+        found = group.create_task(started.result())
+        await clock.advance("1m")
+        assert await found == "A title"
+    assert len(server.heard) == 3
+
+
+async def test_subagents_ask_again_for_what_cannot_be_read(server: WireServer) -> None:
+    clock = SimClock()
+    app = shop(server, clock=clock)
+    app.agent("clerk", instructions="You look.")
+    app.subagents("clerk")
+    async with app:
+        call = Call("call_1", "spawn_agent", ['{"agent": "clerk", "task": "Look"}'])
+        server.replies = [Say(calls=[call]), Send([]), Say(["Packed."]), Say(["It is packed."])]
+        assert (await _over(app, clock, "a")).text == "It is packed."
+    assert len(server.heard) == 4
+
+
+async def test_a_summary_that_cannot_be_read_is_asked_for_again(server: WireServer) -> None:
+    clock = SimClock()
+    server.replies = [Say(["First answer. " * 24]), Send([]), Say(["They spoke."]), Say(["Well."])]
+    async with shop(server, clock=clock) as app:
+        short = Summarise(tokens=100, keep=0)
+        await app.session("a", history=short).turn("First")
+        assert (await _over(app, clock, "a")).text == "Well."
+    assert len(server.heard) == 4
+    assert "They spoke." in json.dumps(server.transcript())
 
 
 @pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
-async def test_a_picture_that_cannot_be_read_is_no_reply(server: WireServer) -> None:
+async def test_a_picture_that_cannot_be_read_is_asked_for_again(server: WireServer) -> None:
     part = {"inlineData": {"mimeType": "image/png", "data": "!no base64!"}}
     broken = sse({"candidates": [{"content": {"role": "model", "parts": [part]}}]})
-    said = f"{server.dialect.model} answered what is no reply."
-    assert await _after(server, Send([broken])) == ("failed", said, 1)
+    assert await _after(server, Send([broken])) == ("completed", "Well.", 2)
 
 
 @pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)

@@ -2,7 +2,8 @@
 
 Rule 1. Each call is one attempt: the vendors' clients retry nothing, for each attempt is recorded.
 Rule 2. Silence ends: connecting, every pause on the wire and the pauses between pieces have a limit.
-Rule 3. A stream that stops before its end is a failure, however cleanly it was closed.
+Rule 3. A stream that stops before its end is a failure, however cleanly it was closed; so is an answer
+        that says nothing, unless it follows tool results: there it is how some models end a turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydantic_ai.settings import ModelSettings
 from pylash.models.failures import failure
 from pylash.models.prompts import Prompt, prompt_of
 from pylash.models.replies import Pieces, reply_of
-from pylash.turn import Listen, ModelReply, ModelRequest
+from pylash.turn import Listen, ModelReply, ModelRequest, ToolMessage
 from pylash.values import LashError, ProviderError
 
 WIRE_SECONDS: Final = 300.0
@@ -40,6 +41,7 @@ async def ask(model: Model[Any], name: str, request: ModelRequest, listen: Liste
         prompt = await prompt_of(request, model)
         answer = await _answer(model, prompt, Pieces(listen))
         _check_whole(answer, name)
+        _check_content(answer, name, request)
         return reply_of(answer, prompt.origin)
     except LashError:
         raise
@@ -86,7 +88,8 @@ def _cannot_stream(model: Model[Any]) -> bool:
 
 def _check_whole(answer: ModelResponse, name: str) -> None:
     """Refuse what is not a whole answer: a body that ends in the middle looks like the end of one."""
-    if answer.state == "suspended":
+    # Without an id there is nothing to continue: the stream ended before its first event that counts.
+    if answer.state == "suspended" and answer.provider_response_id:
         raise ProviderError(f"{name} paused its answer: background answers cannot be waited for.")
     if answer.finish_reason == "content_filter" and not (answer.text or answer.tool_calls):
         raise ProviderError(f"{name} gave no answer: its provider's content filter stopped it.")
@@ -95,3 +98,16 @@ def _check_whole(answer: ModelResponse, name: str) -> None:
         raise ProviderError(f"The answer of {name} stopped before its end.", retryable=True)
     if answer.finish_reason == "error":
         raise ProviderError(f"{name} broke its answer off with an error.", retryable=True)
+
+
+def _check_content(answer: ModelResponse, name: str, request: ModelRequest) -> None:
+    """Refuse an answer without text, calls or files."""
+    if (answer.text or "").strip() or answer.tool_calls or answer.files:
+        return
+    if answer.finish_reason == "length":
+        raise ProviderError(
+            f"{name} reached its limit of output tokens before it answered: raise max_tokens in the "
+            "settings of the model."
+        )
+    if not isinstance(request.messages[-1], ToolMessage):
+        raise ProviderError(f"{name} sent an empty answer.", retryable=True)

@@ -3,6 +3,9 @@
 Rule 1. Errors are told apart by their types and codes, never by their texts.
 Rule 2. Of what a provider answered, its own short message is kept, with everything hidden that is
         a key; its headers and bodies are not.
+Rule 3. An answer that cannot be read is a transient fault: a proxy, a restart or a cut connection makes
+        it, and the same request is usually answered the next time. Only an error that names a cause in the
+        request, the key or the account is permanent.
 """
 
 from __future__ import annotations
@@ -41,10 +44,16 @@ _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (exceptions.ModelConnectionError, "could not be reached, or the connection broke", True),
     (exceptions.ModelAPIError, "failed", False),
     (exceptions.ContentFilterError, "was stopped by its content filter", False),
-    (exceptions.UnexpectedModelBehavior, "answered what is no reply", False),
+    (exceptions.UnexpectedModelBehavior, "sent an answer that cannot be read", True),
     (exceptions.UserError, "cannot be asked this", False),
 )
 """What errors of pydantic-ai mean, the special ones first, and whether asking again may help."""
+
+IN_PROCESS: Final = ("function", "test")
+"""The systems of models that are Python functions: what they raise is no answer of a provider."""
+
+_REFUSALS: Final = ("invalid_request_error",)
+"""Types of errors in a stream that blame the request, though pydantic-ai gives them no class."""
 
 _KEY: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
 _SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
@@ -57,7 +66,7 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
         return next((one for one in each if one.retryable), each[-1])
     if isinstance(error, TimeoutError):
         return ProviderError(f"{name} did not answer in time.", retryable=True)
-    phrase, retryable = _meaning(error)
+    phrase, retryable = _meaning(error, model)
     status = getattr(error, "status_code", None)
     hint = getattr(error, "provider_retry_hint", None)
     if isinstance(error, OSError) or status in AGAIN:
@@ -65,7 +74,7 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     if hint is not None:
         retryable = hint
     where = "" if status is None else f" ({status})"
-    said = _hidden(_said(error), model)
+    said = _hidden(_said(error, model), model)
     return ProviderError(
         f"{name} {phrase}{where}{': ' if said else '.'}{said}",
         retryable=retryable,
@@ -73,22 +82,26 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     )
 
 
-def _meaning(error: Exception) -> tuple[str, bool]:
-    if _is_unreadable(error):
-        return "answered what is no reply", False
+def _meaning(error: Exception, model: Model[Any]) -> tuple[str, bool]:
+    if _is_unreadable(error, model):
+        return f"sent an answer that cannot be read ({type(error).__name__})", True
+    if type(error) is exceptions.ModelAPIError:  # an error in a stream that has no class of its own
+        return "failed", getattr(error, "provider_error_type", None) not in _REFUSALS
     for kind, phrase, retryable in _PHRASES:
         if isinstance(error, kind):
             return phrase, retryable
-    return "answered what is no reply", False
+    return f"failed with {type(error).__name__}", False
 
 
-def _is_unreadable(error: Exception) -> bool:
-    """Whether an answer could not be read: such errors quote what they could not read."""
-    plain = type(error) is exceptions.ModelAPIError
-    return isinstance(error, ValueError) or (plain and isinstance(error.__cause__, ValueError))
+def _is_unreadable(error: Exception, model: Model[Any]) -> bool:
+    """Whether the vendor's client failed on an answer; its text quotes the answer, or is about our code."""
+    if isinstance(error, exceptions.AgentRunError | exceptions.UserError | OSError):
+        plain = type(error) is exceptions.ModelAPIError
+        return plain and isinstance(error.__cause__, ValueError)
+    return model.system not in IN_PROCESS and not isinstance(error, NotImplementedError)
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception, model: Model[Any]) -> str:
     """Return what the provider, or the library, says about it."""
     body = getattr(error, "body", None)
     if isinstance(body, dict):
@@ -96,10 +109,17 @@ def _said(error: Exception) -> str:
         body = inner.get("message") if isinstance(inner, dict) else inner or body.get("message")
     elif body is not None or getattr(error, "status_code", None) is not None:
         body = None  # not of the provider's making, but a page of whoever stands in between
-    elif not _is_unreadable(error):
-        body = str(error) or type(error).__name__
+    elif not _is_unreadable(error, model):
+        body = _text_of(error)
     text = " ".join(whole(body).split()) if isinstance(body, str) else ""
     return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}…"
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except TypeError:  # pydantic-ai passes on a message that the provider left out
+        return ""
 
 
 def _hidden(text: str, model: Model[Any]) -> str:
