@@ -13,6 +13,7 @@ import pytest
 
 from pylash.runtime import SystemClock, system_entropy
 from pylash.stores import examined, health, postgres_health
+from pylash.stores.schema import SCHEMA
 from tests.cli.conftest import Call, ask, filled
 from tests.stores.test_migrations import next_schema
 
@@ -73,11 +74,11 @@ def test_an_empty_file_or_server_fails_with_what_to_do(place: str, pylash: Call)
 def test_an_older_schema_fails(file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(file)
     next_schema(monkeypatch)
-    monkeypatch.setattr(health, "SCHEMA", 4)
+    monkeypatch.setattr(health, "SCHEMA", SCHEMA + 1)
     assert found(pylash)["schema"] == {
         "name": "schema",
         "status": "fail",
-        "text": "schema 3, and this pylash needs 4",
+        "text": f"schema {SCHEMA}, and this pylash needs {SCHEMA + 1}",
         "advice": "run pylash migrate",
     }
 

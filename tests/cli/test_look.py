@@ -16,6 +16,7 @@ from pylash import Lash, TurnBudget
 from pylash.cli import output
 from pylash.cli.main import cli
 from pylash.stores import Operation
+from pylash.stores.schema import SCHEMA
 from pylash.stores.sql import Statement, Steps
 from pylash.values import cells
 from tests.backends import eventually
@@ -293,8 +294,8 @@ def test_an_empty_database_is_not_set_up_by_looking(place: str, pylash: Call) ->
         refused = pylash("ps")
         assert refused.exit_code == 1
         assert "[store_schema_outdated]" in refused.stderr
-    assert ask(pylash, "migrate") == {"before": 0, "after": 3}
-    assert ask(pylash, "migrate") == {"before": 3, "after": 3}
+    assert ask(pylash, "migrate") == {"before": 0, "after": SCHEMA}
+    assert ask(pylash, "migrate") == {"before": SCHEMA, "after": SCHEMA}
     assert ask(pylash, "ps") == []
 
 
@@ -303,10 +304,10 @@ def test_an_older_store_is_migrated_only_when_asked(
 ) -> None:
     filled(place)
     next_schema(monkeypatch)
-    monkeypatch.setattr("pylash.cli.upkeep.SCHEMA", 4)
+    monkeypatch.setattr("pylash.cli.upkeep.SCHEMA", SCHEMA + 1)
     refused = pylash("ps")
     assert "run pylash migrate" in refused.stderr
-    assert ask(pylash, "migrate") == {"before": 3, "after": 4}
+    assert ask(pylash, "migrate") == {"before": SCHEMA, "after": SCHEMA + 1}
     assert len(ask(pylash, "ps")) == 3
 
 

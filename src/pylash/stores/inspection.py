@@ -78,7 +78,8 @@ where e.run = ? and w.terminal is not null order by e.started, e.key"""
 
 _WORKERS = """
 select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
-       (select count(*) from pylash_runs r where r.owner = w.id and r.state = 'running')
+       (select count(*) from pylash_runs r
+        where r.owner = w.id and r.state = 'running' and r.settled is null)
 from pylash_workers w order by w.joined, w.id"""
 
 _OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now} - ?"

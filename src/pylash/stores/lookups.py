@@ -88,8 +88,13 @@ _SIGNAL_WAITS = """
 select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_effects e
 join pylash_processes p on p.status = 'open'
   and ((p.number = e.run and p.run = p.number) or (p.run = e.run and p.run <> p.number))
-where e.wait >= 'signal:' and e.wait < 'signal;' and e.outcome is null
-  and (cast(? as text) is null or p.id = ?) order by e.started, e.key"""
+where substr(e.wait, 1, 7) = 'signal:' and e.outcome is null order by e.started, e.key"""
+
+_SIGNAL_WAITS_OF = """
+select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_processes p
+join pylash_effects e on e.run = p.run
+where p.id = ? and p.status = 'open' and substr(e.wait, 1, 7) = 'signal:' and e.outcome is null
+order by e.started, e.key"""
 
 _NOW = "select {now}"
 
@@ -149,7 +154,10 @@ class SqlLookups(Port):
     @operation(read_only=True)
     def signal_waits(self, process_id: str | None = None) -> Steps[list[SignalWait]]:
         """Return the open waits for signals, the oldest first."""
-        rows = (yield Statement(_SIGNAL_WAITS, (process_id, process_id))).rows
+        if process_id is None:
+            rows = (yield Statement(_SIGNAL_WAITS)).rows
+        else:
+            rows = (yield Statement(_SIGNAL_WAITS_OF, (process_id,))).rows
         return [SignalWait(*row) for row in rows]
 
     @operation(read_only=True)

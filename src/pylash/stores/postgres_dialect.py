@@ -23,6 +23,7 @@ _WORDS = {
     "{id}": "bigint primary key",
     "{blob}": "bytea",
     "{lines}": "string_agg(n.body, '\\x0a'::bytea)",
+    "{postgres_only}": "",
 }
 
 

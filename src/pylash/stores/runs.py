@@ -55,7 +55,8 @@ values (?, ?, ?, ?, ?, ?, 'queued', ?, ?, {now}) on conflict do nothing"""
 
 # The update happens whether or not the lane is free: it locks the row and counts the run.
 _CLAIMED = f"""
-select {_VIEW} from pylash_runs where token = ? and owner = ? and state = 'running'"""
+select {_VIEW} from pylash_runs
+where token = ? and owner = ? and state = 'running' and settled is null"""
 
 # A worker that others gave up claims nothing until it has joined again.
 _READY_RUNS = """
@@ -137,7 +138,8 @@ select at - {now} from pylash_runs where at is not null and target in ({texts})
 _NEXT_SUSPECT = _NEXT_DUE.replace("attempts <", "attempts >=")
 
 _OWNED = """
-select id, fence, scope from pylash_runs where owner = ? and state = 'running' and target <> ''"""
+select id, fence, scope from pylash_runs
+where owner = ? and state = 'running' and settled is null and target <> ''"""
 
 _WAKE_SEQS = "select id, wake_seq, fence from pylash_runs where id in ({bigints})"
 

@@ -5,7 +5,7 @@ Rule 2. ``schema`` in the meta table is how far a database has come; ``min_code`
         that may still use it. Old and new workers run side by side during a deploy.
 
 The braces are filled in by the dialect: ``{id}`` is a 63-bit primary key made by the client, ``{blob}`` the
-type of bytes, and ``{sqlite_only}`` begins a statement that says nothing elsewhere.
+type of bytes, and ``{sqlite_only}`` and ``{postgres_only}`` begin a statement that says nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -159,6 +159,22 @@ MIGRATIONS: Final = (
             """create table pylash_turn_events(
                 run bigint not null, sequence bigint not null, body {blob} not null,
                 primary key(run, sequence))""",
+        )
+    ),
+    # Indexes over what is open or went wrong, so that no statement scans what has ended well.
+    Migration(
+        (
+            # The runs of a worker (state is 'running' and owner is its id), and the open runs by state.
+            "create index pylash_runs_open on pylash_runs(state, owner) where settled is null",
+            # The ended runs that are rare and looked for; 'completed' is found by walking back from the newest.
+            """create index pylash_runs_failed on pylash_runs(state, id)
+                where state in ('failed', 'cancelled', 'stopped')""",
+            # substr and not a range: a range of texts depends on the collation of the database.
+            """create index pylash_effects_signals on pylash_effects(run)
+                where outcome is null and substr(wait, 1, 7) = 'signal:'""",
+            "create index pylash_triggers_session on pylash_triggers(session) where session is not null",
+            # Lanes by the beginning of their names; SQLite's primary key is ordered by bytes already.
+            "{postgres_only} create index pylash_lanes_name on pylash_lanes(lane text_pattern_ops)",
         )
     ),
 )

@@ -31,7 +31,8 @@ _LOCK_WORKER = "select expires <= {now} from pylash_workers where id = ? {update
 
 # In the order of their ids, as everywhere.
 _LOCK_RUNS = """
-select id from pylash_runs where owner = ? and state = 'running' order by id {update}"""
+select id from pylash_runs where owner = ? and state = 'running' and settled is null
+order by id {update}"""
 
 # What was given up in order counts as no attempt.
 _GIVE_UP = """
