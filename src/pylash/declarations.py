@@ -10,15 +10,17 @@ from pylash.runtime import (
     Catalog,
     ProcessContext,
     ProcessDefinition,
+    Sessions,
     SpawnAgent,
     Tool,
     ToolOptions,
     ToolProvider,
     TriggerType,
+    check_trigger_name,
     is_again,
     tool,
 )
-from pylash.values import Duration, NameTaken
+from pylash.values import ArgumentsInvalid, Duration, NameTaken
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,9 +128,16 @@ class Declarations:
         """Give the model a ``spawn_agent`` tool for these kinds of subagents, and return it."""
         return self._catalog.add_tool(SpawnAgent(self._catalog, names))
 
-    def trigger(self, name: str, *, payload: Any = Any) -> None:
+    def trigger(self, name: str, *, payload: Any = Any, sessions: Sessions = False) -> None:
         """Declare a type of event, and what its payload is.
 
-        >>> app.trigger("github.push", payload=Push)
+        ``sessions`` says which sources a program that acts for a session may subscribe to: none (False), all
+        (True), or those for which a function of the session's id and the source's key returns True.
+
+        >>> app.trigger("github.push", payload=Push, sessions=lambda session_id, repo: repo in repos[session_id])
         """
-        self._types[name] = TriggerType(name, payload)
+        if not (callable(sessions) or sessions in (True, False)):
+            reason = f"sessions is {sessions!r} and must be True, False or a function"
+            raise ArgumentsInvalid(f"trigger {name!r}", reason)
+        check_trigger_name(name, self._types)
+        self._types[name] = TriggerType(name, payload, sessions)

@@ -311,6 +311,9 @@ PROCESS_SCENARIOS = {
     "emit": Scenario(subscribed, lambda s, _: s.triggers.emit(PUSH)),
     "emit: to nobody": Scenario(members, lambda s, _: s.triggers.emit(PUSH)),
     "cancel": Scenario(subscribed, lambda s, _: s.triggers.cancel("ci"), same=False),
+    "cancel_owned": Scenario(
+        subscribed, lambda s, _: s.triggers.cancel_owned("ci", "ann"), same=False
+    ),
     "forget_session": Scenario(subscribed, lambda s, _: s.triggers.forget_session("ann"), False),
     "put": Scenario(members, lambda s, _: s.envs.put("ref", b"body")),
 }

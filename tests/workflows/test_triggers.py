@@ -42,7 +42,7 @@ process names() { finish [h.key for h in await triggers.list({})?] }
 
 def shop_with_trigger(url: str) -> Shop:
     shop = Shop(url)
-    shop.app.trigger("github.push", payload=Push)
+    shop.app.trigger("github.push", payload=Push, sessions=True)
     return shop
 
 

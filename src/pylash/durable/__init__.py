@@ -188,6 +188,7 @@ from pylash.durable.stores import (
     Wrap,
 )
 from pylash.durable.triggers import (
+    SESSION_KEYS,
     SUBSCRIPTIONS,
     Binding,
     Delivery,
@@ -196,6 +197,8 @@ from pylash.durable.triggers import (
     Subscription,
     SubscriptionView,
     ValueBinding,
+    session_key,
+    unquoted_session_key,
 )
 from pylash.durable.waits import (
     ACCEPTED,
@@ -234,6 +237,7 @@ __all__ = (
     "RESOLUTIONS",
     "SAID",
     "SECOND",
+    "SESSION_KEYS",
     "SESSION_TURN",
     "SETTLED",
     "SIGNAL",
@@ -408,10 +412,12 @@ __all__ = (
     "scope_text",
     "scope_type",
     "semantics_of",
+    "session_key",
     "session_lane",
     "session_of",
     "shown_target",
     "signal_key",
     "signal_type",
     "turn_of",
+    "unquoted_session_key",
 )

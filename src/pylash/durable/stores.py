@@ -402,6 +402,10 @@ class Triggers(Protocol):
         """End a subscription; False if there is none."""
         ...
 
+    def cancel_owned(self, key: str, session_id: str | None) -> Awaitable[bool]:
+        """End a subscription of a session, or of none (None); False if it has none of that key."""
+        ...
+
     def forget_session(self, session_id: str) -> Awaitable[int]:
         """Remove a session's subscriptions; return how many there were."""
         ...

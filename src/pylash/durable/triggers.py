@@ -7,7 +7,7 @@ Rule 2. The process that a delivery starts has a name made of both: there can be
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +27,26 @@ class ValueBinding(msgspec.Struct, frozen=True, tag_field="from", tag="value"):
 
 
 Binding = EventBinding | ValueBinding
+
+SESSION_KEYS: Final = "session:"
+"""The prefix of the keys of subscriptions that programs register for sessions; nobody else may use it."""
+
+
+def session_key(session_id: str, key: str) -> str:
+    """Return the stored key of a subscription that a session calls ``key``.
+
+    The quoted id ends at the first slash, so two sessions never share a key.
+
+    >>> session_key("a/b", "x"), session_key("a", "b/x")
+    ('session:a%2Fb/x', 'session:a/b/x')
+    """
+    quoted = session_id.replace("%", "%25").replace("/", "%2F")
+    return f"{SESSION_KEYS}{quoted}/{key}"
+
+
+def unquoted_session_key(session_id: str, key: str) -> str:
+    """Return the key that was stored before ids were quoted. It may be the key of another session as well."""
+    return f"{SESSION_KEYS}{session_id}/{key}"
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):

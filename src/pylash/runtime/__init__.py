@@ -67,6 +67,12 @@ from pylash.runtime.observers import (
     Observers,
     TurnEnds,
 )
+from pylash.runtime.operation_names import (
+    check_trigger_name,
+    identifier,
+    resource_type,
+    trigger_path,
+)
 from pylash.runtime.plugins import (
     PluginFactory,
     SessionPlugin,
@@ -153,6 +159,7 @@ from pylash.runtime.tools import (
 )
 from pylash.runtime.triggers import (
     EVENT,
+    Sessions,
     Triggers,
     TriggerType,
 )
@@ -216,6 +223,7 @@ __all__ = (
     "Services",
     "Session",
     "SessionPlugin",
+    "Sessions",
     "Shape",
     "SpawnAgent",
     "StepContext",
@@ -241,12 +249,14 @@ __all__ = (
     "aside",
     "attachment_bytes",
     "await_options",
+    "check_trigger_name",
     "direct_executor",
     "draw_timeline",
     "durable_step",
     "effects_from",
     "fitted",
     "fork_registration",
+    "identifier",
     "is_again",
     "is_approval",
     "materialised",
@@ -260,6 +270,7 @@ __all__ = (
     "read_arguments",
     "require_durable_stores",
     "resolve_wait",
+    "resource_type",
     "result_text",
     "shown_duration",
     "sleep_executor",
@@ -267,5 +278,6 @@ __all__ = (
     "system_entropy",
     "tool",
     "tool_executor",
+    "trigger_path",
     "turn_executor",
 )

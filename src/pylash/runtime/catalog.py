@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from pylash.runtime.operation_names import check_tool_names
 from pylash.runtime.plugins import PluginFactory, SessionPlugin
 from pylash.runtime.tools import Tool, as_tool
 from pylash.turn import Provider, SessionOptions, Summarise, TurnEnvironment
@@ -106,6 +107,7 @@ class Catalog:
         known = self.tools.get(made.name)
         if known is not None and not is_again(known.function, made.function):
             raise NameTaken("tool", made.name)
+        check_tool_names(made, self.tools.values())
         if not private:
             self.private.discard(made.name)
         elif known is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from pylash.turn import (
     History,
     Message,
     Provider,
+    ToolMessage,
     Transcript,
     UserMessage,
     suffices,
@@ -233,6 +234,16 @@ def has_attachments(message: Message) -> bool:
     if isinstance(message, AssistantMessage):
         return bool(message.attachments)
     return any(map(is_picture, message.attachments))
+
+
+def attachment_refs(message: Message) -> Iterator[str]:
+    """Yield the references to attachments in a message: only a message that we made has them."""
+    parts = message.parts if isinstance(message, UserMessage) else message.attachments
+    for part in parts:
+        if isinstance(part, Attachment) and part.ref is not None:
+            yield part.ref
+    if isinstance(message, ToolMessage):
+        yield from message.stored
 
 
 def is_picture(part: Attachment) -> bool:

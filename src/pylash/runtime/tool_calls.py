@@ -131,12 +131,18 @@ class ToolCalls:
         return await self._attempted(ready, index)
 
     async def _filled(self, tool: Tool[..., Any], arguments: Any) -> Any:
-        """Replace references in arguments by what they stand for, but for those the tool wants kept."""
-        refs = projected_refs(arguments, tool.projection)
-        if not refs:
+        """Replace references in arguments by what they stand for, but for those the tool wants kept.
+
+        A reference is what a model wrote, so it is followed only to an attachment of its own session. That holds
+        for references that are kept as well: the tool will follow them.
+        """
+        wanted = {found.ref for found in projected_refs(arguments)}
+        if not wanted:
             return arguments
+        for ref in sorted(wanted - await self._turn.own_attachments(wanted)):
+            raise AttachmentResolutionFailed(ref)
         bodies: dict[str, Any] = {}
-        for found in refs:
+        for found in projected_refs(arguments, tool.projection):
             body = await self._turn.services.store.attachments.get(found.ref)
             if body is None:
                 raise AttachmentResolutionFailed(found.ref)
@@ -283,6 +289,7 @@ class ToolCalls:
         if isinstance(value, Attachment):
             attachments = (value,)
             value = {"attachment": value.ref, "media_type": value.media_type, "name": value.name}
+        stored = tuple(attached)
         text = result_text(value)
         if len(text) > RESULT_CHARACTERS:
             body = text.encode()
@@ -298,6 +305,7 @@ class ToolCalls:
             attachments=attachments,
             seconds=round(took, 3) or ZERO,
             provider_id=call.provider_id,
+            stored=tuple(ref for ref in stored if ref not in {one.ref for one in attachments}),
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from pylash.durable import (
+    SESSION_KEYS,
     Delivery,
     EventBinding,
     Occurrence,
@@ -17,6 +18,7 @@ from pylash.durable import (
     SubscriptionView,
     ValueBinding,
 )
+from pylash.runtime.process_steps import called
 from pylash.runtime.programs import Services, prepared
 from pylash.runtime.signatures import Shape, reason_of
 from pylash.values import ArgumentsInvalid, TriggerUnknown
@@ -25,11 +27,22 @@ EVENT: Final = EventBinding()
 """Stands for the event's payload in the inputs of a subscription."""
 
 
+Sessions = bool | Callable[[str, str], bool | Awaitable[bool]]
+"""Which sources programs of sessions may subscribe to: all, none, or as a function of session id and source key says."""
+
+
 class TriggerType(msgspec.Struct, frozen=True):
-    """A declared type of event."""
+    """A declared type of event; ``sessions`` grants its sources to programs that act for a session."""
 
     name: str
     payload: Any = Any
+    sessions: Sessions = False
+
+    async def grants(self, session_id: str, source_key: str) -> bool:
+        """Return whether a program of a session may subscribe to a source."""
+        if not callable(self.sessions):
+            return self.sessions
+        return await called(self.sessions, (session_id, source_key), {}) is True
 
 
 class TriggerApp(Protocol):
@@ -88,6 +101,9 @@ class Triggers:
         """
         self._app.services.outside("triggers.register")
         self._declared(type)
+        if key.startswith(SESSION_KEYS):
+            reason = f"its key {key!r} begins with {SESSION_KEYS!r}, as only those of sessions do"
+            raise ArgumentsInvalid("triggers.register", reason)
         chosen = prepared(target)
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}

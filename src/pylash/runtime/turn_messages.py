@@ -57,7 +57,8 @@ def llm_key(iteration: int, attempt: int) -> str:
 def queued_message(words: Queued) -> UserMessage:
     """Return queued words as a message."""
     source: Any = "wake" if words.policy == "wake" else "user"
-    if isinstance(words.body, dict) and "parts" in words.body:
+    # What a process wakes with is its data, even if it looks like parts: it must not name attachments.
+    if source == "user" and isinstance(words.body, dict) and "parts" in words.body:
         parts = msgspec.convert(words.body["parts"], tuple[Text | Attachment, ...])
         return UserMessage(parts, source=source)
     text = words.body if isinstance(words.body, str) else write(words.body).decode()

@@ -10,7 +10,7 @@ Rule 3. What was queued for the session is taken at checkpoints, as long as the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +43,7 @@ from pylash.runtime.branches import Branch, BranchGroup, outside
 from pylash.runtime.completions import Completions
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed
+from pylash.runtime.histories import attachment_refs
 from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
 from pylash.runtime.runs import LiveRun
@@ -424,6 +425,14 @@ class TurnDriver:
             await self.emit_triggers(key, (record.get("outcome") or {}).get("triggers") or ())
             attempt += 1
         return message
+
+    async def own_attachments(self, refs: Collection[str]) -> set[str]:
+        """Return those of some references that a message of this session has, also in this turn."""
+        found = {ref for message in self.machine.messages for ref in attachment_refs(message)}
+        if not found.issuperset(refs):
+            history = await self.services.histories.read(self.session)
+            found |= {ref for message in history for ref in attachment_refs(message)}
+        return found.intersection(refs)
 
     async def emit_triggers(self, key: str, triggers: Sequence[Any]) -> None:
         """Emit what a tool emitted; the same again changes nothing."""

@@ -22,13 +22,18 @@ _REGISTER = """
 insert into pylash_triggers(key, type, source, target, body, session, created)
 values (?, ?, ?, ?, ?, ?, {now})
 on conflict (key) do update set type = excluded.type, source = excluded.source,
-  target = excluded.target, body = excluded.body, session = excluded.session, enabled = 1"""
+  target = excluded.target, body = excluded.body, session = excluded.session, enabled = 1
+where pylash_triggers.enabled = 0
+  or coalesce(pylash_triggers.session, '') = coalesce(excluded.session, '')"""
 
 _LISTED = """
 select body, created from pylash_triggers
 where enabled = 1 and (cast(? as text) is null or session = ?) order by created, key"""
 
 _CANCEL = "update pylash_triggers set enabled = 0 where key = ? and enabled = 1"
+
+# No session has an empty id.
+_CANCEL_OWNED = f"{_CANCEL} and coalesce(session, '') = ?"
 
 _FORGET = "delete from pylash_triggers where session = ?"
 
@@ -61,11 +66,12 @@ class SqlTriggers(Port):
 
     @operation()
     def register(self, subscription: Subscription) -> Steps[None]:
-        """Subscribe; the same key again replaces what it stood for."""
+        """Subscribe; the same key again replaces what it stood for, but not what another session registered."""
         target = subscription.template.target
         body = (target, write(subscription), subscription.session_id)
         row = (subscription.key, subscription.type, subscription.source, *body)
-        yield Statement(_REGISTER, row)
+        if not (yield Statement(_REGISTER, row)).changed:
+            raise TriggerConflict("subscription", subscription.key)
 
     @operation(read_only=True)
     def listed(self, session_id: str | None = None) -> Steps[list[SubscriptionView]]:
@@ -77,6 +83,11 @@ class SqlTriggers(Port):
     def cancel(self, key: str) -> Steps[bool]:
         """End a subscription; False if there is none."""
         return bool((yield Statement(_CANCEL, (key,))).changed)
+
+    @operation()
+    def cancel_owned(self, key: str, session_id: str | None) -> Steps[bool]:
+        """End a subscription of a session, or of none (None); False if it has none of that key."""
+        return bool((yield Statement(_CANCEL_OWNED, (key, session_id or ""))).changed)
 
     @operation()
     def forget_session(self, session_id: str) -> Steps[int]:

@@ -83,6 +83,26 @@ async def a_sessions_subscriptions_go_with_it(store: SubjectStore) -> None:
     equal(await store.triggers.emit(_push(gone)), [], "what it starts")
 
 
+async def a_subscription_belongs_to_its_session(store: SubjectStore) -> None:
+    owned, free = _subscription(session_id="ann"), _subscription()
+    for one in (owned, free):
+        await store.triggers.register(one)
+    taking = store.triggers.register(replace(owned, session_id="bob"))
+    await refused(taking, "trigger_conflict", "the key of another session")
+    taking = store.triggers.register(replace(owned, session_id=None))
+    await refused(taking, "trigger_conflict", "the key of a session, for none")
+    for session in ("bob", None):
+        cancelling = store.triggers.cancel_owned(owned.key, session)
+        equal(await cancelling, False, f"cancelling for {session}")
+    equal(await store.triggers.cancel_owned(free.key, "ann"), False, "cancelling what is nobody's")
+    equal(len(await store.triggers.emit(_push(owned))), 1, "what it still starts")
+    equal(await store.triggers.cancel_owned(owned.key, "ann"), True, "cancelling one's own")
+    equal(await store.triggers.cancel_owned(free.key, None), True, "cancelling for no session")
+    equal(await store.triggers.listed(), [], "the subscriptions")
+    await store.triggers.register(replace(owned, session_id="bob"))
+    equal(len(await store.triggers.listed("bob")), 1, "a cancelled key, for another session")
+
+
 async def an_occurrence_starts_what_is_subscribed(store: SubjectStore) -> None:
     session = SessionRef("ann")
     template = replace(
@@ -169,6 +189,7 @@ TRIGGER_STORE = Suite[SubjectStore](
         subscriptions_are_listed_and_replaced,
         a_cancelled_subscription_starts_nothing,
         a_sessions_subscriptions_go_with_it,
+        a_subscription_belongs_to_its_session,
         an_occurrence_starts_what_is_subscribed,
         an_occurrence_happens_once,
         emitters_at_once_start_each_process_once,

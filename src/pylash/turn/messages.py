@@ -141,7 +141,10 @@ class AssistantMessage(
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):
-    """What came of a tool call. ``usage`` is what subagents used for it."""
+    """What came of a tool call. ``usage`` is what subagents used for it.
+
+    ``stored`` are the references of bytes that the tool stored with ``ctx.attach`` and only mentions in its result.
+    """
 
     role: ClassVar[Literal["tool"]] = "tool"
     call_id: str
@@ -152,6 +155,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omi
     usage: Usage = NO_USAGE
     seconds: float = ZERO
     provider_id: str | None = None
+    stored: tuple[str, ...] = ()
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

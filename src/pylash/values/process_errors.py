@@ -205,6 +205,15 @@ class NameTaken(Misuse):
         )
 
 
+class NameAmbiguous(Misuse):
+    """Two tools, modules or triggers have the same name in Lashlang."""
+
+    def __init__(self, new: str, other: str, shared: str) -> None:
+        super().__init__(
+            f"{new} and {other} are both {shared} in Lashlang: give one of them another name."
+        )
+
+
 class ArgumentsInvalid(Misuse):
     """Arguments do not fit the signature they are for."""
 
@@ -225,6 +234,16 @@ class TriggerUnknown(Misuse):
     def __init__(self, name: str, known: str) -> None:
         super().__init__(
             f"There is no trigger {name!r} (declared: {known}): declare it with app.trigger(...)."
+        )
+
+
+class TriggerSourceNotGranted(LashError):
+    """A program of a session subscribes to a source that the app has not granted to the session."""
+
+    def __init__(self, session_id: str, name: str, source_key: str) -> None:
+        super().__init__(
+            f"The session {session_id!r} may not subscribe to {name} from {source_key!r}: the app has not "
+            f"granted it this source (app.trigger({name!r}, sessions=...))."
         )
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from pylash.durable import (
     OUTPUTS,
+    SESSION_KEYS,
     Aborted,
     AppendEvent,
     AwaitProcess,
@@ -36,6 +37,8 @@ from pylash.durable import (
     ValueBinding,
     WaitSignal,
     expect,
+    session_key,
+    unquoted_session_key,
 )
 from pylash.lang import (
     TRIGGER_EVENT,
@@ -63,6 +66,7 @@ from pylash.runtime import (
     ProcessContext,
     ProcessToolCall,
     Services,
+    TriggerType,
     own_branch,
     process_executor,
     sleep_executor,
@@ -72,6 +76,7 @@ from pylash.values import (
     LashError,
     ProcessSurfaceIncompatible,
     StoreError,
+    TriggerSourceNotGranted,
     WorkflowFailed,
     decode,
     encode,
@@ -93,7 +98,7 @@ class Offered(NamedTuple):
     """What an app gives a program: its surface, its types of triggers, and the sink of its events."""
 
     surface: Surface
-    triggers: Collection[str]
+    triggers: Mapping[str, TriggerType]
     sink: Sink | None
 
 
@@ -147,7 +152,7 @@ class WorkflowHost(Host):
         self._run = run
         self._artifact = made
         self._offered = offered.surface
-        self._triggers = {source_type(name): name for name in offered.triggers}
+        self._triggers = {source_type(name): one for name, one in offered.triggers.items()}
         self._sink = offered.sink
         self._prefix = f"process:{run.seed}:"
         self._context: ProcessContext[Any] = ProcessContext(run, services)
@@ -331,22 +336,53 @@ class WorkflowHost(Host):
         step = self._context.options(key=key).step
         return await step(perform, dict(payload))
 
-    def _owned(self, key: str) -> str:
-        owner = self._session
-        return key if owner is None else f"session:{owner}/{key}"
-
     @property
     def _session(self) -> str | None:
+        """The session that owns the triggers registered here."""
         target = self._run.process.registration.wake_target
         return None if target is None else target.session_id
 
+    def _stored_keys(self, key: str) -> list[str]:
+        """Return the keys under which a trigger of the owner may be stored: today's first."""
+        owner = self._session
+        if owner is None:
+            return [] if key.startswith(SESSION_KEYS) else [key]
+        found = [session_key(owner, key), unquoted_session_key(owner, key)]
+        return list(dict.fromkeys(found))
+
+    async def _stored_key(self, key: str) -> str:
+        """Return the key under which a trigger of the owner is stored, or is to be."""
+        keys = self._stored_keys(key)
+        if not keys:
+            message = f"the key {key!r} begins with {SESSION_KEYS!r}: only keys of sessions do"
+            raise InvalidTrigger(message)
+        if len(keys) > 1:
+            listed = await self._services.store.triggers.listed(self._session)
+            stored = {view.subscription.key for view in listed}
+            return next((one for one in keys if one in stored), keys[0])
+        return keys[0]
+
+    async def _check_granted(self, type_: TriggerType, source_key: str) -> None:
+        """Refuse a source that the app has not granted to the sessions that this process acts for."""
+        registration = self._run.process.registration
+        acting = (registration.originator, registration.wake_target)
+        for session in dict.fromkeys(
+            one.session_id for one in acting if isinstance(one, SessionRef)
+        ):
+            if not await type_.grants(session, source_key):
+                raise TriggerSourceNotGranted(session, type_.name, source_key)
+
     async def _register(self, payload: dict[str, Any]) -> Any:
-        sources = self._offered.trigger_sources
         try:
-            wanted = subscription(payload, sources, "")
+            return await self._registered(payload)
         except InvalidTrigger as error:
             raise LashError(error.message, code=error.code) from None
-        key = self._owned(wanted.key)
+
+    async def _registered(self, payload: dict[str, Any]) -> Any:
+        wanted = subscription(payload, self._offered.trigger_sources, "")
+        type_, source_key = self._triggers[wanted.source_type], _source_key(wanted.source)
+        await self._check_granted(type_, source_key)
+        key = await self._stored_key(wanted.key)
         target = wanted.target["process_name"]  # of this module: the linker saw to it
         template = self._heir(target, process_input(self._artifact, target, {}))
         inputs = {
@@ -356,8 +392,8 @@ class WorkflowHost(Host):
         await self._services.store.triggers.register(
             Subscription(
                 key=key,
-                type=self._triggers[wanted.source_type],
-                source=wanted.source["source_key"],
+                type=type_.name,
+                source=source_key,
                 template=template,
                 inputs=inputs,
                 session_id=self._session,
@@ -384,18 +420,23 @@ class WorkflowHost(Host):
         return {
             "type": "trigger_handle",
             "id": _handle_id(found.key),
-            "key": found.key.removeprefix(self._owned("")),
+            "key": self._own_name(found.key),
             "name": found.name,
             "source_type": source_type(found.type),
             "target": given.process_name,
         }
 
+    def _own_name(self, stored: str) -> str:
+        """Return what the owner calls a trigger."""
+        for prefix in self._stored_keys(""):
+            if stored.startswith(prefix):
+                return stored.removeprefix(prefix)
+        return stored  # the app registered it
+
     async def _unregister(self, payload: dict[str, Any]) -> Any:
-        key = str(payload["key"])
-        return {
-            "key": key,
-            "cancelled": await self._services.store.triggers.cancel(self._owned(key)),
-        }
+        key, cancel = str(payload["key"]), self._services.store.triggers.cancel_owned
+        found = [await cancel(one, self._session) for one in self._stored_keys(key)]
+        return {"key": key, "cancelled": any(found)}
 
     # Commands.
 
@@ -434,6 +475,14 @@ def _shown(until: int) -> str:
         )
     except (OverflowError, ValueError, OSError):
         return "sleep until"
+
+
+def _source_key(source: Any) -> str:
+    """Return the key of a source. Its record may come from anywhere, so it is checked here."""
+    key = source.get("source_key") if isinstance(source, dict) else None
+    if not isinstance(key, str):
+        raise InvalidTrigger(f"the source_key of a trigger source must be text, not {key!r}")
+    return key
 
 
 def _handle_id(key: str) -> str:

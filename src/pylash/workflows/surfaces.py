@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pylash.lang import ABILITIES, Surface, show_type, surface_of, type_of_schema
-from pylash.runtime import Shape, Tool
+from pylash.runtime import Shape, Tool, identifier, resource_type, trigger_path
 
 
 def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:
@@ -21,7 +20,7 @@ def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, 
     for tool in tools:
         operations = modules.setdefault(tool.module, _module(tool.module))["operations"]
         operation = {"id": tool.id, "input": _input(tool), "output": _output(tool)}
-        operations.setdefault(_identifier(tool.name), operation)
+        operations[identifier(tool.name)] = operation  # unique: the catalog refuses another one
     document = {"abilities": list(ABILITIES), "modules": modules}
     return surface_of({**document, **_sources(trigger_payloads)})
 
@@ -44,17 +43,7 @@ _OPERATIONS: Final = {
 
 def source_type(trigger: str) -> str:
     """Return the type of the sources of a trigger's events."""
-    return f"{_path(trigger)}.Source"
-
-
-def _path(trigger: str) -> str:
-    parts = [_identifier(part) for part in trigger.split(".")]
-    return ".".join(parts if len(parts) > 1 else ("events", *parts))
-
-
-def _identifier(name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return plain if plain.isidentifier() else f"_{plain}"
+    return f"{trigger_path(trigger)}.Source"
 
 
 def closed(schema: Any) -> Any:
@@ -72,10 +61,7 @@ def closed(schema: Any) -> Any:
 
 
 def _module(path: str) -> dict[str, Any]:
-    name = "".join(
-        word[:1].upper() + word[1:] for part in path.split(".") for word in part.split("_")
-    )
-    return {"type": name, "operations": {}}
+    return {"type": resource_type(path), "operations": {}}
 
 
 def _input(tool: Tool[..., Any]) -> str:
@@ -91,13 +77,14 @@ def _output(tool: Tool[..., Any]) -> str:
 def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "types": {
-            f"{_path(name)}.Event": show_type(_payload(one)) for name, one in payloads.items()
+            f"{trigger_path(name)}.Event": show_type(_payload(one))
+            for name, one in payloads.items()
         },
         "constructors": {
-            _path(name): {"input": "{ source_key: str }", "type": source_type(name)}
+            trigger_path(name): {"input": "{ source_key: str }", "type": source_type(name)}
             for name in payloads
         },
-        "trigger_sources": {source_type(name): f"{_path(name)}.Event" for name in payloads},
+        "trigger_sources": {source_type(name): f"{trigger_path(name)}.Event" for name in payloads},
     }
 
 

@@ -59,15 +59,17 @@ class Workflows:
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
     def surface(self, names: frozenset[str] | None = None) -> Surface:
-        """Return what programs are offered, or those that may use only the tools of some names.
+        """Return what programs of the app are offered, or those of a session, which may use tools of some names.
 
         It is made anew when there is another tool or type of trigger.
         """
         tools = self._app.catalog.tools.values()
         usable = [tool for tool in tools if tool.module != MODULE and not hasattr(tool, "within")]
-        payloads = {name: declared.payload for name, declared in self._app.trigger_types.items()}
+        types = self._app.trigger_types.items()
         if names is not None:
-            return app_surface((tool for tool in usable if tool.name in names), payloads)
+            granted = {name: declared.payload for name, declared in types if declared.sessions}
+            return app_surface((tool for tool in usable if tool.name in names), granted)
+        payloads = {name: declared.payload for name, declared in types}
         known = (usable, tuple(payloads))
         if self._offered is None or self._offered[0] != known:
             self._offered = (known, app_surface(usable, payloads))
