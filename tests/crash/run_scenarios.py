@@ -68,6 +68,13 @@ async def enqueued(store: SqlStore, lane: str | None = None) -> None:
         await store.runs.enqueue(NewRun(scope=scope, kind="process", target="work", lane=lane))
 
 
+async def ready(store: SqlStore) -> int:
+    await enqueued(store)
+    run = await store.runs.get(SCOPES[1])
+    assert run is not None
+    return run.id
+
+
 async def claimed(store: SqlStore) -> Fence:
     await enqueued(store)
     (claim,) = await store.runs.claim(W1, "first", limit=1, targets=["work"])
@@ -131,6 +138,7 @@ RUN_SCENARIOS = {
         claimed_in_lane, lambda s, fence: s.runs.settle(fence, RunState.COMPLETED, b"1")
     ),
     "block": Scenario(claimed, lambda s, fence: s.runs.block(fence, "why")),
+    "_block_ready": Scenario(ready, lambda s, run: s.runs._block_ready(run, "why")),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run, "token")),
     "_join": Scenario(nothing, lambda s, _: s.workers._join(W2, ALIVE)),
     "beat": Scenario(owned, lambda s, _: s.workers.beat(W1, ALIVE)),

@@ -111,7 +111,7 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }
     reads = {"entry", "look", "listed", "generation", "get", "next_due", "_others"}
-    reads |= {"timeline", "wake_seqs", "owned_by", "_old"}
+    reads |= {"timeline", "wake_seqs", "owned_by", "_old", "_ready"}
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
     reads |= {"results", "states", "blocked", "current", "_generation"}
     covered = {name.split(":")[0] for name in SCENARIOS}

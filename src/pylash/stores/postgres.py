@@ -29,7 +29,7 @@ from pylash.stores.anchor import (
     AdvisoryLocks,
 )
 from pylash.stores.postgres_links import Link, Loan, statements
-from pylash.stores.sql import Again, Bulk, Operation, Publisher
+from pylash.stores.sql import Again, Bulk, Operation, Publisher, StatementRefused
 from pylash.tasks import TaskOwner, at_once
 from pylash.values import (
     StoreClosed,
@@ -421,4 +421,4 @@ def _refused(error: Exception) -> StoreError:
         return StoreFull(
             f"PostgreSQL's disk is full and nothing of the operation was written ({error})."
         )
-    return StoreUnavailable(f"PostgreSQL refused the operation ({error}).")
+    return StatementRefused(f"PostgreSQL refused the operation ({error}).")

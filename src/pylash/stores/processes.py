@@ -90,7 +90,7 @@ from pylash.stores.logs import (
     wakes,
 )
 from pylash.stores.lookups import SqlLookups
-from pylash.stores.runs import release_slot
+from pylash.stores.runs import release_slot, slot_name
 from pylash.stores.sessions import submitted
 from pylash.stores.sql import (
     Again,
@@ -470,7 +470,7 @@ def register_process(
     else:
         how = ("running", None, worker, token, 1, 1)
     slot = registration.slot
-    limits = (None, None) if slot is None else (slot.key, slot.limit)
+    limits = (None, None) if slot is None else (slot_name(slot.key), slot.limit)
     run = (number, scope, registration.target, *how, *limits)
     if not (yield Statement(_ADD_RUN, run)).changed:
         raise Again  # another run has this number

@@ -10,7 +10,9 @@ Rule 3. Parking is a compare-and-set on ``wake_seq``. "Park unless something is 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pylash.durable import (
@@ -38,6 +40,7 @@ from pylash.stores.sql import (
     Operation,
     Port,
     Statement,
+    StatementRefused,
     Steps,
     operation,
 )
@@ -65,6 +68,10 @@ with ready as (select id from pylash_runs where at <= {now} and target in ({text
 
 _SUSPECT_RUNS = _READY_RUNS.replace("attempts <", "attempts >=")
 
+_THIS_RUN = """
+with ready as (select id from pylash_runs where id = ? and at <= {now}
+               and state in ('queued', 'waiting') {skip})"""
+
 _TAKE = f"""
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1,
   attempts = attempts + 1, at = null,
@@ -75,6 +82,16 @@ returning {_VIEW}, slot, slot_limit"""
 _CLAIM = _READY_RUNS + _TAKE
 
 _CLAIM_SUSPECT = _SUSPECT_RUNS + _TAKE
+
+_CLAIM_THIS = _THIS_RUN + _TAKE
+
+_READY = _READY_RUNS + " select id from ready"
+
+_SUSPECT = _SUSPECT_RUNS + " select id from ready"
+
+_BLOCK_READY = """
+update pylash_runs set state = 'blocked', reason = ?, at = null, owner = null
+where id = ? and state in ('queued', 'waiting') and settled is null returning scope"""
 
 # The update locks the row of the key, and counts.
 _LOCK_SLOT = """
@@ -89,7 +106,7 @@ _TAKE_SLOT = "insert into pylash_slots(slot, holder) values (?, ?)"
 
 _HOLD = """
 update pylash_runs set state = 'queued', owner = null, token = null, at = null,
-  attempts = attempts - 1, slot_seq = ? where id = ?"""
+  attempts = attempts - 1, slot = ?, slot_seq = ? where id = ?"""
 
 _FREE_SLOT = "delete from pylash_slots where holder = ? returning slot"
 
@@ -147,6 +164,22 @@ ALONE_AFTER: Final = 3
 """Claims without progress after which a run is executed alone on a worker."""
 
 
+_BAD_ROW: Final = (StatementRefused, ValueError)
+"""How a claim fails if one of its rows is refused by the database, or cannot be read by this code."""
+
+SLOT_BYTES: Final = 512
+"""Concurrency keys up to this size are stored as they are: they stand in two indexes, and in PostgreSQL
+an entry of an index has at most 2,704 bytes."""
+
+
+def slot_name(key: str) -> str:
+    """Return a concurrency key as it is stored and indexed: a long one as its beginning and its hash."""
+    body = key.encode()
+    if len(body) <= SLOT_BYTES:
+        return key
+    return f"{key[:32]}~{hashlib.sha256(body).hexdigest()}"
+
+
 class SqlRuns(Port):
     """The runs in SQL."""
 
@@ -174,7 +207,7 @@ class SqlRuns(Port):
             yield Notify("runs")
         return _view((yield Statement(_GET, (text,))).rows[0])
 
-    def claim(
+    async def claim(
         self,
         worker: WorkerId,
         token: str,
@@ -183,10 +216,27 @@ class SqlRuns(Port):
         targets: Sequence[str],
         suspect: bool = False,
         again: bool = False,
-    ) -> Awaitable[list[Claim]]:
-        """Claim ready runs, or one that may be to blame for crashes."""
+    ) -> list[Claim]:
+        """Claim ready runs, or one that may be to blame for crashes.
+
+        A run that cannot be claimed is blocked with the reason, and stops no other.
+        """
         sql = _CLAIM_SUSPECT if suspect else _CLAIM
-        asked = (list(targets), ALONE_AFTER, limit, worker, token)
+        asked = (list(targets), ALONE_AFTER, limit)
+        try:
+            return await self._claim(sql, asked, worker, token, again=again)
+        except _BAD_ROW:  # which of them it was shows when each is claimed alone
+            claims: list[Claim] = []
+        for run in await self._ready(_SUSPECT if suspect else _READY, asked):
+            try:
+                claims += await self._claim(_CLAIM_THIS, (run,), worker, token)
+            except _BAD_ROW as error:
+                await self._block_ready(run, f"unclaimable: {error}")
+        return claims
+
+    def _claim(
+        self, sql: str, asked: tuple[Any, ...], worker: WorkerId, token: str, *, again: bool = False
+    ) -> Awaitable[list[Claim]]:
         tries = [again]
 
         def steps() -> Steps[list[Claim]]:
@@ -195,11 +245,24 @@ class SqlRuns(Port):
             if not (yield from is_member(worker)):
                 return []
             rows = (yield Statement(_CLAIMED, (token, worker))).rows if repeated else []
-            rows = rows or (yield from _with_slots((yield Statement(sql, asked)).rows))
+            taking = Statement(sql, (*asked, worker, token))
+            rows = rows or (yield from _with_slots((yield taking).rows))
             views = map(_view, rows)
             return [Claim(Fence(view.id, view.fence, view.scope), view) for view in views]
 
         return self.driver.run(Operation("claim", steps))
+
+    @operation()
+    def _ready(self, sql: str, asked: tuple[Any, ...]) -> Steps[list[int]]:
+        return [run for (run,) in (yield Statement(sql, asked)).rows]
+
+    @operation()
+    def _block_ready(self, run: int, reason: str) -> Steps[None]:
+        """Block a run that nobody could claim; a row that another holds is left alone."""
+        for (scope,) in (yield Statement(_BLOCK_READY, (reason, run))).rows:
+            yield from release_slot(run)
+            with suppress(ValueError):  # perhaps it is what cannot be read
+                yield Notify(f"process:{scope_from_text(scope).id}")
 
     @operation()
     def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Steps[bool]:
@@ -309,7 +372,7 @@ def _with_slots(rows: list[tuple[Any, ...]]) -> Steps[list[tuple[Any, ...]]]:
     claimed = []
     for row in sorted(rows, key=lambda row: (row[-2] or "", row[0])):  # the oldest first
         run, slot, limit = row[0], row[-2], row[-1]
-        if slot is None or (yield from _has_slot(run, slot, limit)):
+        if slot is None or (yield from _has_slot(run, slot_name(slot), limit)):
             claimed.append(row[:-2])
     return claimed
 
@@ -321,7 +384,7 @@ def _has_slot(run: int, slot: str, limit: int) -> Steps[bool]:
     if (yield Statement(_SLOTS_TAKEN, (slot,))).rows[0][0] < limit:
         yield Statement(_TAKE_SLOT, (slot, run))
         return True
-    yield Statement(_HOLD, (order, run))
+    yield Statement(_HOLD, (slot, order, run))
     return False
 
 

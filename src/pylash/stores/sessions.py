@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -174,21 +175,25 @@ class SqlSessions(SqlSessionEnds):
 
     @operation(read_only=True)
     def resume(self, runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
-        """Return what is needed to go on with turns, by run."""
+        """Return what is needed to go on with turns, by run; a turn that cannot be read is left out."""
         now = Instant((yield Statement(_NOW)).rows[0][0])
         journals = yield from journals_of(runs)
-        turns = [turn_from(row) for row in (yield Statement(_TURNS, (list(runs),))).rows]
+        turns: list[TurnRecord] = []
+        for row in (yield Statement(_TURNS, (list(runs),))).rows:
+            with suppress(ValueError):  # written by code we do not understand
+                turns.append(turn_from(row))
         lanes = [session_lane(turn.scope.session_id) for turn in turns]
-        rows = (yield Statement(_SESSIONS, (lanes,))).rows
-        sessions = {row[0]: session_from(row) for row in rows if row[1] is not None}
+        rows = {row[0]: row for row in (yield Statement(_SESSIONS, (lanes,))).rows}
         resumed = {}
         for turn in turns:
-            session = sessions.get(turn.scope.session_id)
-            if session is None:
+            known = rows.get(turn.scope.session_id)
+            if known is None or known[1] is None:
                 continue  # deleted meanwhile, and the turn with it
-            nodes, carried = yield from left_by(session, turn.run)
-            entries = {**carried, **journals[turn.run]}
-            resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
+            with suppress(ValueError):
+                session = session_from(known)
+                nodes, carried = yield from left_by(session, turn.run)
+                entries = {**carried, **journals[turn.run]}
+                resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
         return resumed
 
     @operation()

@@ -15,6 +15,8 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, T
 
 import msgspec
 
+from pylash.values import StoreUnavailable
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -37,6 +39,10 @@ class Rows(NamedTuple):
 
     rows: list[tuple[Any, ...]]
     changed: int
+
+
+class StatementRefused(StoreUnavailable, category=True):
+    """The database refused a statement, as it would again: it is there, and something in the rows is wrong."""
 
 
 class Again(Exception):

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from pylash.stores.sql import StatementRefused
 from pylash.values import (
     StoreBusy,
     StoreError,
@@ -25,7 +26,7 @@ def translated(path: Path | None) -> Iterator[None]:
     except (sqlite3.Error, PermissionError) as error:
         refused = isinstance(error, PermissionError)
         code = sqlite3.SQLITE_PERM if refused else getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind, sentence = _ERRORS.get(code, (StoreUnavailable, "failed"))
+        kind, sentence = _ERRORS.get(code, (StatementRefused, "refused an operation"))
         raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
 
 
