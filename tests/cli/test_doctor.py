@@ -56,6 +56,12 @@ def test_a_file_that_others_may_read_is_a_warning(file: str, pylash: Call) -> No
     assert found(pylash)["secrecy"]["status"] == "warn"
     path.chmod(0o600)
     assert found(pylash)["secrecy"]["status"] == "ok"
+    folder = Path(f"{path}-workers")
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    assert found(pylash)["secrecy"]["advice"] == f"chmod go-rwx {folder}"
+    folder.chmod(0o700)
+    assert found(pylash)["secrecy"]["status"] == "ok"
 
 
 def test_a_store_that_is_not_there_fails_and_is_not_made(file: str, pylash: Call) -> None:

@@ -25,6 +25,7 @@ from pylash.values import LashError, StoreUrlInvalid
 OVERDUE_SECONDS: Final = 60
 LITTLE_BYTES: Final = 100 * 1024 * 1024
 FUTURE_SECONDS: Final = 5
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 OLDEST_SQLITE: Final = (3, 35, 0)
 NETWORK: Final = frozenset(
     {
@@ -132,10 +133,16 @@ def _readable(path: Path) -> Finding:
 
 
 def _private(path: Path) -> Finding:
+    """Look whether others may read the store, or remove the locks by which workers are known to be alive."""
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if mode & _OTHERS:
         text = f"other users may open the file (mode {mode:o}): it holds messages and the secret of keys"
-        return Finding("secrecy", "warn", text, f"chmod 600 {path}*")
+        return Finding("secrecy", "warn", text, f"chmod go-rwx {path}*")
+    for suffix in ("-poke", "-workers"):
+        beside = Path(f"{path.resolve()}{suffix}")
+        if beside.exists() and (mode := stat.S_IMODE(beside.stat().st_mode)) & _OTHERS:
+            text = f"other users may use {str(beside)!r} (mode {mode:o})"
+            return Finding("secrecy", "warn", text, f"chmod go-rwx {beside}")
     return Finding("secrecy", "ok", "only its owner may open the file")
 
 

@@ -14,12 +14,13 @@ import ctypes
 import fcntl
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from pylash.durable import WorkerId
+from pylash.stores.private_files import open_private_file, open_private_folder
 from pylash.values import StoreBusy
 
 COUNTERS: Final = 512
@@ -72,9 +73,14 @@ class FileLocks:
         """However others name the file, by symbolic links or relatively, it is the same folder."""
         return Path(f"{self._database.resolve()}-workers")
 
+    def _path(self, worker: WorkerId) -> Path:
+        """Return worker's file. Its name comes from the database, so a slash or dots in it lead nowhere."""
+        name = worker.replace("%", "%25").replace("/", "%2F")
+        return self._folder / (f"%2E{name[1:]}" if name.startswith(".") else name)
+
     def _acquire(self, worker: WorkerId) -> int:
-        self._folder.mkdir(exist_ok=True)
-        fd = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with _descriptor(open_private_folder(self._folder)) as folder:
+            fd = open_private_file(self._path(worker), folder)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -83,9 +89,10 @@ class FileLocks:
         return fd
 
     def _is_free(self, worker: WorkerId) -> bool:
-        path = self._folder / worker
+        path = self._path(worker)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            with _descriptor(open_private_folder(self._folder, create=False)) as folder:
+                fd = open_private_file(path, folder, create=False)
         except FileNotFoundError:
             return True
         try:
@@ -98,7 +105,15 @@ class FileLocks:
         return True
 
     def _release(self, worker: WorkerId, fd: int) -> None:
-        (self._folder / worker).unlink(missing_ok=True)
+        self._path(worker).unlink(missing_ok=True)
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _descriptor(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
         os.close(fd)
 
 
@@ -107,7 +122,7 @@ class PokeFile:
 
     def __init__(self, database: Path, name: bytes) -> None:
         self._path = f"{database.resolve()}-poke"
-        self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._fd = open_private_file(Path(self._path))
         if os.fstat(self._fd).st_size < COUNTERS * 8:
             # Once and for all: growing it later would look like a poke, or find the disk full.
             os.pwrite(self._fd, bytes(COUNTERS * 8), 0)

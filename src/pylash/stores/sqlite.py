@@ -32,6 +32,7 @@ import msgspec
 
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
+from pylash.stores.private_files import make_private_file
 from pylash.stores.sql import Again, Bulk, Notify, Operation, Part, Publisher, Rows, Steps
 from pylash.stores.sqlite_dialect import dialect, for_rows, plain
 from pylash.stores.sqlite_errors import translated
@@ -54,8 +55,6 @@ PAGES_OF_A_HEAVY_ONE: Final = 500
 QUICK_SECONDS: Final = 0.001
 """A lone commit runs on the loop only while commits take less than this on average."""
 NET_SECONDS: Final = 1.0
-
-PRIVATE: Final = 0o600
 
 
 class _Job(msgspec.Struct, eq=False):
@@ -97,8 +96,12 @@ class SqliteDriver(Publisher):
         self._loop = asyncio.get_running_loop()
         self._connection = await asyncio.to_thread(self._connect)
         if self.path is not None:
+            try:
+                self._poke = await asyncio.to_thread(PokeFile, self.path, self._entropy(8))
+            except BaseException:
+                await asyncio.to_thread(self._connection.close)
+                raise
             self._reading = await self._loop.run_in_executor(self._reader, self._connect_reader)
-            self._poke = await asyncio.to_thread(PokeFile, self.path, self._entropy(8))
             self._poke.watch(self._loop, lambda: self.publish(""))
             self._tasks.serve(self._notice_others())
         self._ring_in, self._ring_out = os.pipe()
@@ -150,7 +153,7 @@ class SqliteDriver(Publisher):
         """Make a new file that only its owner may open: messages are in it, and the secret of keys."""
         if self.path is not None:
             with contextlib.suppress(OSError):  # it is there, or SQLite will say why it cannot be
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
+                make_private_file(self.path)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._when_free(connection, "pragma page_size = 2048")
