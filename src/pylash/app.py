@@ -24,6 +24,8 @@ from pylash.durable import (
     RunState,
     Signer,
     Store,
+    checked_process,
+    checked_session,
 )
 from pylash.models import Models
 from pylash.runtime import (
@@ -63,10 +65,13 @@ from pylash.runtime import (
 from pylash.stores import SqlStore, open_store
 from pylash.turn import Attachment, History, SessionOptions, TurnBudget, checked_history
 from pylash.values import (
+    MAX_NAME_BYTES,
     AppNotOpen,
     ArgumentsInvalid,
+    MissingProcessExecutionId,
     NotBlocked,
     ProcessUnknown,
+    check_name,
     micros,
 )
 
@@ -246,6 +251,7 @@ class Lash(Declarations):
     ) -> ProcessHandle[Any]:
         """Return the handle of a process; ``process`` says what its result is."""
         self._use("process_handle")
+        checked_process(process_id)
         return self._handle(process_id, process)
 
     async def processes(
@@ -264,6 +270,7 @@ class Lash(Declarations):
     async def retry(self, process_id: str) -> None:
         """Let a blocked process go on."""
         services = self._use("retry")
+        checked_process(process_id)
         record = await self.store.processes.get(process_id)
         if record is None:
             raise ProcessUnknown(process_id)
@@ -283,9 +290,12 @@ class Lash(Declarations):
     ) -> ProcessHandle[Any]:
         """Start a process with what another recorded before an effect (None: everything it did)."""
         services = self._use("fork_process")
-        registration, keys = await fork_registration(
-            self.store, process_id, from_effect, id or f"{process_id}-fork-{services.new_id()}"
-        )
+        checked_process(process_id)
+        if id is None:
+            new_id = f"{process_id[:MAX_NAME_BYTES]}-fork-{services.new_id()}"
+        else:
+            new_id = check_name("process id", id, error=MissingProcessExecutionId)
+        registration, keys = await fork_registration(self.store, process_id, from_effect, new_id)
         await self.store.processes.fork(process_id, registration, keys)
         return self._handle(registration.id)
 
@@ -364,6 +374,8 @@ class Lash(Declarations):
     async def waits(self, session_id: str | None = None) -> list[OpenWait]:
         """Return the open waits, oldest first: approvals, deferred tools, signals, custom ones."""
         self._use("waits")
+        if session_id is not None:
+            checked_session(session_id)
         return await open_waits(self._journal, self.effect_host, session_id)
 
     async def resolve(
@@ -376,6 +388,8 @@ class Lash(Declarations):
         >>> await app.resolve(wait.key, True)
         """
         self._use("resolve")
+        if by is not None:
+            check_name("name in by=", by)
         return await resolve_wait(self._journal, self.effect_host, key, value, error, by)
 
     # --- inside ---

@@ -20,7 +20,7 @@ from pylash.runtime import (
     is_again,
     tool,
 )
-from pylash.values import ArgumentsInvalid, Duration, NameTaken
+from pylash.values import MAX_NAME_BYTES, ArgumentsInvalid, Duration, NameTaken, check_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +104,7 @@ class Declarations:
 
         >>> app.model("fast", "openai:gpt-5-mini")
         """
-        self._catalog.add_model(name, model)
+        self._catalog.add_model(check_name("model name", name), model)
 
     def agent(
         self,
@@ -119,6 +119,9 @@ class Declarations:
 
         >>> app.agent("researcher", instructions="Find sources.", tools=[search])
         """
+        check_name(
+            "agent name", name, limit=MAX_NAME_BYTES // 2
+        )  # the ids of subagents begin with it
         names = self._catalog.named_tools(tools)
         agent = Agent(name, instructions, names, self._catalog.named_model(model), description)
         self._catalog.agents[name] = agent
@@ -136,6 +139,7 @@ class Declarations:
 
         >>> app.trigger("github.push", payload=Push, sessions=lambda session_id, repo: repo in repos[session_id])
         """
+        check_name("trigger type", name)
         if not (callable(sessions) or sessions in (True, False)):
             reason = f"sessions is {sessions!r} and must be True, False or a function"
             raise ArgumentsInvalid(f"trigger {name!r}", reason)

@@ -13,6 +13,7 @@ from pylash import (
     AppNotOpen,
     ArgumentsInvalid,
     Lash,
+    NameInvalid,
     NotAProcess,
     ProcessCancelled,
     ProcessContext,
@@ -313,7 +314,7 @@ async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
     @app.process(concurrency=1, key="{user}")
     async def keyed(ctx: ProcessContext[None]) -> None: ...
 
-    with pytest.raises(ArgumentsInvalid, match="id=5 is no text"):
+    with pytest.raises(NameInvalid, match="it must be a text, not int"):
         keyed.options(id=5)  # type: ignore[arg-type]
 
     async def odd() -> Plain:

@@ -110,6 +110,7 @@ from pylash.durable.processes import (
     Success,
     ToolCallInput,
     check_signal,
+    checked_process,
     checked_registration,
     ending,
     fold,
@@ -136,6 +137,7 @@ from pylash.durable.runs import (
     new_run_id,
 )
 from pylash.durable.scopes import (
+    MAX_ID_BYTES,
     ExecutionScope,
     ProcessScope,
     QueueDrainScope,
@@ -197,11 +199,14 @@ from pylash.durable.triggers import (
     Subscription,
     SubscriptionView,
     ValueBinding,
+    checked_occurrence,
+    checked_subscription,
     session_key,
     unquoted_session_key,
 )
 from pylash.durable.waits import (
     ACCEPTED,
+    BRANCH_OF_SIGNAL,
     RESOLUTIONS,
     SUPERSEDED,
     UNKNOWN_OR_REVOKED,
@@ -224,6 +229,7 @@ from pylash.durable.waits import (
 
 __all__ = (
     "ACCEPTED",
+    "BRANCH_OF_SIGNAL",
     "CANCELLED",
     "CANCEL_REQUESTED",
     "COMPLETED",
@@ -231,6 +237,7 @@ __all__ = (
     "CONTINUED",
     "FAILED",
     "LASHLANG",
+    "MAX_ID_BYTES",
     "OUTCOMES",
     "OUTPUTS",
     "REGISTRATIONS",
@@ -392,10 +399,13 @@ __all__ = (
     "Writing",
     "check_signal",
     "checked_identity",
+    "checked_occurrence",
+    "checked_process",
     "checked_registration",
     "checked_resolution",
     "checked_scope",
     "checked_session",
+    "checked_subscription",
     "command_of",
     "ending",
     "envelope",

@@ -8,7 +8,6 @@ Rule 3. A registration carries references, never bodies: any worker can rebuild 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -16,12 +15,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pylash.durable.runs import Fence, Instant, JournalEntry, RunState
+from pylash.durable.scopes import MAX_ID_BYTES
 from pylash.values import (
     MissingProcessExecutionId,
     ProcessEventInvalid,
     ProcessOriginatorInvalid,
+    SessionIdInvalid,
     SignalNameInvalid,
+    check_name,
     encode,
+    name_problem,
     schema_trouble,
 )
 
@@ -164,13 +167,20 @@ REGISTRATIONS: msgspec.json.Decoder[Registration] = msgspec.json.Decoder(Registr
 """Reads a stored registration."""
 
 
+def checked_process(process_id: str) -> str:
+    """Return a process's id, or refuse one that could not be stored or found."""
+    return check_name("process id", process_id, limit=MAX_ID_BYTES, error=MissingProcessExecutionId)
+
+
 def checked_registration(registration: Registration) -> Registration:
     """Return registration, or refuse one that could never be found or run again."""
-    if not registration.id.strip() or "\0" in registration.id:
-        raise MissingProcessExecutionId
+    checked_process(registration.id)
     match registration.originator:
         case SessionRef(session_id=session) if not session.strip():
             raise ProcessOriginatorInvalid(registration.id)
+    for reference in (registration.originator, registration.wake_target):
+        if isinstance(reference, SessionRef):
+            check_name("session id", reference.session_id, error=SessionIdInvalid)
     return registration
 
 
@@ -304,7 +314,9 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
         return Semantics.WAKE
     if kind == YIELD:
         return Semantics.PLAIN
-    if not kind.strip() or kind.startswith(_OURS) or re.search(r"[\x00-\x1f]", kind):
+    if (problem := name_problem(kind)) is not None:
+        raise ProcessEventInvalid(registration.id, kind, problem)
+    if kind.startswith(_OURS):
         raise ProcessEventInvalid(registration.id, kind, "this name is not free")
     if registration.event_types is None:
         return Semantics.PLAIN
@@ -332,9 +344,7 @@ def check_signal(registration: Registration, name: str, payload: Any) -> None:
 
 def signal_type(name: str) -> str:
     """Return the type of a signal's event, or refuse a name that cannot be one."""
-    if not isinstance(name, str) or not name.strip() or re.search(r"[\x00-\x1f]", name):
-        raise SignalNameInvalid(name)
-    return SIGNAL + name
+    return SIGNAL + check_name("signal name", name, error=SignalNameInvalid)
 
 
 def signal_key(process_id: str, name: str, signal_id: str) -> str:

@@ -6,9 +6,17 @@ Rule 2. The whole scope is the identity, never its bare id: turn ``t1`` of two s
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from pylash.values import InvalidExecutionScope, MissingExecutionScopeId, encode
+from pylash.values import (
+    MAX_NAME_BYTES,
+    InvalidExecutionScope,
+    MissingExecutionScopeId,
+    check_name,
+    encode,
+)
 
 
 class TurnScope(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -73,6 +81,9 @@ ExecutionScope = (
 )
 """The identity of one execution."""
 
+MAX_ID_BYTES: Final = 1_200
+"""The longest id of a process. What users choose is shorter (``MAX_NAME_BYTES``); other ids are made of that."""
+
 _DECODER: msgspec.json.Decoder[ExecutionScope] = msgspec.json.Decoder(ExecutionScope)
 
 
@@ -92,14 +103,15 @@ def scope_type(scope: ExecutionScope) -> str:
 
 
 def checked_scope(scope: ExecutionScope) -> ExecutionScope:
-    """Return scope, or refuse one that is none or has a blank id."""
+    """Return scope, or refuse one that is none or has an id that cannot be stored."""
     if not isinstance(scope, ExecutionScope):
         raise InvalidExecutionScope(scope)
     for field in scope.__struct_fields__:
-        if "\0" in getattr(scope, field):  # no database takes it in a text
-            raise InvalidExecutionScope(scope)
-        if not getattr(scope, field).strip():
+        name = getattr(scope, field)
+        if isinstance(name, str) and not name.strip():
             raise MissingExecutionScopeId(scope_type(scope), field)
+        limit = MAX_ID_BYTES if field == "process_id" else MAX_NAME_BYTES
+        check_name(field.replace("_", " "), name, limit=limit)
     return scope
 
 

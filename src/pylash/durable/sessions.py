@@ -16,7 +16,7 @@ import msgspec
 from pylash.durable.processes import Slot
 from pylash.durable.runs import TERMINAL, Fence, Instant, JournalEntry, RunState
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
-from pylash.values import SessionIdInvalid
+from pylash.values import SessionIdInvalid, check_name
 
 TURN_TARGET = "turn"
 """The target of turns: every worker that has a model knows it."""
@@ -29,9 +29,7 @@ def session_lane(session_id: str) -> str:
 
 def checked_session(session_id: str) -> str:
     """Return a session's id, or refuse one that could not be stored or found."""
-    if not isinstance(session_id, str) or not session_id.strip() or "\0" in session_id:
-        raise SessionIdInvalid(session_id)
-    return session_id
+    return check_name("session id", session_id, error=SessionIdInvalid)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):

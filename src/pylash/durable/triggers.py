@@ -13,7 +13,8 @@ import msgspec
 
 from pylash.durable.processes import EngineInput, LashlangInput, Registration
 from pylash.durable.runs import Instant
-from pylash.values import encode
+from pylash.durable.scopes import MAX_ID_BYTES
+from pylash.values import SessionIdInvalid, check_name, encode, storable
 
 
 class EventBinding(msgspec.Struct, frozen=True, tag_field="from", tag="event"):
@@ -77,13 +78,23 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
                     arguments[name] = occurrence.payload
         slot = self.template.slot
         if slot is not None:
-            slot = msgspec.structs.replace(slot, key=slot.key.format(**arguments))
+            slot = msgspec.structs.replace(slot, key=storable(slot.key.format(**arguments)))
         return msgspec.structs.replace(
             self.template,
             id=f"trigger:{self.key}:{occurrence.id}",
             input=msgspec.structs.replace(given, arguments=arguments),
             slot=slot,
         )
+
+
+def checked_subscription(subscription: Subscription) -> Subscription:
+    """Return subscription, or refuse one with a name that cannot be stored."""
+    check_name("trigger key", subscription.key, limit=MAX_ID_BYTES)
+    check_name("trigger type", subscription.type)
+    check_name("source key", subscription.source)
+    if subscription.session_id is not None:
+        check_name("session id", subscription.session_id, error=SessionIdInvalid)
+    return subscription
 
 
 SUBSCRIPTIONS: msgspec.json.Decoder[Subscription] = msgspec.json.Decoder(Subscription)
@@ -108,6 +119,14 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> bytes:
         """What makes another report of the id the same one: its payload."""
         return hashlib.sha256(encode(self.payload)).digest()
+
+
+def checked_occurrence(occurrence: Occurrence) -> Occurrence:
+    """Return occurrence, or refuse one with a name that cannot be stored."""
+    check_name("trigger type", occurrence.type)
+    check_name("source key", occurrence.source)
+    check_name("idempotency key", occurrence.idempotency_key, limit=None)  # it is hashed
+    return occurrence
 
 
 class Delivery(msgspec.Struct, frozen=True):

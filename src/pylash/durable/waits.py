@@ -25,6 +25,7 @@ from pylash.values import (
     InvalidResolution,
     SecretInvalid,
     ValueNotJson,
+    check_name,
     decode,
     encode,
     refuse,
@@ -33,6 +34,9 @@ from pylash.values import (
 
 VERSION: Final = "v1"
 MIN_SECRET_BYTES: Final = 16
+
+BRANCH_OF_SIGNAL: Final = "\x1f"
+"""What stands between a signal's name and the branch that waits for it."""
 
 
 class ToolCompletion(msgspec.Struct, frozen=True, tag_field="type", tag="tool_completion"):
@@ -154,6 +158,8 @@ def checked_identity(wait: WaitIdentity) -> WaitIdentity:
         value = getattr(wait, field)
         if value < 1 if isinstance(value, int) else not value.strip():
             raise InvalidAwaitEventWaitIdentity(str(wait.__struct_config__.tag), field)
+        if isinstance(value, str):  # of any length: the wait is stored under a hash of it
+            check_name(field.replace("_", " "), value.partition(BRANCH_OF_SIGNAL)[0], limit=None)
     return wait
 
 

@@ -68,6 +68,7 @@ from pylash.values import (
     StoreClosed,
     encode,
     first_difference,
+    storable,
     write,
 )
 
@@ -242,8 +243,8 @@ class JournalController(JournalState, EffectController):
                 opening = WaitOpening(
                     name=self._host.name_in(command.key),
                     kind=command.wait_kind,
-                    title=command.title,
-                    tool=command.tool,
+                    title=storable(command.title),
+                    tool=None if command.tool is None else storable(command.tool),
                     arguments=None if command.arguments is None else write(command.arguments),
                     timeout=local.timeout,
                 )

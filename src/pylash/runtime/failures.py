@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pylash.durable import Failure
-from pylash.runtime.records import clean as _clean
 from pylash.runtime.records import message_of
 from pylash.values import (
     LashError,
@@ -15,6 +14,7 @@ from pylash.values import (
     ValueNotJson,
     WorkflowFailed,
     round_trip,
+    storable,
 )
 
 
@@ -26,8 +26,10 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("execution", error.code, error.message, error.data)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):
-        return Failure(_clean(name), _clean(str(error.code)), message_of(error), _raw(error.data))
-    return Failure(_clean(name), ProcessFailed.default_code, message_of(error), _raw(error.args))
+        return Failure(
+            storable(name), storable(str(error.code)), message_of(error), _raw(error.data)
+        )
+    return Failure(storable(name), ProcessFailed.default_code, message_of(error), _raw(error.args))
 
 
 def _raw(value: Any) -> Any:

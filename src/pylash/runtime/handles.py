@@ -17,6 +17,7 @@ from pylash.durable import (
     RunState,
     SignalProcess,
     Success,
+    signal_type,
 )
 from pylash.runtime.signatures import Shape
 from pylash.runtime.timeline import Effect, effects_of
@@ -26,6 +27,7 @@ from pylash.values import (
     ProcessCancelled,
     ProcessFailed,
     ProcessUnknown,
+    check_name,
     encode,
     seconds,
 )
@@ -99,8 +101,8 @@ class ProcessHandle(Generic[R]):
         Cancellation: atomic.
         """
         self._services.outside("handle.signal")
-        plain = Shape(Any).dump(payload)
-        command = SignalProcess(self.id, name, id or self._services.new_id(), plain)
+        signal_id = self._services.new_id() if id is None else id
+        command = signal_command(self.id, name, signal_id, payload)
         await self._services.store.processes.perform(command)
 
     async def cancel(self, reason: str | None = None, force: bool = False) -> None:
@@ -169,9 +171,8 @@ class ChildHandle(Generic[R]):
         id: str | None = None,  # noqa: A002 - the public name
     ) -> Coroutine[Any, Any, None]:
         """Send a signal, once."""
-        signal_id = id or self._ctx.uuid()
-        plain = Shape(Any).dump(payload)
-        return self._done("signal", SignalProcess(self.id, name, signal_id, plain))
+        signal_id = self._ctx.uuid() if id is None else id
+        return self._done("signal", signal_command(self.id, name, signal_id, payload))
 
     def cancel(self, reason: str | None = None, force: bool = False) -> Coroutine[Any, Any, None]:
         """Ask the process to end."""
@@ -184,6 +185,13 @@ class ChildHandle(Generic[R]):
             await ask
 
         return done()
+
+
+def signal_command(process_id: str, name: str, signal_id: str, payload: Any) -> SignalProcess:
+    """Return the command that sends a signal, or refuse a name or an id that cannot be stored."""
+    signal_type(name)
+    check_name("signal id", signal_id)
+    return SignalProcess(process_id, name, signal_id, Shape(Any).dump(payload))
 
 
 def value_of(process_id: str, output: Output, result: Shape | None) -> Any:

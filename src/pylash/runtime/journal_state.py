@@ -27,7 +27,13 @@ from pylash.durable import (
 )
 from pylash.runtime.flights import Board, Flight
 from pylash.runtime.records import withdrawn
-from pylash.values import ProcessSignalWaitCancelled, decode, digest_for_difference, encode
+from pylash.values import (
+    ProcessSignalWaitCancelled,
+    decode,
+    digest_for_difference,
+    encode,
+    storable,
+)
 
 
 class Asked(msgspec.Struct):
@@ -53,15 +59,8 @@ class Asked(msgspec.Struct):
             None,
             started,
             ended,
-            _printable(self.envelope.invocation.label),
+            None if (label := self.envelope.invocation.label) is None else storable(label),
         )
-
-
-def _printable(label: str | None) -> str | None:
-    """Return label without what a database may not store; it is only shown."""
-    if label is None or (label.isascii() and "\0" not in label):
-        return label
-    return label.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def asked_of(envelope: Envelope, key: str) -> Asked:

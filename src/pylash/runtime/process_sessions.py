@@ -10,7 +10,7 @@ from pylash.runtime.process_steps import digest
 from pylash.runtime.sessions import TurnResult
 from pylash.runtime.signatures import Shape
 from pylash.turn import Attachment, Input, SessionOptions, TurnAsk, parts_of
-from pylash.values import ArgumentsInvalid, decode, write
+from pylash.values import ArgumentsInvalid, check_name, decode, write
 
 if TYPE_CHECKING:
     from pylash.runtime.context import ProcessContext
@@ -45,7 +45,10 @@ class ProcessSession:
         shape = None if output is None else Shape(output)
         schema = None if shape is None else shape.answer_schema()
         ask = TurnAsk(parts=parts, output_schema=schema)
-        name = turn_id or digest(self._ctx.id, self._ctx.uuid())[:8].hex()
+        if turn_id is None:
+            name = digest(self._ctx.id, self._ctx.uuid())[:8].hex()
+        else:
+            name = check_name("turn id", turn_id)
         command = SubmitTurn(
             self.id, name, ask.digest().hex(), decode(write(ask)), decode(write(self._options))
         )

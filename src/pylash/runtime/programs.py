@@ -40,6 +40,7 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
+    checked_session,
     command_of,
     expect,
 )
@@ -62,10 +63,13 @@ from pylash.values import (
     ArgumentsInvalid,
     AwaitEventUnknownOrRevoked,
     Duration,
+    MissingProcessExecutionId,
     NotAProcess,
     ProcessRecoveryFailed,
+    check_name,
     encode,
     micros,
+    storable,
 )
 
 P = ParamSpec("P")
@@ -135,9 +139,10 @@ class Definition(Generic[P, R]):
 
         >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
         """
-        for name, given in (("id", id), ("wake", wake)):
-            if not isinstance(given, str | None):
-                raise ArgumentsInvalid(f"{self.name}.options", f"{name}={given!r} is no text")
+        if id is not None:
+            check_name("process id", id, error=MissingProcessExecutionId)
+        if wake is not None:
+            checked_session(wake)
         return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
 
 
@@ -162,7 +167,8 @@ class ProcessDefinition(Definition[P, R]):
         if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
             raise NotAProcess(function)
         self.function = function
-        self.name = name or str(getattr(function, "__name__", "process"))
+        named = str(getattr(function, "__name__", "process")) if name is None else name
+        self.name = check_name("process name", named)
         self.timeout = None if timeout is None else micros(timeout)
         self._concurrency = concurrency
         self._key = key
@@ -205,7 +211,7 @@ class ProcessDefinition(Definition[P, R]):
         except KeyError as error:
             reason = f"its concurrency key {self._key!r} needs the argument {error}"
             raise ArgumentsInvalid(f"process {self.name!r}", reason) from None
-        return Slot(f"{self.name}:{text}", self._concurrency)
+        return Slot(storable(f"{self.name}:{text}"), self._concurrency)
 
     def _slot_text(self, arguments: Mapping[str, Any]) -> str:
         if self._key is None:

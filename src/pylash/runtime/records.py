@@ -40,9 +40,11 @@ from pylash.values import (
     StepFailed,
     StoreError,
     ValueNotJson,
+    check_name,
     encode,
     refuse,
     round_trip,
+    storable,
     write,
 )
 
@@ -53,7 +55,8 @@ By task and not in a context variable, which would cost a tenth of an effect.
 """
 
 MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
-MAX_KEY: Final = 512
+MAX_KEY_BYTES: Final = 1_800
+"""The longest replay key: it is made of several names, escaped, and is indexed."""
 WITHDRAWN: Final = b'{"type":"cancelled"'
 """How the record of a cancelled effect begins; the ends of waits begin otherwise."""
 FINAL: Final = "pylash_final"
@@ -118,16 +121,10 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
     if not hasattr(local, "execute"):
         raise RuntimeEffectLocalExecutorMismatch(local, envelope.command.kind)
     key = envelope.invocation.replay_key
-    if key is not None and not _storable(key):
-        raise ReplayKeyInvalid(key, MAX_KEY)
+    if key:
+        check_name("replay key", key, limit=MAX_KEY_BYTES, error=ReplayKeyInvalid)
     if _inside and (outer := _inside.get(asyncio.current_task())) is not None:
         raise EffectNested(envelope.invocation.effect_id, outer)
-
-
-def _storable(key: str) -> bool:
-    if len(key) > MAX_KEY or "\0" in key:
-        return False
-    return key.isascii() or clean(key) == key
 
 
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
@@ -175,7 +172,7 @@ def failed(error: Exception | SystemExit, kind: EffectKind) -> Performed:
     failure = Failed(
         _code(error, kind),
         message_of(error),
-        clean(type(error).__name__),
+        storable(type(error).__name__),
         _data(error),
         bool(getattr(error, FINAL, False)),
     )
@@ -214,7 +211,7 @@ def _code(error: BaseException, kind: EffectKind) -> str:
         case StoreError():
             return RuntimeStore.default_code
         case LashError():
-            return clean(str(error.code))
+            return storable(str(error.code))
         case PluginError():
             return Plugin.default_code
         case _ if kind is EffectKind.DURABLE_STEP:
@@ -226,9 +223,9 @@ def _code(error: BaseException, kind: EffectKind) -> str:
 def message_of(error: BaseException) -> str:
     """Return what an exception says, as it can be stored."""
     if isinstance(error, LashError):
-        return clean(str(error.message))
+        return storable(str(error.message))
     try:
-        return clean(str(error)) or type(error).__name__
+        return storable(str(error)) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         return type(error).__name__
 
@@ -239,8 +236,3 @@ def _data(error: BaseException) -> Any:
         return round_trip(error.data) if isinstance(error, LashError) else None
     except ValueNotJson:
         return None
-
-
-def clean(text: str) -> str:
-    """Return text without what no database stores."""
-    return text.encode("utf-8", "replace").decode()

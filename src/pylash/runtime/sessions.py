@@ -18,7 +18,6 @@ from pylash.durable import (
     SessionRecord,
     TurnRecord,
     TurnScope,
-    checked_scope,
     checked_session,
     scope_text,
 )
@@ -51,6 +50,7 @@ from pylash.values import (
     TurnFailed,
     TurnOutputInvalid,
     TurnUnknown,
+    check_name,
     seconds,
     write,
 )
@@ -264,6 +264,8 @@ class Session:
         self, given: Input, turn_id: str | None, output: Any
     ) -> tuple[NewTurn, Shape | None]:
         """Return a question as it is submitted, and how its answer is read."""
+        if turn_id is not None:
+            check_name("turn id", turn_id)
         shape = None if output is None else Shape(output)
         schema = None
         if shape is not None:
@@ -271,10 +273,7 @@ class Session:
             schema = shape.answer_schema()
         parts = await self._stored(parts_of(given))
         ask = TurnAsk(parts=parts, output_schema=schema)
-        if turn_id is not None and (not isinstance(turn_id, str) or not turn_id.strip()):
-            raise ArgumentsInvalid("session.turn", f"turn_id={turn_id!r} is no text, or blank")
         scope = TurnScope(self.id, self._services.new_id() if turn_id is None else turn_id)
-        checked_scope(scope)
         options = msgspec.to_builtins(self.options)
         return NewTurn(scope=scope, digest=ask.digest(), body=write(ask), options=options), shape
 
@@ -386,6 +385,7 @@ class Session:
     async def timeline(self, turn_id: str) -> list[Effect]:
         """Return what a turn did and when: draw it with ``draw_timeline``."""
         self._services.outside("session.timeline")
+        check_name("turn id", turn_id)
         turn = await self._turn(turn_id)
         return effects_from(await self._services.store.journal.timeline(turn.run))
 
@@ -414,12 +414,11 @@ class Session:
         if when not in ("next_turn", "now", "interrupt"):
             known = "next_turn, now, interrupt"
             raise ArgumentsInvalid("session.enqueue", f"when={when!r} is none of {known}")
+        words = self._services.new_id() if key is None else check_name("key", key)
         parts = await self._stored(parts_of(text))
         body = {"parts": msgspec.to_builtins(parts)}
         await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
-        await self._services.store.sessions.enqueue(
-            self.id, key or self._services.new_id(), body, Policy(when)
-        )
+        await self._services.store.sessions.enqueue(self.id, words, body, Policy(when))
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Ask the turn that runs, waits or is blocked to end. Cancellation: atomic."""
@@ -443,12 +442,13 @@ class Session:
     async def fork(self, new_id: str, at: str | None = None) -> Session:
         """Return a new session that begins with this one's turns, up to and with ``at``."""
         self._services.outside("session.fork")
+        checked_session(new_id)
         record = await self._record()
         head, counts = record.head, (record.revision, record.calls)
         if at is not None:
             record, head, calls = await self._place_of(record, at)
             counts = (record.revision, calls)
-        await self._services.store.sessions.fork(record, checked_session(new_id), head, counts)
+        await self._services.store.sessions.fork(record, new_id, head, counts)
         return Session(new_id, self.options, self._services, self._worker, self._observers)
 
     async def _place_of(

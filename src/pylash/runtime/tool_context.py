@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from pylash.turn import Attachment, Input
-from pylash.values import ArgumentsInvalid, Duration, ModelMissing, micros
+from pylash.values import ArgumentsInvalid, Duration, ModelMissing, check_name, micros
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -175,4 +175,5 @@ class ToolContext(Generic[D]):
 
         >>> ctx.emit("order.refunded", source_key=order_id, payload={"cents": 500})
         """
+        check_name("source key", source_key)
         self.emitted.append(Emitted(trigger, source_key, self._check(trigger, payload)))

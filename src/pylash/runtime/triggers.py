@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from pylash.durable import (
+    MAX_ID_BYTES,
     SESSION_KEYS,
     Delivery,
     EventBinding,
@@ -17,11 +18,12 @@ from pylash.durable import (
     Subscription,
     SubscriptionView,
     ValueBinding,
+    checked_session,
 )
 from pylash.runtime.process_steps import called
 from pylash.runtime.programs import Services, prepared
 from pylash.runtime.signatures import Shape, reason_of
-from pylash.values import ArgumentsInvalid, TriggerUnknown
+from pylash.values import ArgumentsInvalid, TriggerUnknown, check_name
 
 EVENT: Final = EventBinding()
 """Stands for the event's payload in the inputs of a subscription."""
@@ -100,6 +102,7 @@ class Triggers:
         The same key again replaces what it stood for. Cancellation: atomic.
         """
         self._app.services.outside("triggers.register")
+        check_name("trigger key", key)
         self._declared(type)
         if key.startswith(SESSION_KEYS):
             reason = f"its key {key!r} begins with {SESSION_KEYS!r}, as only those of sessions do"
@@ -138,6 +141,8 @@ class Triggers:
         Cancellation: atomic.
         """
         self._app.services.outside("triggers.emit")
+        if idempotency_key is not None:
+            check_name("idempotency key", idempotency_key)
         plain = self.payload(type, payload)
         return await self._emitted(type, source_key, plain, idempotency_key)
 
@@ -168,11 +173,14 @@ class Triggers:
     async def list(self, session_id: str | None = None) -> list[SubscriptionView]:
         """Return the subscriptions, the oldest first."""
         self._app.services.outside("triggers.list")
+        if session_id is not None:
+            checked_session(session_id)
         return await self._app.store.triggers.listed(session_id)
 
     async def cancel(self, key: str) -> bool:
         """End a subscription; False if there is none."""
         self._app.services.outside("triggers.cancel")
+        check_name("trigger key", key, limit=MAX_ID_BYTES)
         return await self._app.store.triggers.cancel(key)
 
     def _declared(self, name: str) -> TriggerType:

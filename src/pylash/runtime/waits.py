@@ -9,6 +9,7 @@ import msgspec
 
 from pylash.durable import (
     ACCEPTED,
+    BRANCH_OF_SIGNAL,
     UNKNOWN_OR_REVOKED,
     EffectHost,
     Err,
@@ -80,7 +81,7 @@ def _identity(wait: SignalWait) -> ProcessSignal:
     """Return which wait of which branch this is: its effect's key says it."""
     branch, _, effect = wait.key.partition(":process:")
     count = key_parts(effect.rpartition("/")[2])[-1][1]
-    signal = wait.name if branch == "root" else f"{wait.name}\x1f{branch}"
+    signal = wait.name if branch == "root" else f"{wait.name}{BRANCH_OF_SIGNAL}{branch}"
     return ProcessSignal(wait.process_id, signal, count)
 
 
@@ -130,7 +131,7 @@ async def _send(
     if not any(one.epoch == name.generation and _identity(one) == wait for one in waits):
         known = await host.store.processes.known([wait.process_id])
         return ResolveOutcome("already_resolved") if known else UNKNOWN_OR_REVOKED
-    signal, _, branch = wait.signal_name.partition("\x1f")
+    signal, _, branch = wait.signal_name.partition(BRANCH_OF_SIGNAL)
     signal_id = f"wait:{name.generation}:{branch}:{wait.ordinal}"
     try:
         await host.store.processes.perform(

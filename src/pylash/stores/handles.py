@@ -17,6 +17,7 @@ from pylash.stores.sql import (
     Statement,
     Steps,
 )
+from pylash.values import SessionIdInvalid, check_name, storable
 
 _GRANT = """
 insert into pylash_process_grants(process, session, frame, label) values (?, ?, ?, ?)
@@ -47,7 +48,11 @@ _FORGET_TRIGGERS = "delete from pylash_triggers where session = ?"
 def add_grant(grant: HandleGrant) -> Steps[None]:
     """Give a session a handle."""
     holder = grant.holder
-    yield Statement(_GRANT, (grant.process_id, holder.session_id, holder.frame or "", grant.label))
+    frame, label = holder.frame or "", storable(grant.label)
+    check_name("session id", holder.session_id, error=SessionIdInvalid)
+    if frame:
+        check_name("frame", frame)
+    yield Statement(_GRANT, (grant.process_id, holder.session_id, frame, label))
 
 
 def grant_from(row: tuple[Any, ...]) -> HandleGrant:

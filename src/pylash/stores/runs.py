@@ -44,7 +44,7 @@ from pylash.stores.sql import (
     Steps,
     operation,
 )
-from pylash.values import LeaseLost
+from pylash.values import LeaseLost, storable
 
 _VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
 
@@ -305,7 +305,7 @@ class SqlRuns(Port):
     @operation()
     def block(self, fence: Fence, reason: str) -> Steps[None]:
         """Stop the run with a reason."""
-        if not (yield Statement(_BLOCK, (reason, fence.run, fence.token))).changed:
+        if not (yield Statement(_BLOCK, (storable(reason), fence.run, fence.token))).changed:
             raise LeaseLost(fence.name)
         yield from release_slot(fence.run)
         yield Notify(f"process:{fence.scope.id}")

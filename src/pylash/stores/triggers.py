@@ -12,6 +12,8 @@ from pylash.durable import (
     StartProcess,
     Subscription,
     SubscriptionView,
+    checked_occurrence,
+    checked_subscription,
     new_run_id,
 )
 from pylash.stores.processes import register_process
@@ -67,7 +69,7 @@ class SqlTriggers(Port):
     @operation()
     def register(self, subscription: Subscription) -> Steps[None]:
         """Subscribe; the same key again replaces what it stood for, but not what another session registered."""
-        target = subscription.template.target
+        target = checked_subscription(subscription).template.target
         body = (target, write(subscription), subscription.session_id)
         row = (subscription.key, subscription.type, subscription.source, *body)
         if not (yield Statement(_REGISTER, row)).changed:
@@ -97,6 +99,7 @@ class SqlTriggers(Port):
     @operation()
     def emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
         """Record an occurrence once, with the processes it starts; return them."""
+        checked_occurrence(occurrence)
         row = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
         if (yield Statement(_OCCUR, (*row, write(occurrence.payload)))).changed:
             matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows

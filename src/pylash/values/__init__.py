@@ -44,6 +44,7 @@ from pylash.values.errors import (
     MissingExecutionScopeId,
     MissingReplayKey,
     Misuse,
+    NameInvalid,
     PayloadTooLarge,
     Plugin,
     PluginError,
@@ -70,6 +71,12 @@ from pylash.values.errors import (
     StoreUrlInvalid,
     ValueNotJson,
     WaitError,
+)
+from pylash.values.names import (
+    MAX_NAME_BYTES,
+    check_name,
+    name_problem,
+    storable,
 )
 from pylash.values.process_errors import (
     AppInsideProcess,
@@ -160,6 +167,7 @@ from pylash.values.turn_errors import (
 )
 
 __all__ = (
+    "MAX_NAME_BYTES",
     "AgentCallFailed",
     "AgentNotDurable",
     "AlreadyResolved",
@@ -200,6 +208,7 @@ __all__ = (
     "ModelUnknown",
     "ModelUnusable",
     "NameAmbiguous",
+    "NameInvalid",
     "NameTaken",
     "NotAProcess",
     "NotBlocked",
@@ -287,6 +296,7 @@ __all__ = (
     "WaitTimeout",
     "WorkflowFailed",
     "cells",
+    "check_name",
     "clipped",
     "decode",
     "digest_for_difference",
@@ -294,6 +304,7 @@ __all__ = (
     "encode_to_compare",
     "first_difference",
     "micros",
+    "name_problem",
     "padded",
     "printable",
     "refuse",
@@ -301,5 +312,6 @@ __all__ = (
     "schema_trouble",
     "seconds",
     "stable_hash",
+    "storable",
     "write",
 )

@@ -140,14 +140,18 @@ class InvalidAwaitEventWaitIdentity(Misuse):
         super().__init__(f"A wait needs an identity, and {sentence}")
 
 
-class ReplayKeyInvalid(Misuse):
-    """A replay key that no database could hold."""
+class NameInvalid(Misuse):
+    """A name is blank, too long, or holds what cannot be stored."""
 
-    def __init__(self, key: str, limit: int) -> None:
-        super().__init__(
-            f"The replay key {key[:40]!r} cannot be stored: use at most {limit} characters, without "
-            "NUL characters or lone surrogates."
-        )
+    def __init__(self, what: str, name: object, reason: str) -> None:
+        shown = repr(name)
+        if len(shown) > 100:
+            shown = f"{shown[:80]}… ({len(shown):,} characters)"
+        super().__init__(f"Invalid {what} {shown}: {reason}.")
+
+
+class ReplayKeyInvalid(NameInvalid):
+    """A replay key that no database could hold."""
 
 
 class MissingReplayKey(Misuse):

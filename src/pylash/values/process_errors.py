@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylash.values.errors import DurabilityError, LashError, Misuse
+from pylash.values.errors import DurabilityError, LashError, Misuse, NameInvalid
 
 # --- misuse ---
 
 
-class MissingProcessExecutionId(Misuse):
-    """A process has a blank id."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A process needs an id that is not blank: it is the stable name under which it is found "
-            "and run again."
-        )
+class MissingProcessExecutionId(NameInvalid):
+    """A process's id is blank, or cannot be stored."""
 
 
 class ProcessOriginatorInvalid(Misuse):
@@ -110,13 +104,8 @@ class ProcessEventConflict(Misuse):
         )
 
 
-class SignalNameInvalid(Misuse):
-    """A signal's name is blank or holds control characters."""
-
-    def __init__(self, name: object) -> None:
-        super().__init__(
-            f"A signal needs a printable name that is not blank, and {name!r} is none."
-        )
+class SignalNameInvalid(NameInvalid):
+    """A signal's name is blank, or cannot be stored."""
 
 
 class ProcessRegistryUnavailable(Misuse):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylash.values.errors import DurabilityError, LashError, Misuse
+from pylash.values.errors import DurabilityError, LashError, Misuse, NameInvalid
 
 
 class TurnAnswerUnexpected(Misuse):
@@ -94,11 +94,8 @@ class TurnOutputInvalid(LashError):
         super().__init__(f"The answer of turn {turn_id!r} does not fit ({reason}).")
 
 
-class SessionIdInvalid(Misuse):
+class SessionIdInvalid(NameInvalid):
     """A session's id is blank, or cannot be stored."""
-
-    def __init__(self, session_id: object) -> None:
-        super().__init__(f"{session_id!r} is no session id: use a text that is not blank.")
 
 
 class SessionUnknown(Misuse):

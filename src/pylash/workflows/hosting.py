@@ -78,6 +78,7 @@ from pylash.values import (
     StoreError,
     TriggerSourceNotGranted,
     WorkflowFailed,
+    check_name,
     decode,
     encode,
     stable_hash,
@@ -382,7 +383,7 @@ class WorkflowHost(Host):
         wanted = subscription(payload, self._offered.trigger_sources, "")
         type_, source_key = self._triggers[wanted.source_type], _source_key(wanted.source)
         await self._check_granted(type_, source_key)
-        key = await self._stored_key(wanted.key)
+        key = await self._stored_key(check_name("trigger key", wanted.key))
         target = wanted.target["process_name"]  # of this module: the linker saw to it
         template = self._heir(target, process_input(self._artifact, target, {}))
         inputs = {

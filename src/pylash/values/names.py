@@ -1,0 +1,65 @@
+"""Names: the one rule for every text by which something is found in a store again.
+
+Ids, keys, and the names of steps, waits, signals, events, tools and sources all follow it, on every
+database, and are checked where they come in: before anything is written, and in the caller's own call. A text
+that only people read is never refused: ``storable`` makes it one that every database can hold.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pylash.values.errors import NameInvalid
+
+MAX_NAME_BYTES: Final = 512
+"""The longest name. Indexes hold up to three of them, and an index entry of PostgreSQL has 2,704 bytes."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def name_problem(name: object, limit: int | None = MAX_NAME_BYTES) -> str | None:
+    r"""Return why a text cannot be a name, as the end of a sentence; None if it can.
+
+    >>> name_problem("a\x00b")
+    'it must not hold control characters'
+    """
+    if not isinstance(name, str):
+        return f"it must be a text, not {type(name).__name__}"
+    if not name.strip():
+        return "it must not be blank"
+    if _CONTROL.search(name):
+        return "it must not hold control characters"
+    try:
+        size = len(name) if name.isascii() else len(name.encode())
+    except UnicodeEncodeError:
+        return "it must not hold half of a character (a lone surrogate)"
+    if limit is not None and size > limit:
+        return f"it has {size:,} bytes and must have at most {limit:,}"
+    return None
+
+
+def check_name(
+    what: str,
+    name: object,
+    *,
+    limit: int | None = MAX_NAME_BYTES,
+    error: type[NameInvalid] = NameInvalid,
+) -> str:
+    """Return name, or refuse it. ``what`` says in the error what it names, such as ``"signal id"``."""
+    problem = name_problem(name, limit)
+    if problem is not None:
+        raise error(what, name, problem)
+    assert isinstance(name, str)
+    return name
+
+
+def storable(text: str) -> str:
+    r"""Return a text that people read with what no database stores as escapes.
+
+    >>> storable("a\x00b")
+    'a\\u0000b'
+    """
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\\u0000").encode("utf-8", "backslashreplace").decode()
