@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pydantic_ai import (
     UsageLimitExceeded,
     UsageLimits,
 )
+from pydantic_ai.capabilities import AbstractCapability, LocalWorkspace, PrefixTools, Toolset
 from pydantic_ai.exceptions import ModelHTTPError, ModelRateLimitError, UserError
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import (
@@ -161,7 +164,7 @@ async def test_runs_side_by_side_do_not_take_each_others_answers(lash: LashHarne
             gate.set()
         return ModelResponse(parts=[TextPart(f"about {prompt}")])
 
-    agent = made_durable(Agent(FunctionModel(reply)))  # without a name, too
+    agent = made_durable(Agent(FunctionModel(reply)), name="agent")
 
     @lash.app.process
     async def two(ctx: ProcessContext[None]) -> list[str]:
@@ -618,6 +621,89 @@ async def test_a_toolset_of_any_kind_is_recorded_when_it_is_wrapped(lash: LashHa
     assert await app.process_handle("o").result(timeout="10s") == "['odd']"
     assert ran["odd"] == 1
     assert {"a/odd c0", "a/odd tools", "a/odd tools#2"} <= set(await keys(app, "o"))
+
+
+# --- capabilities that bring tools ---
+
+
+@dataclass(kw_only=True)
+class Greeting(AbstractCapability[None]):
+    """A capability that makes a new toolset each time it is asked, and gives it no id."""
+
+    id: str | None = "greeting"
+
+    def get_toolset(self) -> FunctionToolset[None]:
+        return FunctionToolset([self.greet])
+
+    async def greet(self, name: str) -> str:
+        ran["greet"] += 1
+        return f"Hello {name}"
+
+
+async def greet(name: str) -> str:
+    ran["greet"] += 1
+    return f"Hello {name}"
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [
+        Toolset(FunctionToolset[None]([greet], id="greetings")),
+        PrefixTools(Toolset(FunctionToolset[None]([greet], id="greetings")), prefix="x"),
+        Greeting(),
+    ],
+    ids=["a toolset", "a wrapper of one", "a new one each time"],
+)
+async def test_calls_of_tools_that_a_capability_brings_are_recorded(
+    lash: LashHarness, capability: AbstractCapability[None]
+) -> None:
+    tool = "x_greet" if isinstance(capability, PrefixTools) else "greet"
+    model = once_then(calls((tool, {"name": "Ann"})))
+    agent = made_durable(Agent(model, name="a", capabilities=[capability]))
+
+    @lash.app.process
+    async def welcome(ctx: ProcessContext[None]) -> str:
+        result = await agent.run("go")
+        await ctx.wait_signal("go")
+        return result.output
+
+    await lash.app.start(welcome.options(id="w"))
+    await eventually(lambda: waits_for_go(lash.app, "w"))
+    app = await lash.restart()
+    await app.process_handle("w").signal("go")
+    assert await app.process_handle("w").result(timeout="10s") == "['Hello Ann']"
+    assert ran == {"model": 2, "greet": 1}
+    assert "a/greet c0" in await keys(app, "w")
+
+
+def test_a_capability_is_refused_for_a_toolset_whose_calls_cannot_be_recorded() -> None:
+    with pytest.raises(AgentNotDurable, match="toolset Odd 'odd' is of a kind whose calls"):
+        made_durable(Agent(TestModel(), name="a", capabilities=[Toolset(Odd())]))
+
+
+async def test_an_agent_with_a_workspace_can_be_made_durable(
+    lash: LashHarness, tmp_path: Path
+) -> None:
+    place = LocalWorkspace[None](tmp_path)
+    agent = made_durable(Agent(TestModel(), name="a", capabilities=[place]))
+
+    @lash.app.process
+    async def work(ctx: ProcessContext[None]) -> str:
+        return (await agent.run("go")).output
+
+    handle = await lash.app.start(work)
+    assert await handle.result(timeout="10s") == "success (no tool calls)"
+
+
+def test_an_agent_without_a_name_is_refused() -> None:
+    with pytest.raises(
+        AgentNotDurable, match=r"An agent without a name .*name='research'"
+    ) as caught:
+        made_durable(Agent(TestModel()))
+    assert caught.value.code == "agent_not_durable"
+
+
+# --- servers ---
 
 
 async def test_a_server_that_does_not_answer_is_asked_again_for_its_tools(

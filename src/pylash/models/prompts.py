@@ -42,6 +42,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MANY: Final = 200
 """So many messages are turned in a thread, so that nobody is held up."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+_HAS_CANONICAL: Final = "canonical_system" in wire.ModelResponse.__dataclass_fields__
+"""Whether answers have this field: pydantic-ai has it since 2.63, and stores outlive an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class _Transcript:
                 [_stated_part(part, message, ids) for part in state.parts],
                 provider_name=state.provider,
                 provider_url=self._url,
-                canonical_system=state.canonical,
+                **({"canonical_system": state.canonical} if _HAS_CANONICAL else {}),
             )
 
     def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:

@@ -142,7 +142,8 @@ def _state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> A
     wanted = ("thinking", "file")
     if not any(part.kind in wanted or "provider_details" in part.extras for part in parts):
         return None
-    state = ProviderState(origin, answer.provider_name, answer.canonical_system, tuple(parts))
+    canonical = getattr(answer, "canonical_system", None)  # since pydantic-ai 2.63
+    state = ProviderState(origin, answer.provider_name, canonical, tuple(parts))
     return msgspec.to_builtins(state)
 
 

@@ -242,8 +242,9 @@ class ExtraMissing(Misuse):
 class AgentNotDurable(Misuse):
     """An agent of another library that cannot be made durable as it is."""
 
-    def __init__(self, agent: str, reason: str) -> None:
-        super().__init__(f"Agent {agent!r} cannot be made durable: {reason}")
+    def __init__(self, agent: str | None, reason: str) -> None:
+        which = "An agent without a name" if agent is None else f"Agent {agent!r}"
+        super().__init__(f"{which} cannot be made durable: {reason}")
 
 
 class SecretInvalid(Misuse):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic_ai.agent import AbstractAgent, AgentRun, EventStreamHandler, WrapperAgent
-from pydantic_ai.capabilities import AgentCapability
+from pydantic_ai.capabilities import AbstractCapability, AgentCapability
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -22,7 +23,13 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import RunContext
-from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ExternalToolset, FunctionToolset
+from pydantic_ai.toolsets import (
+    AbstractToolset,
+    DynamicToolset,
+    ExternalToolset,
+    FunctionToolset,
+    WrapperToolset,
+)
 
 from pylash.integrations.pydantic_ai.operations import EffectBackend, name_of, new_run
 from pylash.runtime import Retry, aside
@@ -31,9 +38,6 @@ from pylash.values import AgentNotDurable
 D = TypeVar("D")
 OutputT = TypeVar("OutputT")
 
-UNNAMED: Final = "agent"
-"""What an agent without a name is called: keys need one, and it must not change."""
-
 
 class DurableAgent(WrapperAgent[D, OutputT]):
     """An agent whose model requests and tool calls are effects of the process that runs it.
@@ -41,9 +45,13 @@ class DurableAgent(WrapperAgent[D, OutputT]):
     It is made by ``durable``, and used as the agent it was made of.
     """
 
-    def __init__(self, wrapped: AbstractAgent[D, OutputT], durability: Durability[D]) -> None:
+    def __init__(
+        self, wrapped: AbstractAgent[D, OutputT], durability: AbstractCapability[D], name: str
+    ) -> None:
         super().__init__(wrapped)
         self._durability = durability
+        self.durable_name = name
+        """The name of its effects: the agent's own, unless ``durable`` was given another."""
 
     @property
     def event_stream_handler(self) -> EventStreamHandler[D] | None:
@@ -76,36 +84,83 @@ def durable(
 ) -> DurableAgent[D, OutputT]:
     """Make an agent durable: inside a process each of its model requests and tool calls is an effect.
 
-    ``name`` names its effects and is the agent's own unless given; ``retry`` is for model requests that
-    fail with an error that passes (a rate limit, an overload, a broken connection); ``models`` are models
-    that runs may choose by their names. ``event_stream_handler`` hears events as they happen, and none of
-    them again on replay; the agent's own is taken unless given.
+    ``name`` names its effects and is the agent's own unless given; one of the two is needed. ``retry`` is
+    for model requests that fail with an error that passes (a rate limit, an overload, a broken connection);
+    ``models`` are models that runs may choose by their names. ``event_stream_handler`` hears events as they
+    happen, and none of them again on replay; the agent's own is taken unless given.
 
     >>> agent = durable(Agent("openai:gpt-5", name="research", tools=[search]))
     """
-    chosen = name or agent.name or UNNAMED
+    chosen = name or agent.name
+    if not chosen:
+        raise AgentNotDurable(
+            None,
+            "its effects are recorded under its name; give it one with "
+            "Agent(..., name='research') or durable(agent, name='research').",
+        )
     _refuse_unknown_toolsets(chosen, agent.toolsets)
+    _name_toolsets(agent.toolsets)
     handler = event_stream_handler or agent.event_stream_handler
     unbound = Durability[D](models=models, event_stream_handler=handler, name=chosen, retry=retry)
+    unbound.brought = _brought(agent.toolsets)
     try:
         bound = unbound.for_agent(agent)
     except UserError as error:
         raise AgentNotDurable(chosen, error.message) from None
-    return DurableAgent(agent, bound)
+    return DurableAgent(agent, bound, chosen)
 
 
 def _refuse_unknown_toolsets(agent: str, toolsets: Iterable[AbstractToolset[Any]]) -> None:
     """Refuse toolsets whose calls pydantic-ai hands to no durable engine: they would run again on replay."""
-    found: list[AbstractToolset[Any]] = []
-    for toolset in toolsets:
-        toolset.apply(found.append)
-    for leaf in found:
+    for leaf in _leaves(toolsets):
         if not isinstance(leaf, _known_toolsets()):
             raise AgentNotDurable(
                 agent,
                 f"toolset {leaf.label} is of a kind whose calls cannot be recorded; wrap it in "
                 "DynamicToolset(lambda ctx: toolset, per_run_step=False, id='...').",
             )
+
+
+def _leaves(toolsets: Iterable[AbstractToolset[Any]]) -> Iterator[AbstractToolset[Any]]:
+    """Yield the toolsets that execute calls themselves.
+
+    ``apply`` may also visit wrappers, such as the one around a toolset that a capability brings.
+    """
+    for one in _visited(toolsets):
+        if isinstance(one, WrapperToolset):
+            yield from _leaves([one.wrapped])
+        else:
+            yield one
+
+
+def _visited(toolsets: Iterable[AbstractToolset[Any]]) -> list[AbstractToolset[Any]]:
+    visited: list[AbstractToolset[Any]] = []
+    for toolset in toolsets:
+        toolset.apply(visited.append)
+    return visited
+
+
+def _brought(toolsets: Iterable[AbstractToolset[Any]]) -> dict[int, list[AbstractToolset[Any]]]:
+    """Return the toolsets that capabilities bring, by the id() of the capability."""
+    owned = [one for one in _visited(toolsets) if isinstance(one, WrapperToolset)]
+    return {
+        id(capability): list(_leaves([one.wrapped]))
+        for one in owned
+        if (capability := getattr(one, "capability", None)) is not None
+    }
+
+
+def _name_toolsets(toolsets: Iterable[AbstractToolset[Any]]) -> None:
+    """Give the toolset that a capability brings the id of the capability, unless it has one of its own.
+
+    pydantic-ai wants an id for each; some capabilities have one and do not pass it on.
+    """
+    for wrapper in _visited(toolsets):
+        owner = getattr(getattr(wrapper, "capability", None), "id", None)
+        if owner is not None and isinstance(wrapper, WrapperToolset):
+            for leaf in _leaves([wrapper.wrapped]):
+                if leaf.id is None and isinstance(leaf, FunctionToolset | DynamicToolset):
+                    leaf._id = owner  # noqa: SLF001 - there is no other way to set it later
 
 
 def _known_toolsets() -> tuple[type[AbstractToolset[Any]], ...]:
@@ -119,6 +174,24 @@ def _known_toolsets() -> tuple[type[AbstractToolset[Any]], ...]:
     except ImportError:
         return known
     return (*known, MCPToolset)
+
+
+class GivenModel(str):
+    """The id of a model that a run was given as an object, by ``override`` or by ``run``.
+
+    As a text it is the model's own id, which is recorded. Effects execute in this process, so the object
+    itself is asked; a model made from its id could reach another address with other credentials.
+    """
+
+    __slots__ = ("model",)
+
+    model: Model
+
+    def __new__(cls, model: Model) -> Self:
+        """Name a model object by its id."""
+        made = super().__new__(cls, model.model_id)
+        made.model = model
+        return made
 
 
 @dataclass(init=False, kw_only=True)
@@ -148,6 +221,10 @@ class Durability(BaseDurabilityCapability[D]):
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._retry = retry
+        # Models that runs were given as objects, by id(): most models are not hashable.
+        self._given: WeakValueDictionary[int, Model] = WeakValueDictionary()
+        self.brought: dict[int, list[AbstractToolset[Any]]] = {}
+        """The toolsets that the agent's capabilities brought when it was made durable."""
 
     def for_agent(self, agent: AbstractAgent[D, Any]) -> Any:
         """Bind once: what a run is given is bound already."""
@@ -158,9 +235,54 @@ class Durability(BaseDurabilityCapability[D]):
         """Whether the caller is in the code of a run, and not in an effect of it."""
         return aside() is not None
 
+    def get_wrapper_toolset(self, toolset: AbstractToolset[D]) -> AbstractToolset[D] | None:
+        """Return a run's toolset with those in place whose calls are effects.
+
+        A capability is asked for its toolset in every run. One that makes a new toolset each time is
+        given the one that it made before, because only that is bound to effects.
+        """
+        known: dict[int, AbstractToolset[D]] = {}
+        for capability, made in _brought([toolset]).items():
+            before = self.brought.get(capability, [])
+            if [type(one) for one in made] == [type(one) for one in before]:
+                known |= {id(one): bound for one, bound in zip(made, before, strict=True)}
+        if known:
+            toolset = toolset.visit_and_replace(lambda leaf: known.get(id(leaf), leaf))
+        return super().get_wrapper_toolset(toolset)
+
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
         """Return what executes the agent's operations."""
         return EffectBackend(self.name, self._retry)
+
+    # pydantic-ai refuses model objects that were not registered when the agent was made durable, because
+    # other engines execute effects in other processes. The four methods below let them pass.
+
+    def _bind_models(self, agent: AbstractAgent[D, Any]) -> None:
+        if agent.model is not None:
+            super()._bind_models(agent)
+        else:  # every run is given one
+            self._models_by_id = dict(self._extra_models)
+
+    def _find_model_id(self, model: Model) -> str | None:
+        try:
+            return super()._find_model_id(model)
+        except UserError:
+            self._given[id(model)] = model
+            return GivenModel(model)
+
+    def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
+        """Return whether a model is open already, and its id: a model that is not is closed after each request."""
+        registered, model_id = super()._registered_model_id(model)
+        if not registered and self._given.get(id(model)) is model:
+            return True, GivenModel(model)
+        return registered, model_id
+
+    async def _resolve_model_for_request(
+        self, model_id: str | None, run_context: RunContext[D]
+    ) -> Model:
+        if isinstance(model_id, GivenModel):
+            return model_id.model
+        return await super()._resolve_model_for_request(model_id, run_context)
 
     def get_default_run_id(self) -> str | None:
         """Return the id of the agent's next run here, the same on every replay."""

@@ -228,7 +228,8 @@ def _command(
     match operation:
         case ModelRequestId(model_id=model) if context is not None:
             asked = {"prompt": to_jsonable_python(context.prompt, fallback=_kind)} if first else {}
-            return Direct({"model": model, **asked})
+            # A plain text: that of a model given as an object holds the object as well.
+            return Direct({"model": None if model is None else str(model), **asked})
         case ToolsetCallToolId() if context is not None:
             return ToolAttempt({"tool": name, "arguments": _arguments(context)})
         case _:

@@ -19,7 +19,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from pylash.app import Lash
-from pylash.integrations.pydantic_ai.agents import UNNAMED, DurableAgent, durable
+from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
 from pylash.integrations.pydantic_ai.answers import answered
 from pylash.integrations.pydantic_ai.failures import recorded, restored
 from pylash.runtime import ProcessContext, ProcessDefinition, ProcessHandle
@@ -130,7 +130,7 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
     >>> turn.output
     """
     made = agent if isinstance(agent, DurableAgent) else durable(agent)
-    name = f"{made.name or UNNAMED} session"
+    name = f"{made.durable_name} session"
     output: TypeAdapter[OutputT] = TypeAdapter(_output_type(name, made.output_type))
 
     @app.process(name=name)
