@@ -36,7 +36,7 @@ class Counted(TestModel):
         ran["asked"] += 1
         return await super().request(*given)
 
-    async def __aexit__(self, *error: Any) -> bool | None:
+    async def __aexit__(self, *error: Any) -> bool | None:  # noqa: PYI036 - passed on
         ran["closed"] += 1
         return await super().__aexit__(*error)
 
@@ -117,7 +117,7 @@ async def test_an_agent_without_a_model_takes_the_one_a_run_is_given(lash: LashH
 async def test_a_capability_that_makes_models_of_names_is_not_asked_for_a_given_object(
     lash: LashHarness,
 ) -> None:
-    other = ResolveModelId[None](lambda ctx, name: TestModel(custom_output_text="made of a name"))
+    other = ResolveModelId[None](lambda *_: TestModel(custom_output_text="made of a name"))
     agent = durable(Agent(TestModel(), name="a", capabilities=[other]))
 
     @lash.app.process
