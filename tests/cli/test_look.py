@@ -22,6 +22,7 @@ from pylash.values import cells
 from tests.backends import eventually
 from tests.cli import shop
 from tests.cli.conftest import Call, ask, ended, filled, worked
+from tests.sessions.scenes import Telling
 from tests.stores.test_migrations import next_schema, opened
 
 TABLES = ("runs", "effects", "waits", "workers", "processes", "process_events", "sessions", "envs")
@@ -127,6 +128,22 @@ def test_what_did_not_complete_says_why(place: str, pylash: Call) -> None:
     assert errors["gone-1"] == "no longer wanted"
     assert errors["chat-1/lost"] == "the budget of 0 iterations is used up [turn_stopped]"
     assert "  it is broken [process_failed]" in pylash("ps").stdout
+
+
+def test_what_a_cancelled_turn_had_said_is_shown(file: str, pylash: Call) -> None:
+    async def stopped(app: Lash) -> None:
+        app.model("telling", Telling("It ships ", "to"))
+        session = app.session("chat-1", model="telling")
+        async with session.stream("Where?", turn_id="t1") as stream:
+            async for event in stream:
+                if event.type == "text_delta" and event.text == "to":
+                    await session.cancel("enough")
+
+    worked(file, stopped)
+    assert ask(pylash, "show", "chat-1/t1")["output"]["text"] == "It ships to"
+    shown = pylash("show", "chat-1/t1").stdout
+    assert "error      enough [turn_cancelled]" in shown
+    assert "said       It ships to [interrupted]" in shown
 
 
 async def _undone(app: Lash) -> None:

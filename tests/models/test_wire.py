@@ -568,6 +568,35 @@ async def test_a_cancelled_turn_closes_its_connection(server: WireServer) -> Non
         assert server.open == 0
 
 
+async def test_an_answer_that_was_stopped_goes_back_and_the_model_is_told(
+    server: WireServer,
+) -> None:
+    begun = server.dialect.stream(Say(["It is ", "packed."], [lookup()]))
+    half = begun[: next(n for n, one in enumerate(begun) if b"packed" in one)]
+    server.replies = [Send(half, end="hang"), Say(["Well."])]
+    async with shop(server) as app:
+        session = app.session("a")
+        async with session.stream("Where?", turn_id="t1") as stream:
+            async for event in stream:
+                if event.type == "text_delta":
+                    break
+        await session.cancel()
+        assert (await session.turn("Where?", turn_id="t1")).status == "cancelled"
+        assert (await session.history())[-1] == AssistantMessage("It is ", interrupted=True)
+        assert (await session.turn("Go on")).text == "Well."
+    sent = server.transcript()
+    assert sent[:3] == [
+        ("system", "You help a shop."),
+        ("user", "Where?"),
+        ("assistant", "It is "),
+    ]
+    texts = [
+        text for role, said in sent[3:] for text in ([said] if isinstance(said, str) else said)
+    ]
+    assert {role for role, _ in sent[3:]} == {"user"}
+    assert texts == ["[Your last answer was interrupted before its end.]", "Go on"]
+
+
 async def test_a_model_that_stays_busy_is_asked_four_times(server: WireServer) -> None:
     clock = SimClock()
     server.replies = [server.dialect.error(503, "Busy") for _ in range(4)]

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pylash import Lash, OpenWait, Session, WorkerConfig
+from pylash import Delta, Lash, ModelReply, OpenWait, Session, WorkerConfig
 from pylash.durable import TurnScope, scope_text
+from pylash.testing import say
 from pylash.turn import Message, ModelRequest
 from tests.backends import eventually
 from tests.turn.provider_rules import refusal
@@ -29,6 +30,24 @@ class Slow:
         await self.go.wait()
         assert self._reply is not None, "nobody lets it go on"
         return self._reply(request)
+
+
+class Telling:
+    """A model that streams pieces and then thinks for ever, unless the question has an answer."""
+
+    def __init__(self, *pieces: str, **answers: str | ModelReply) -> None:
+        self.pieces, self.answers = pieces, answers
+        self.said = asyncio.Event()
+        self.requests: list[ModelRequest] = []
+
+    async def respond(self, request: ModelRequest, listen: Any) -> Any:
+        self.requests.append(request)
+        if answer := self.answers.get(request.messages[-1].text):
+            return say(answer) if isinstance(answer, str) else answer
+        for piece in self.pieces:
+            listen(Delta(piece))
+        self.said.set()
+        return await asyncio.Event().wait()
 
 
 async def transcript(session: Session) -> str:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from pylash import Lash, ModelRequest, TurnBlocked, TurnFailed, WorkerConfig
+from pylash import (
+    AssistantMessage,
+    Delta,
+    Lash,
+    ModelRequest,
+    ProcessCancelled,
+    ProviderError,
+    TurnBlocked,
+    TurnFailed,
+    WorkerConfig,
+)
 from pylash.stores import SqlStore
 from pylash.stores.carried import packed, unpacked
 from pylash.stores.sql import Port, Statement, Steps, operation
 from pylash.testing import ScriptedModel, call, calls, fail, kill, say
 from tests.backends import Backend
+from tests.forks import forked
 from tests.sessions.scenes import (
     LIVE,
     PARKING,
     Slow,
+    Telling,
     begin,
     comes_to,
     open_wait,
@@ -79,6 +92,200 @@ async def test_a_turn_is_cancelled_in_its_model_call(backend: Backend) -> None:
         assert stage.ended == ["model"]
         stage.where = "nowhere"
         assert (await session.turn("more", timeout="10s")).text == "Done."
+
+
+async def test_a_cancelled_turn_keeps_what_the_model_had_said(backend: Backend) -> None:
+    model = Telling("It ships ", "to", more="Done.")
+    async with Lash(backend.url, model=model, worker=LIVE) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await model.said.wait()
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (result.status, result.usage.requests) == ("cancelled", 1)
+        with pytest.raises(TurnFailed, match="'t1' was cancelled"):
+            _ = result.text
+        assert (await session.history())[-1] == AssistantMessage("It ships to", interrupted=True)
+        assert (await session.turn("more", timeout="10s")).text == "Done."
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  It ships to, interrupted"
+            "\nuser       more"
+            "\nassistant  Done.\n"
+        )
+    heard = model.requests[-1].messages[1]
+    assert isinstance(heard, AssistantMessage)
+    assert (heard.text, heard.interrupted) == ("It ships to", True)
+
+
+@pytest.mark.parametrize("pieces", [(), (" ", "\n")], ids=["nothing", "blanks"])
+async def test_an_answer_without_a_word_is_not_kept(
+    memory: Backend, pieces: tuple[str, ...]
+) -> None:
+    model = Telling(*pieces)
+    async with Lash(memory.url, model=model, worker=LIVE) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await model.said.wait()
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == "\nuser       go\n"
+
+
+async def test_the_text_of_an_attempt_that_failed_is_not_kept(memory: Backend) -> None:
+    """Who listened was told to forget it."""
+
+    class Failing:
+        async def respond(self, _: ModelRequest, listen: Any) -> Any:
+            listen(Delta("It sh"))
+            raise ProviderError("Busy.", retryable=True)
+
+    async with Lash(memory.url, model=Failing(), worker=PARKING) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await comes_to(app, "chat", "t1", "waiting")
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == "\nuser       go\n"
+
+
+async def test_a_later_answer_is_kept_after_the_results_of_tools(backend: Backend) -> None:
+    said = asyncio.Event()
+
+    class Model:
+        async def respond(self, request: ModelRequest, listen: Any) -> Any:
+            if request.call_number == 0:
+                return calls(say("I look."), call("look"))
+            listen(Delta("It is pa"))
+            said.set()
+            return await asyncio.Event().wait()
+
+    app = Lash(backend.url, model=Model(), worker=LIVE)
+
+    @app.tool
+    async def look() -> str:
+        return "packed"
+
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await said.wait()
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  I look., i1.c0 look()"
+            "\ntool       i1.c0 look: packed"
+            "\nassistant  It is pa, interrupted\n"
+        )
+
+
+async def test_a_subagent_that_is_cancelled_keeps_what_it_had_said(sqlite: Backend) -> None:
+    said = asyncio.Event()
+
+    class Model:
+        async def respond(self, request: ModelRequest, listen: Any) -> Any:
+            if request.messages[-1].text == "go":
+                return call("spawn_agent", agent="clerk", task="Look")
+            listen(Delta("I loo"))
+            said.set()
+            return await asyncio.Event().wait()
+
+    app = Lash(sqlite.url, model=Model(), worker=LIVE)
+    app.agent("clerk")
+    app.subagents("clerk")
+    async with app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await said.wait()
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        [process] = await app.processes()
+        with pytest.raises(ProcessCancelled):
+            await app.process_handle(process.id).result(timeout="10s")
+        assert await transcript(app.session(process.id)) == (
+            "\nuser       Look\nassistant  I loo, interrupted\n"
+        )
+
+
+@pytest.mark.parametrize("asked", ["meanwhile", "after"])
+async def test_another_worker_keeps_what_a_killed_one_had_relayed(
+    durable: Backend, tmp_path: Path, asked: str
+) -> None:
+    child = forked(tmp_path / "printed", work, durable.url)
+    try:
+        async with (
+            Lash(durable.url, worker=None) as client,
+            client.session("chat").stream("go", turn_id="t1") as stream,
+        ):
+            async for event in stream:
+                if event.type == "text_delta" and event.correlation_id == "i2.llm":
+                    break
+            if asked == "meanwhile":  # whoever delivers it, the text is the same
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(client.session("chat").cancel())
+                    group.create_task(child.kill())
+            else:
+                await child.kill()
+                await client.session("chat").cancel()
+            async with telling_app(durable.url, Telling(more="Done.")) as app:
+                session = app.session("chat")
+                result = await session.turn("go", turn_id="t1", timeout="10s")
+                assert result.status == "cancelled"
+                assert (await session.turn("more", timeout="10s")).text == "Done."
+                assert await transcript(session) == (
+                    "\nuser       go"
+                    "\nassistant  I look., i1.c0 look()"
+                    "\ntool       i1.c0 look: packed"
+                    "\nassistant  It ships to, interrupted"
+                    "\nuser       more"
+                    "\nassistant  Done.\n"
+                )
+    finally:
+        await child.kill()
+
+
+async def test_the_first_answer_of_a_killed_worker_is_kept_too(
+    durable: Backend, tmp_path: Path
+) -> None:
+    """Nothing of the turn was recorded yet."""
+    child = forked(tmp_path / "printed", work, durable.url)
+    try:
+        async with (
+            Lash(durable.url, worker=None) as client,
+            client.session("chat").stream("hurry", turn_id="t1") as stream,
+        ):
+            async for event in stream:
+                if event.type == "text_delta":
+                    break
+            await child.kill()
+            await client.session("chat").cancel()
+            async with telling_app(durable.url, Telling()) as app:
+                session = app.session("chat")
+                result = await session.turn("hurry", turn_id="t1", timeout="10s")
+                assert result.status == "cancelled"
+                assert await transcript(session) == (
+                    "\nuser       hurry\nassistant  It ships to, interrupted\n"
+                )
+    finally:
+        await child.kill()
+
+
+def telling_app(store: str, model: Telling) -> Lash:
+    app = Lash(store, model=model, worker=LIVE)
+
+    @app.tool
+    async def look() -> str:
+        return "packed"
+
+    return app
+
+
+async def work(store: str) -> None:
+    """Work until it is killed: run in a child."""
+    model = Telling("It ships ", "to", go=calls(say("I look."), call("look")))
+    async with telling_app(store, model):
+        await asyncio.Event().wait()
 
 
 async def test_a_turn_is_cancelled_in_a_tool_and_keeps_what_is_known(memory: Backend) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, Lash, ModelRequest, ProcessContext, WorkerConfig
+from pylash import ArgumentsInvalid, Delta, Lash, ModelRequest, ProcessContext, WorkerConfig
 from pylash.testing import ScriptedModel, call, kill, say
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import LIVE, PARKING, Slow, begin, open_wait, transcript
@@ -216,6 +216,91 @@ async def test_an_interrupt_before_the_question_takes_its_place_too(backend: Bac
             "user       Never mind.",
             "assistant  Done.",
         ]
+
+
+class Rambling:
+    """A model that answers the first question piece by piece, each when it is let go."""
+
+    def __init__(self, later: Slow | None = None) -> None:
+        self.later = later
+        self.pieces: asyncio.Queue[str] = asyncio.Queue()
+        self.asked, self.stopped = asyncio.Event(), asyncio.Event()
+        self.requests: list[ModelRequest] = []
+
+    async def respond(self, request: ModelRequest, listen: Any) -> Any:
+        self.requests.append(request)
+        if request.call_number:
+            return say("Done.") if self.later is None else await self.later(request)
+        self.asked.set()
+        try:
+            while True:
+                listen(Delta(await self.pieces.get()))
+                self.pieces.task_done()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+
+
+@pytest.mark.parametrize("first", ["the text", "the interrupt"])
+async def test_an_interrupt_stops_an_answer_and_keeps_its_text(
+    backend: Backend, first: str
+) -> None:
+    model = Rambling()
+    async with Lash(backend.url, model=model, worker=LIVE) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await model.asked.wait()
+        if first == "the text":
+            model.pieces.put_nowait("It sh")
+            await model.pieces.join()
+            await session.enqueue("Never mind.", when="interrupt")
+        else:
+            await session.enqueue("Never mind.", when="interrupt")
+            model.pieces.put_nowait("It sh")
+        await asyncio.wait_for(model.stopped.wait(), 10)
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  It sh, interrupted"
+            "\nuser       Never mind."
+            "\nassistant  Done.\n"
+        )
+
+
+async def test_words_for_now_let_an_answer_end(memory: Backend) -> None:
+    slow = Slow(lambda _: say("It ships today."))
+    async with Lash(memory.url, model=ScriptedModel(slow), worker=LIVE) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await slow.asked.wait()
+        await session.enqueue("hurry", when="now")
+        slow.go.set()
+        await session.turn("go", turn_id="t1", timeout="10s")
+        assert "interrupted" not in await transcript(session)
+
+
+async def test_an_interrupted_answer_survives_a_death(durable: Backend) -> None:
+    """It is recorded before the words are taken."""
+    slow = Slow()
+    model = Rambling(later=slow)
+    app = Lash(durable.url, model=model, worker=LIVE)
+    await app.open()
+    session = app.session("chat")
+    await begin(session, "go", "t1")
+    await model.asked.wait()
+    await session.enqueue("Never mind.", when="interrupt")
+    model.pieces.put_nowait("It sh")
+    await asyncio.wait_for(slow.asked.wait(), 10)
+    await kill(app)
+    async with Lash(durable.url, model=Rambling(), worker=LIVE) as second:
+        session = second.session("chat")
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert await transcript(session) == (
+            "\nuser       go"
+            "\nassistant  It sh, interrupted"
+            "\nuser       Never mind."
+            "\nassistant  Done.\n"
+        )
 
 
 # --- wakes ---

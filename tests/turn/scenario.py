@@ -200,7 +200,8 @@ def shown_message(message: Message) -> str:
         case UserMessage():
             return line(who, message.text)
         case AssistantMessage(text=text, calls=wanted):
-            return line(who, ", ".join([*([text] if text else []), *map(shown_call, wanted)]))
+            end = [] if not message.interrupted else ["interrupted"]
+            return line(who, ", ".join([*([text] if text else []), *map(shown_call, wanted), *end]))
         case ToolMessage(call_id=call_id, tool=tool, text=text, error=error):
             return line(who, f"{call_id} {tool}{' error' if error else ''}: {text}")
         case _:

@@ -6,7 +6,24 @@ from typing import get_args
 
 import pytest
 
-from pylash.turn import ANSWERS, MODEL_TRIES, OUTPUT_TRIES, Answer, Ask, TurnBudget, Usage
+from pylash.turn import (
+    ANSWERS,
+    MODEL_TRIES,
+    OUTPUT_TRIES,
+    Answer,
+    Ask,
+    AssistantMessage,
+    CallModel,
+    CheckpointTaken,
+    EnvironmentSynced,
+    ModelReplied,
+    TakeCheckpoint,
+    Text,
+    TurnBudget,
+    TurnMachine,
+    Usage,
+    UserMessage,
+)
 from tests.turn.scenario import call, calls, fails, play, says
 
 AGE = {
@@ -352,3 +369,39 @@ tool       i3.c0 final_result error: It does not fit: $.age is missing
 
 def test_without_a_schema_final_result_is_a_tool_like_any_other() -> None:
     assert "?          tools i1.c0" in play(calls(call("final_result")), says("Done."))
+
+
+def test_a_cancel_keeps_the_text_that_was_streamed_and_nothing_else() -> None:
+    machine = TurnMachine([UserMessage((Text("hi"),))])
+    machine.handle_response(EnvironmentSynced())
+    machine.handle_response(CheckpointTaken())
+    machine.cancel("enough", "It sh")
+    assert machine.messages[1:] == [AssistantMessage("It sh", interrupted=True)]
+    assert machine.end is not None
+    assert (machine.end.status, machine.end.text, machine.end.error) == (
+        "cancelled",
+        "It sh",
+        "enough",
+    )
+    assert machine.end.usage.requests == 1
+    machine.cancel("again", "more")
+    assert len(machine.messages) == 2
+
+
+@pytest.mark.parametrize("said", ["", " \n"])
+def test_a_cancel_keeps_no_blank_text(said: str) -> None:
+    machine = TurnMachine([UserMessage((Text("hi"),))])
+    machine.cancel("enough", said)
+    assert len(machine.messages) == 1
+    assert machine.end is not None
+    assert machine.end.text == ""
+
+
+def test_a_reply_that_was_interrupted_is_followed_by_a_checkpoint() -> None:
+    machine = TurnMachine([UserMessage((Text("hi"),))], output_schema={"type": "string"})
+    machine.handle_response(EnvironmentSynced())
+    machine.handle_response(CheckpointTaken())
+    machine.handle_response(ModelReplied(AssistantMessage("It sh", interrupted=True)))
+    assert machine.poll_effect() == TakeCheckpoint(1)
+    machine.handle_response(CheckpointTaken((UserMessage((Text("Never mind."),)),)))
+    assert machine.poll_effect() == CallModel(2)

@@ -46,6 +46,7 @@ FULL: tuple[Message, ...] = (
         "runtime",
         {"signature": "abc"},
         (PICTURE,),
+        interrupted=True,
     ),
     ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1"),
 )

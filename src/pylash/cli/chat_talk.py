@@ -179,6 +179,8 @@ class Talk:
                     calls = {call.id: call for call in message.calls}
                     if message.text:
                         self._view.text(message.text)
+                    if message.interrupted and (end is None or end.status == "completed"):
+                        self._view.note("■ interrupted", "warn")
                     self._show_files(message.attachments)
                 case _:
                     assert_never(message)

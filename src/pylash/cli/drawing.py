@@ -147,6 +147,8 @@ def _output(output: dict[str, Any]) -> None:
             _fact("cancelled", str(reason or "no reason was given"))
         case {"error": str() as error}:
             _fact("error", f"{error} [{output.get('code')}]", "red")
+            if output.get("text"):
+                _fact("said", f"{output['text']} [interrupted]")
         case {"text": str() as text}:
             _fact("answer", text)
         case {"value": value}:

@@ -41,6 +41,8 @@ from pylash.turn import (
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MANY: Final = 200
 """So many messages are turned in a thread, so that nobody is held up."""
+INTERRUPTED: Final = "[Your last answer was interrupted before its end.]"
+"""What a model is told after an answer that somebody stopped."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 _HAS_CANONICAL: Final = "canonical_system" in wire.ModelResponse.__dataclass_fields__
 """Whether answers have this field: pydantic-ai has it since 2.63, and stores outlive an older one."""
@@ -150,7 +152,8 @@ class _Transcript:
         if state is None:
             calls = [_call_part(call, wire_id) for call, wire_id in self._open.values()]
             text = _told(message)
-            self._say([wire.TextPart(text), *calls] if text else calls)
+            # Anthropic refuses a text of nothing but blanks.
+            self._say([wire.TextPart(text), *calls] if text.strip() else calls)
         else:
             ids = [wire_id for _, wire_id in self._open.values()]
             self._say(
@@ -159,6 +162,8 @@ class _Transcript:
                 provider_url=self._url,
                 **({"canonical_system": state.canonical} if _HAS_CANONICAL else {}),
             )
+        if message.interrupted:  # told as a user's words: a model would imitate its own
+            self._parts.append(wire.UserPromptPart(INTERRUPTED))
 
     def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
         last = self.messages[-1] if self.messages else None

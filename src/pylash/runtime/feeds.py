@@ -7,7 +7,7 @@ Rule 2. A turn that is replayed says nothing twice: who listens has heard it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from pylash.turn import ToolMessage, TurnEvent
 
@@ -83,6 +83,18 @@ class Feed:
     def _ring(self) -> None:
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
+
+
+def streamed_reply(events: Iterable[TurnEvent], correlation_id: str) -> str | None:
+    """Return the text of a reply as far as it was streamed; None if events say nothing about it."""
+    text: str | None = None
+    for event in events:
+        if event.correlation_id == correlation_id:
+            if event.type == "text_reset":
+                text = ""
+            elif event.type == "text_delta":
+                text = (text or "") + event.text
+    return text
 
 
 def completed(message: ToolMessage) -> TurnEvent:

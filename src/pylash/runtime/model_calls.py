@@ -3,16 +3,25 @@
 Rule 1. A call is one effect, recorded with its message. Of a request only its extent is recorded: it is
         everything before a place, in the recorded environment.
 Rule 2. Attachments are put in right before a request is sent.
+Rule 3. Words that interrupt end a call as soon as the model has said something: the text is recorded as
+        the call's reply, marked as interrupted, and the turn goes on with the words. Before the first
+        piece of text there is nothing to keep, and the call goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from pylash.durable import EffectKind, Envelope, LlmCall, LlmCallOutcome, Outcome, expect
+import msgspec
+
+from pylash.durable import EffectKind, Envelope, LlmCall, LlmCallOutcome, Outcome, Policy, expect
 from pylash.runtime.branches import outside
 from pylash.runtime.executors import Executor
 from pylash.runtime.histories import has_attachments
+from pylash.runtime.runs import unheard
 from pylash.runtime.turn_messages import (
     llm_key,
     model_failed,
@@ -21,12 +30,14 @@ from pylash.runtime.turn_messages import (
     with_bytes,
 )
 from pylash.turn import (
+    NO_USAGE,
     AssistantMessage,
     Delta,
     Extent,
     Joined,
     ModelFailed,
     ModelReplied,
+    ModelReply,
     ModelRequest,
     Provider,
     SystemMessage,
@@ -60,7 +71,8 @@ class ModelCalls:
             with outside():
                 sent = turn.summaries.extent()
                 message, bodies = await self._asked(iteration, attempt, sent)
-            ends = not message.calls and turn.ask.output_schema is None
+            plain = not message.calls and not message.interrupted
+            ends = plain and turn.ask.output_schema is None
             local.record = turn.writer.hold if ends else turn.writer.record
             place = turn.writer.prepare(key, index, message, bodies)
             left_out = {"left_out": sent.start} if sent.start else {}
@@ -88,19 +100,28 @@ class ModelCalls:
         """Ask the model, and tell who listens what it says; return also the bytes it made."""
         turn, key = self._turn, llm_key(iteration, 1)
         turn.feed.begin_reply(key, attempt)
+        interruption = _Interruption(turn)
 
         def listen(delta: Delta) -> None:
             kind: Any = "text_delta" if delta.kind == "text" else "reasoning_delta"
             turn.feed.say(TurnEvent(kind, key, text=delta.text))
+            if delta.kind == "text":
+                interruption.add(delta.text)
 
         catalog, begun = turn.services.catalog, iteration > 1
         try:
             request = await self._request(iteration, sent)
-            reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
+            async with interruption:
+                reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
         except StoreError as error:  # also of old messages that the model looked at
             turn.run.give_up(error)
         took = turn.services.monotonic() - self._asked_at
-        return reply_message(reply, iteration, took, turn.environment.model)
+        if interruption.happened:
+            reply = ModelReply(text=interruption.text, usage=NO_USAGE)
+        message, bodies = reply_message(reply, iteration, took, turn.environment.model)
+        if interruption.happened:
+            message = msgspec.structs.replace(message, interrupted=True)
+        return message, bodies
 
     async def _ready(self, provider: Provider) -> None:
         turn = self._turn
@@ -129,3 +150,65 @@ class ModelCalls:
             session_id=turn.session.id,
             turn_id=turn.turn_id,
         )
+
+
+class _Interruption:
+    """Ends the block it surrounds when words are queued that interrupt, once the model has said something.
+
+    The queue is read only when the run is woken: a call that nobody interrupts costs nothing.
+    """
+
+    def __init__(self, turn: TurnDriver) -> None:
+        self.happened = False
+        self._turn = turn
+        self._pieces: list[str] = []
+        self._wanted = self._open = False
+        self._looks: set[asyncio.Task[None]] = set()
+        self._scope = asyncio.timeout(None)
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far."""
+        return "".join(self._pieces)
+
+    def add(self, piece: str) -> None:
+        """Take a piece of the model's text."""
+        self._pieces.append(piece)
+        if self._wanted:
+            self._stop()
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        self._open, run = True, self._turn.run
+        run.on_wake = self._look_soon
+        if run.stirred:  # since the checkpoint
+            self._look_soon()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._open, self._turn.run.on_wake = False, unheard
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError:
+            self.happened = True
+        return self.happened
+
+    def _look_soon(self) -> None:
+        look = self._turn.run.tasks.start(self._look())
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _look(self) -> None:
+        with suppress(StoreError):  # then the words are taken at the next checkpoint
+            queued = await self._turn.services.store.sessions.queued(self._turn.session.id)
+            if any(one.policy is Policy.INTERRUPT for one in queued):
+                self._wanted = True
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._open and self.text.strip() and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from pylash.durable import Store
-from pylash.runtime.feeds import Feed
+from pylash.runtime.feeds import Feed, streamed_reply
 from pylash.runtime.runs import LiveRun
 from pylash.turn import TurnEvent
 from pylash.values import StoreError, write
@@ -37,6 +37,15 @@ async def relay(store: Store, run: LiveRun, feed: Feed) -> None:
                     run.record.run, run.fence.token, sequence, write(joined(events))
                 )
         await asyncio.sleep(CHUNK_SECONDS)
+
+
+async def relayed_reply(store: Store, run: int, correlation_id: str) -> str:
+    """Return the text of a reply as far as it was relayed, by the last execution that streamed it."""
+    executions: dict[int, list[TurnEvent]] = {}
+    for sequence, body in await store.turn_events.read(run, 0):
+        executions.setdefault(sequence >> FENCE_BITS, []).extend(_CHUNKS.decode(body))
+    texts = [streamed_reply(events, correlation_id) for events in executions.values()]
+    return next((text for text in reversed(texts) if text is not None), "")
 
 
 def joined(events: list[TurnEvent]) -> list[TurnEvent]:

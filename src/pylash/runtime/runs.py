@@ -58,7 +58,7 @@ class ContinueAs(BaseException):
 
 
 def unheard() -> None:
-    """Hear that somebody elsewhere listens: only a turn that goes on has something to say."""
+    """Default of ``listened`` and ``on_wake``: does nothing."""
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
@@ -109,6 +109,7 @@ class LiveRun:
         self.tasks = tasks
         self.root = Branch(self)
         self.listened: Callable[[], None] = unheard
+        self.on_wake: Callable[[], None] = unheard
         self._slots = slots
         self._turnstile = None if controller.supports_concurrent_effects else asyncio.Lock()
         if self.journal is not None:
@@ -147,6 +148,7 @@ class LiveRun:
         """Look again: somebody made progress possible, said something, or listens."""
         self.stirred = True
         self.listened()
+        self.on_wake()
         if self.journal is not None:
             self.journal.woken()
 

@@ -407,8 +407,8 @@ class Session:
         """Say something while the session may be busy; the same ``key`` again is the same words.
 
         ``next_turn`` is heard by the next turn, ``now`` at the next checkpoint of this one, and
-        ``interrupt`` also takes the place of the answers that the turn waits for. A session that is
-        idle begins a turn. Cancellation: atomic.
+        ``interrupt`` also takes the place of the answers that the turn waits for, and stops a model that has
+        begun to speak. A session that is idle begins a turn. Cancellation: atomic.
         """
         self._services.outside("session.enqueue")
         if when not in ("next_turn", "now", "interrupt"):
@@ -421,7 +421,10 @@ class Session:
         await self._services.store.sessions.enqueue(self.id, words, body, Policy(when))
 
     async def cancel(self, reason: str = "cancelled") -> None:
-        """Ask the turn that runs, waits or is blocked to end. Cancellation: atomic."""
+        """Ask the turn that runs, waits or is blocked to end; what the model has said is kept.
+
+        Cancellation: atomic.
+        """
         self._services.outside("session.cancel")
         await self._services.store.sessions.cancel(self.id, reason)
 

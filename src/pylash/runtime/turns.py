@@ -42,10 +42,11 @@ from pylash.durable import (
 from pylash.runtime.branches import Branch, BranchGroup, outside
 from pylash.runtime.completions import Completions
 from pylash.runtime.executors import Executor, sleep_executor
-from pylash.runtime.feeds import completed
+from pylash.runtime.feeds import completed, streamed_reply
 from pylash.runtime.histories import attachment_refs
 from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
+from pylash.runtime.relays import relayed_reply
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.summaries import Summaries
 from pylash.runtime.tool_calls import ToolCalls
@@ -57,6 +58,7 @@ from pylash.runtime.turn_messages import (
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.turn import (
     ENVIRONMENTS,
+    AssistantMessage,
     CallModel,
     CheckpointTaken,
     EnvironmentSynced,
@@ -165,7 +167,8 @@ class TurnDriver:
                 raise
             self._answer_partially()
             self._hear_what_was_taken()
-            self.machine.cancel(await self._why_cancelled())
+            said = await self._streamed_reply()
+            self.machine.cancel(await self._why_cancelled(), said)
         except (DurabilityError, StoreError) as error:
             self.run.give_up(error)
         except LashError as error:
@@ -189,6 +192,33 @@ class TurnDriver:
             case SyncEnvironment() | TakeCheckpoint():
                 heard = self._recorded_words(f"i{self.machine.iteration}.queue")
                 self.machine.messages.extend(heard or ())
+
+    async def _streamed_reply(self) -> str:
+        """Return what the model had said of the answer that a cancel cut off.
+
+        What this execution streamed counts first. One that streamed nothing may finish the cancel of a
+        worker that died: then it is what that worker relayed to listeners elsewhere.
+        """
+        match self.machine.poll_effect():
+            case (
+                CallModel(iteration=iteration, attempt=attempt)
+                | Pause(iteration=iteration, attempt=attempt)
+            ):
+                relayed = attempt == 1  # the text of a failed attempt does not count
+            case SyncEnvironment() | TakeCheckpoint():
+                # The dead worker was further than what it recorded: it asked the model.
+                iteration, relayed = self.machine.iteration + 1, True
+            case _:
+                return ""
+        written = self.writer.find(len(self.machine.messages))
+        if isinstance(written, AssistantMessage) and written.interrupted:
+            return written.text  # an earlier execution of this process committed it
+        key = llm_key(iteration, 1)
+        text = streamed_reply(self.feed.events, key)
+        if text is None and relayed and isinstance(self.run.record, TurnRecord):
+            with suppress(StoreError):  # a lost text must not keep the turn from ending
+                text = await relayed_reply(self.services.store, self.run.record.run, key)
+        return text or ""
 
     async def _why_cancelled(self) -> str:
         """Return what whoever cancelled the turn said."""

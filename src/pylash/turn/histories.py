@@ -284,7 +284,8 @@ def _line(message: Message) -> str:
         case AssistantMessage(text=text, calls=calls, attachments=attachments):
             called = [f"calls {call.tool}({write(call.arguments).decode()})" for call in calls]
             made = [f"[{one.media_type}]" for one in attachments]
-            return f"assistant: {' '.join([text, *made, *called]).strip()}"
+            end = ["[interrupted]"] if message.interrupted else []
+            return f"assistant: {' '.join([text, *made, *called, *end]).strip()}"
         case _:
             assert_never(message)
 

@@ -194,9 +194,17 @@ class TurnMachine(msgspec.Struct):
             case _:
                 assert_never(answer)
 
-    def cancel(self, reason: str = "cancelled") -> None:
-        """End the turn because somebody asked for it; one that is over stays as it ended."""
-        self._finish("cancelled", error=reason, code="turn_cancelled", closing=reason)
+    def cancel(self, reason: str = "cancelled", said: str = "") -> None:
+        """End the turn because somebody asked for it; one that is over stays as it ended.
+
+        ``said`` is the text of an answer that was being streamed: it is kept as an interrupted one.
+        """
+        # Before the model was asked anything, and while tools run, there is no answer to keep.
+        kept = bool(said.strip() and self.messages) and not isinstance(self.outstanding, RunTools)
+        if kept and self.end is None:
+            self.messages.append(AssistantMessage(said, interrupted=True))
+        text = said if kept else ""
+        self._finish("cancelled", text=text, error=reason, code="turn_cancelled", closing=reason)
 
     def fail(self, message: str, code: str) -> None:
         """End the turn because it cannot go on; one that is over stays as it ended."""
@@ -219,6 +227,9 @@ class TurnMachine(msgspec.Struct):
 
     def _reply(self, message: AssistantMessage) -> None:
         self.messages.append(message)
+        if message.interrupted:  # by words that the checkpoint takes
+            self.outstanding = TakeCheckpoint(self.iteration)
+            return
         final = [call for call in message.calls if call.tool == FINAL_RESULT]
         if self.output_schema is not None and final:
             self._structured_call(final[0])

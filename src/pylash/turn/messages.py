@@ -124,7 +124,8 @@ class AssistantMessage(
 ):
     """What the model answered, or what the runtime says in its place (``source``).
 
-    ``provider_state`` is what the provider wants back with the next request; nobody else reads it.
+    ``provider_state`` is what the provider wants back with the next request; nobody else reads it. An
+    ``interrupted`` answer is the text that was streamed before somebody stopped it; it has no calls.
     """
 
     role: ClassVar[Literal["assistant"]] = "assistant"
@@ -138,6 +139,7 @@ class AssistantMessage(
     source: Literal["model", "runtime"] = "model"
     provider_state: Any = None
     attachments: tuple[Attachment, ...] = ()
+    interrupted: bool = False
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):
