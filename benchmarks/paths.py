@@ -131,7 +131,7 @@ async def signal_to_parked(recorder: Recorder, store: str) -> None:
     async with app:
         for number in range(2):
             handle = await app.start(waiter.options(id=f"waiter-{number}"))
-            while (await handle.status()) != "waiting":
+            while (await handle.status()) != "waiting":  # noqa: ASYNC110 - parking tells nobody
                 await asyncio.sleep(0.01)
             result = handle.result()
             with recorder.traced():

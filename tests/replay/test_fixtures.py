@@ -1,0 +1,27 @@
+"""Runs that were recorded before, at every moment of their lives, go on to the end they came to then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.replay.programs import DRIVERS
+from tests.replay.snapshots import drive, fixture, load, restore
+
+NAMES = sorted(DRIVERS)
+
+
+def test_every_program_is_recorded() -> None:
+    assert [name for name in NAMES if not fixture(name).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_recorded_run_goes_on_to_its_recorded_end(name: str, tmp_path: Path) -> None:
+    recorded = load(name)
+    for number, snapshot in enumerate(recorded.snapshots):
+        async with restore(snapshot, tmp_path / f"{number}.db") as app:
+            outcome, journals = await drive(app, DRIVERS[name])
+        assert outcome == recorded.outcome, snapshot.after
+        if snapshot.decided:
+            assert journals == recorded.journals, snapshot.after
