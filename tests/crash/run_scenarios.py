@@ -138,6 +138,8 @@ RUN_SCENARIOS = {
         claimed_in_lane, lambda s, fence: s.runs.settle(fence, RunState.COMPLETED, b"1")
     ),
     "block": Scenario(claimed, lambda s, fence: s.runs.block(fence, "why")),
+    "postpone": Scenario(claimed, lambda s, fence: s.runs.postpone(fence, "why")),
+    "postpone: away": Scenario(claimed, lambda s, fence: s.runs.postpone(fence, None)),
     "_block_ready": Scenario(ready, lambda s, run: s.runs._block_ready(run, "why")),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run, "token")),
     "_join": Scenario(nothing, lambda s, _: s.workers._join(W2, ALIVE)),

@@ -75,6 +75,7 @@ SLOT_SCENARIOS = {
         parked, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
     ),
     "park: slot": Scenario(executing, lambda s, f: s.runs.park(f, 0)),
+    "postpone: slot": Scenario(executing, lambda s, f: s.runs.postpone(f, "why")),
     "block: slot": Scenario(executing, lambda s, f: s.runs.block(f, "why")),
     "settle: slot": Scenario(executing, lambda s, f: s.processes.settle(f, f.run, Success(1))),
     "continue_as: slot": Scenario(

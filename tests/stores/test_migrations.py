@@ -127,7 +127,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(
     await (await durable.store()).close()
     with monkeypatch.context() as patch:
         next_schema(patch, Migration((*NEXT.statements, "no such statement")))
-        assert await refusal(durable.url, migrate=True) == "store_unavailable"
+        assert await refusal(durable.url, migrate=True) == "store_refused"
     again = await opened(durable.url)
     assert await ask(again, "select value from pylash_meta where name = 'schema'") == [
         (str(SCHEMA),)

@@ -221,6 +221,14 @@ class Runs(Protocol):
         """Stop the run with a reason. It keeps its lane."""
         ...
 
+    def postpone(self, fence: Fence, refusal: str | None) -> Awaitable[None]:
+        """Give up a run that had trouble with the store; it is ready again after a pause.
+
+        ``refusal`` is what the store answered: claims that end so without progress are counted, with longer
+        pauses, and the last one blocks the run with it. None: the store could not be reached, and nothing counts.
+        """
+        ...
+
     def retry(self, run: int, token: str) -> Awaitable[bool]:
         """Make a blocked run ready again; False if it is not blocked."""
         ...

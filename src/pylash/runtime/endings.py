@@ -13,7 +13,14 @@ from typing import Final
 
 from pylash.durable import Store
 from pylash.runtime.runs import LiveRun
-from pylash.values import DurabilityError, LashError, LeaseLost, StoreError
+from pylash.values import (
+    DurabilityError,
+    LashError,
+    LeaseLost,
+    StoreClosed,
+    StoreError,
+    StoreRefused,
+)
 
 STORE_AWAY_SECONDS: Final = 0.2
 
@@ -23,13 +30,18 @@ _log = logging.getLogger("pylash")
 async def persist(
     run: LiveRun, write: Callable[[], Awaitable[None]], is_open: Callable[[], bool]
 ) -> bool:
-    """Write what became of a run, as long as the worker is open; False if it could not be written."""
+    """Write what became of a run, as long as the worker is open; False if it could not be written.
+
+    Raises StoreRefused if it can never be written as it is.
+    """
     while True:
         try:
             await write()
         except LeaseLost as error:
             _log.info("%s goes on elsewhere: %s", run.fence.name, error.message)
             return False
+        except StoreRefused:  # asking again would not help
+            raise
         except StoreError as error:
             if not is_open():
                 return False  # our lease will tell the others
@@ -55,5 +67,11 @@ async def let_go(store: Store, run: LiveRun, is_open: Callable[[], bool]) -> Non
         _log.info("%s goes on elsewhere: %s", run.fence.name, trouble.message)
     elif isinstance(trouble, DurabilityError):
         await block(store, run, trouble, is_open)
+    elif isinstance(trouble, StoreError) and not isinstance(trouble, StoreClosed):
+        refusal = (
+            f"{trouble.code}: {trouble.message}" if isinstance(trouble, StoreRefused) else None
+        )
+        _log.warning("%s is tried again later: %s", run.fence.name, trouble.message)
+        await persist(run, lambda: store.runs.postpone(run.fence, refusal), is_open)
     elif not run.parked:
         await persist(run, lambda: store.journal.release(run.fence), is_open)

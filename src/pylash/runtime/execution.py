@@ -22,7 +22,14 @@ from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, LiveRun
 from pylash.tasks import TaskOwner
-from pylash.values import LashError, Misuse, ProcessTimeout, StoreError, WorkflowFailed
+from pylash.values import (
+    LashError,
+    Misuse,
+    ProcessTimeout,
+    StoreError,
+    StoreRefused,
+    WorkflowFailed,
+)
 
 _log = logging.getLogger("pylash")
 
@@ -102,13 +109,12 @@ class Execution:
             run.closed = True
             run.journal.break_off(Detached())
         if isinstance(end, ContinueAs):
-            await self._continued(run, end)
-            return None
+            return await self._continued(run, end)
         if end is None:
             return None
         try:
             return end if await self._settled(run, end) else None
-        except Misuse as error:  # it cannot be written as it is
+        except (Misuse, StoreRefused) as error:  # it cannot be written as it is
             broken = failure_of(error)
             await self._settled(run, broken)
             return broken
@@ -125,15 +131,20 @@ class Execution:
             run, partial(settle, run.fence, run.process.number, end), self._is_open
         )
 
-    async def _continued(self, run: LiveRun, end: ContinueAs) -> None:
+    async def _continued(self, run: LiveRun, end: ContinueAs) -> Output | None:
+        """Go on with a fresh run; return how the process ended if it cannot."""
         given = run.process.registration.input
         changed = msgspec.structs.replace(given, arguments=end.arguments)
         registration = msgspec.structs.replace(run.process.registration, input=changed)
         cancelled = run.was_told or run.record.cancel_delivered
         again = self._host.store.processes.continue_as
-        await persist(
-            run, partial(again, run.fence, registration, cancelled=cancelled), self._is_open
-        )
+        write = partial(again, run.fence, registration, cancelled=cancelled)
+        try:
+            await persist(run, write, self._is_open)
+        except (Misuse, StoreRefused) as error:  # it cannot be written as it is
+            broken = failure_of(error)
+            return broken if await self._settled(run, broken) else None
+        return None
 
     async def _expire(self, run: LiveRun) -> None:
         """Ask a process to end when its time is over."""

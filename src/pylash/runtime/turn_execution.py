@@ -43,6 +43,7 @@ from pylash.values import (
     DurabilityError,
     LeaseLost,
     Misuse,
+    StoreRefused,
     TurnStumbled,
     decode,
     write,
@@ -171,7 +172,10 @@ class TurnExecution:
             return await persist(
                 run, lambda: store.sessions.commit(run.fence, commit), self._is_open
             )
-        except Misuse as error:  # it can never be written as it is: somebody must look
+        except (
+            Misuse,
+            StoreRefused,
+        ) as error:  # it can never be written as it is: somebody must look
             await block(store, run, error, self._is_open)
             return False
 

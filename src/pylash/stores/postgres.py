@@ -29,12 +29,13 @@ from pylash.stores.anchor import (
     AdvisoryLocks,
 )
 from pylash.stores.postgres_links import Link, Loan, statements
-from pylash.stores.sql import Again, Bulk, Operation, Publisher, StatementRefused
+from pylash.stores.sql import Again, Bulk, Operation, Publisher
 from pylash.tasks import TaskOwner, at_once
 from pylash.values import (
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreRefused,
     StoreUnavailable,
     StoreUrlInvalid,
     decode,
@@ -421,4 +422,4 @@ def _refused(error: Exception) -> StoreError:
         return StoreFull(
             f"PostgreSQL's disk is full and nothing of the operation was written ({error})."
         )
-    return StatementRefused(f"PostgreSQL refused the operation ({error}).")
+    return StoreRefused(f"PostgreSQL refused the operation ({error}).")

@@ -40,11 +40,10 @@ from pylash.stores.sql import (
     Operation,
     Port,
     Statement,
-    StatementRefused,
     Steps,
     operation,
 )
-from pylash.values import LeaseLost, storable
+from pylash.values import LeaseLost, StoreRefused, storable
 
 _VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence, attempts, input, result"
 
@@ -142,6 +141,14 @@ _BLOCK = """
 update pylash_runs set state = 'blocked', reason = ?, owner = null, at = null
 where id = ? and fence = ?"""
 
+_LOCK_CLAIMED = f"""
+select attempts, {RECORDED} <= seen from pylash_runs
+where id = ? and fence = ? and state = 'running' {{update}}"""
+
+_POSTPONE = """
+update pylash_runs set state = 'queued', owner = null, token = null, attempts = ?,
+  at = case when target = '' then null else {now} + ? end where id = ?"""
+
 _RETRY = """
 update pylash_runs set state = 'queued', reason = null, at = {now}, attempts = 0, token = ?
 where id = ? and state = 'blocked'"""
@@ -164,7 +171,18 @@ ALONE_AFTER: Final = 3
 """Claims without progress after which a run is executed alone on a worker."""
 
 
-_BAD_ROW: Final = (StatementRefused, ValueError)
+REFUSED_AFTER: Final = 3
+"""Claims that the store ended by a refusal, without progress, after which a run is blocked.
+
+Not more than ``ALONE_AFTER``: such a run is not to blame for crashes, and nobody waits for it.
+"""
+
+BACK_OFF: Final = 1_000_000
+"""Microseconds until a run is ready again after trouble with the store; twice as many after each refusal."""
+
+MAX_BACK_OFF: Final = 60_000_000
+
+_BAD_ROW: Final = (StoreRefused, ValueError)
 """How a claim fails if one of its rows is refused by the database, or cannot be read by this code."""
 
 SLOT_BYTES: Final = 512
@@ -259,7 +277,7 @@ class SqlRuns(Port):
     @operation()
     def _block_ready(self, run: int, reason: str) -> Steps[None]:
         """Block a run that nobody could claim; a row that another holds is left alone."""
-        for (scope,) in (yield Statement(_BLOCK_READY, (reason, run))).rows:
+        for (scope,) in (yield Statement(_BLOCK_READY, (storable(reason), run))).rows:
             yield from release_slot(run)
             with suppress(ValueError):  # perhaps it is what cannot be read
                 yield Notify(f"process:{scope_from_text(scope).id}")
@@ -309,6 +327,26 @@ class SqlRuns(Port):
             raise LeaseLost(fence.name)
         yield from release_slot(fence.run)
         yield Notify(f"process:{fence.scope.id}")
+
+    @operation()
+    def postpone(self, fence: Fence, refusal: str | None) -> Steps[None]:
+        """Give up a run that had trouble with the store; it is ready again after a pause."""
+        rows = (yield Statement(_LOCK_CLAIMED, (fence.run, fence.token))).rows
+        if not rows:
+            return  # given up by us already (the answer was lost), or taken by another
+        attempts, is_stuck = rows[0]
+        if refusal is None:  # the claim does not count, as if the run had been released in order
+            counted, pause = attempts - 1, BACK_OFF if is_stuck else 0
+        else:
+            counted = attempts if is_stuck else 1
+            pause = min(BACK_OFF << (counted - 1), MAX_BACK_OFF)
+        yield from release_slot(fence.run)
+        if refusal is not None and counted >= REFUSED_AFTER:
+            yield Statement(_BLOCK, (storable(refusal), fence.run, fence.token))
+            yield Notify(f"process:{fence.scope.id}")
+        else:
+            yield Statement(_POSTPONE, (counted, pause, fence.run))
+            yield Notify("runs")
 
     @operation()
     def retry(self, run: int, token: str) -> Steps[bool]:

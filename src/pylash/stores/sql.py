@@ -15,8 +15,6 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, T
 
 import msgspec
 
-from pylash.values import StoreUnavailable
-
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -39,10 +37,6 @@ class Rows(NamedTuple):
 
     rows: list[tuple[Any, ...]]
     changed: int
-
-
-class StatementRefused(StoreUnavailable, category=True):
-    """The database refused a statement, as it would again: it is there, and something in the rows is wrong."""
 
 
 class Again(Exception):

@@ -7,13 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from pylash.stores.sql import StatementRefused
 from pylash.values import (
     StoreBusy,
     StoreError,
     StoreFull,
     StoreNotADatabase,
     StorePathUnwritable,
+    StoreRefused,
     StoreUnavailable,
 )
 
@@ -23,10 +23,14 @@ def translated(path: Path | None) -> Iterator[None]:
     """Raise SQLite's errors as ours, by their codes; what may not even be looked at is one of them."""
     try:
         yield
+    except (UnicodeError, OverflowError) as error:  # a value that SQLite has no type for
+        raise StoreRefused(
+            f"The store {str(path or ':memory:')!r} refused a value ({error})."
+        ) from error
     except (sqlite3.Error, PermissionError) as error:
         refused = isinstance(error, PermissionError)
         code = sqlite3.SQLITE_PERM if refused else getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind, sentence = _ERRORS.get(code, (StatementRefused, "refused an operation"))
+        kind, sentence = _ERRORS.get(code, (StoreRefused, "refused an operation"))
         raise kind(f"The store {str(path or ':memory:')!r} {sentence} ({error}).") from error
 
 

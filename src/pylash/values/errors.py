@@ -299,6 +299,10 @@ class StoreBusy(StoreError):
     """Another process holds the database for longer than we wait."""
 
 
+class StoreRefused(StoreError):
+    """The database refused what it was asked, as it would again; nothing of it was written."""
+
+
 class StoreClosed(StoreError):
     """The store was used before it was opened or after it was closed."""
 
