@@ -49,6 +49,7 @@ from pylash import (
     Retry,
 )
 from pylash.integrations.pydantic_ai import durable as made_durable
+from pylash.integrations.pydantic_ai.failures import recorded
 from pylash.testing import LashHarness
 from tests.backends import eventually
 from tests.integrations.agents import Note, Report, ran, researcher, returns
@@ -387,6 +388,16 @@ async def test_a_failure_is_raised_as_what_it_was_also_after_a_restart(
         case _:
             assert isinstance(live, LashError)
             assert live.code == "card_declined"
+
+
+def test_a_failure_is_recorded_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "correct horse battery staple"
+    monkeypatch.setenv("SHOP_API_KEY", secret)
+    error = ValueError(f"{'.' * 1_980} with {secret}", {"key": [secret]})
+    error.add_note("kept")
+    kept = recorded(error)
+    assert "correct" not in f"{kept.message} {kept.data}"
+    assert kept.data["state"]["args"][1] == {"key": ["[hidden]"]}
 
 
 async def test_a_model_that_is_busy_is_asked_again_and_each_attempt_is_recorded(

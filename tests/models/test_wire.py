@@ -8,6 +8,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pydantic import BaseModel
@@ -360,6 +361,21 @@ async def test_trouble_that_stays_fails_the_turn_in_one_sentence(server: WireSer
             assert f"({status})" in result.error
             assert result.error.endswith("Not with the key [hidden] or [hidden], ever")
     assert len(server.heard) == 6
+
+
+@pytest.mark.parametrize("length", [275, 285, 295])
+async def test_a_key_that_stands_where_a_message_is_cut_is_hidden_whole(
+    server: WireServer, length: int
+) -> None:
+    encoded = base64.b64encode(f"user:{KEY}".encode()).decode()
+    async with shop(server) as app:
+        for n, key in enumerate((KEY, quote(KEY, safe=""), f"Basic {encoded}")):
+            said = "." * length + f" {key} and so on, at length"
+            server.replies = [server.dialect.error(400, said)]
+            result = await app.session(f"a{n}").turn("hi")
+            assert result.error is not None
+            assert KEY[:6] not in result.error
+            assert encoded[:6] not in result.error
 
 
 @pytest.mark.parametrize(("header", "value"), [("retry_after", "30"), ("retry_after_ms", "30000")])

@@ -42,7 +42,8 @@ class Asked:
 def _place(store: str | None) -> tuple[str, Any]:
     """Return the URL of the store and the secret of its keys, if an app gives one."""
     secret = None
-    if store is not None and "://" not in store and ":" in store:
+    # A URL with a mistake in it is not taken for an app: its password would be shown.
+    if store is not None and "://" not in store and ":" in store and "@" not in store:
         app = loaded(store)
         store, secret = app.url, app.secret
     url = store_url(store)

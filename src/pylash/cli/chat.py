@@ -25,6 +25,7 @@ from pylash.cli.chat_plain import PlainView
 from pylash.cli.chat_talk import Talk
 from pylash.cli.chat_view import Sign, View
 from pylash.cli.listing import KINDS, STATUSES
+from pylash.cli.log_format import log_handler
 from pylash.cli.output import length
 from pylash.durable import DurabilityTier
 from pylash.stores import SqlStore
@@ -87,7 +88,7 @@ def _quiet() -> Iterator[None]:
     if logger.hasHandlers():
         yield
         return
-    handler = logging.StreamHandler()
+    handler = log_handler("%(message)s")
     handler.setLevel(logging.ERROR)
     logger.addHandler(handler)
     try:

@@ -136,16 +136,20 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _sentence(error: BaseException) -> str:
-    from pylash.values import LashError, printable  # noqa: PLC0415 - only errors need it
+    from pylash.values import LashError  # noqa: PLC0415 - only errors need it
 
     if isinstance(error, LashError):
-        return printable(str(error))
-    text = printable(f"{type(error).__name__}: {error}")
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
     return f"Something broke that should not ({text}): PYLASH_DEBUG=1 shows where. [internal]"
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"{click.style('pylash:', fg='red')} {sentence}", err=True)
+    """Print an error. Others may have written parts of it, and it may quote what must not be shown."""
+    from pylash.values import environment_secrets, hide_secrets, printable  # noqa: PLC0415 - as above
+
+    shown = printable(hide_secrets(sentence, environment_secrets(os.environ)))
+    click.echo(f"{click.style('pylash:', fg='red')} {shown}", err=True)
 
 
 def _quietly() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import signal
 from typing import Any, Final
 
@@ -14,10 +13,12 @@ import msgspec
 
 from pylash.app import Lash, store_url
 from pylash.cli.asking import loaded, run
+from pylash.cli.log_format import LogFormatter, log_handler
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import say_json
-from pylash.values import AppInvalid
+from pylash.values import AppInvalid, printable, shown_url, url_secrets
 
+FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -47,11 +48,11 @@ def worker(
     nothing is lost then either. Logs go to stderr.
     """
     before = click.get_current_context().find_root().params
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s  %(message)s"
-    )
+    handler = log_handler(FORMAT)
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     chosen = _configured(loaded(app), app, concurrency)
     chosen.url = store or before.get("store") or chosen.url
+    handler.setFormatter(LogFormatter(FORMAT, url_secrets(store_url(chosen.url))))
     run(_work(chosen, as_json or bool(before.get("as_json"))))
 
 
@@ -89,12 +90,7 @@ def _leave(status: int) -> None:
 
 def _about(app: Lash) -> dict[str, Any]:
 
-    return {"pid": os.getpid(), "store": _without_password(store_url(app.url))}
-
-
-def _without_password(url: str) -> str:
-
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    return {"pid": os.getpid(), "store": shown_url(store_url(app.url))}
 
 
 def _say(as_json: bool, event: str, **more: Any) -> None:
@@ -105,4 +101,4 @@ def _say(as_json: bool, event: str, **more: Any) -> None:
         facts = "  ".join(
             f"{name} {value}" if name != "hint" else f"({value})" for name, value in more.items()
         )
-        click.echo(f"{click.style(event, fg='green')}  {facts}".rstrip(), err=True)
+        click.echo(f"{click.style(event, fg='green')}  {printable(facts)}".rstrip(), err=True)

@@ -11,7 +11,6 @@ Rule 3. An answer that cannot be read is a transient fault: a proxy, a restart o
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from math import inf
 from typing import Any, Final
@@ -20,7 +19,7 @@ from pydantic_ai import exceptions
 from pydantic_ai.models import Model
 
 from pylash.models.replies import whole
-from pylash.values import ProviderError
+from pylash.values import ProviderError, environment_secrets, hide_secrets, url_secrets
 
 SAID_CHARACTERS: Final = 300
 AGAIN: Final = (408, 409, 425)
@@ -55,9 +54,6 @@ IN_PROCESS: Final = ("function", "test")
 _REFUSALS: Final = ("invalid_request_error",)
 """Types of errors in a stream that blame the request, though pydantic-ai gives them no class."""
 
-_KEY: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
-_SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
-
 
 def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     """Return the failure that an error of a model is."""
@@ -74,7 +70,7 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     if hint is not None:
         retryable = hint
     where = "" if status is None else f" ({status})"
-    said = _hidden(_said(error, model), model)
+    said = _shortened(hide_secrets(_said(error, model), _secrets(model)))
     return ProviderError(
         f"{name} {phrase}{where}{': ' if said else '.'}{said}",
         retryable=retryable,
@@ -111,7 +107,12 @@ def _said(error: Exception, model: Model[Any]) -> str:
         body = None  # not of the provider's making, but a page of whoever stands in between
     elif not _is_unreadable(error, model):
         body = _text_of(error)
-    text = " ".join(whole(body).split()) if isinstance(body, str) else ""
+    return whole(body) if isinstance(body, str) else ""
+
+
+def _shortened(text: str) -> str:
+    """Return what was said on one line. Secrets are hidden by now: half of one would not be recognised."""
+    text = " ".join(text.split())
     return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}…"
 
 
@@ -122,17 +123,12 @@ def _text_of(error: Exception) -> str:
         return ""
 
 
-def _hidden(text: str, model: Model[Any]) -> str:
-    for secret in _secrets(model):
-        text = text.replace(secret, "[hidden]")
-    return _KEY.sub("[hidden]", text)
-
-
 def _secrets(model: Model[Any]) -> Iterator[str]:
     client = getattr(model, "client", None)
     given = [getattr(client, name, None) for name in ("api_key", "auth_token")]
-    given += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
-    return (value for value in given if isinstance(value, str) and len(value) >= 8)
+    yield from (value for value in given if isinstance(value, str) and len(value) >= 8)
+    yield from url_secrets(str(getattr(model, "base_url", "")))
+    yield from environment_secrets(os.environ)
 
 
 def _retry_after(error: Exception) -> float | None:

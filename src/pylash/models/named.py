@@ -7,6 +7,7 @@ Rule 2. What is missing here (a key, a package) is one sentence with a code, sai
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import partial
@@ -14,7 +15,14 @@ from importlib import import_module
 from typing import Any, Final
 
 from pylash.models.provider import Model, PydanticProvider
-from pylash.values import ExtraMissing, ModelKeyMissing, ModelUnknown, ModelUnusable
+from pylash.values import (
+    ExtraMissing,
+    ModelKeyMissing,
+    ModelUnknown,
+    ModelUnusable,
+    environment_secrets,
+    hide_secrets,
+)
 
 OURS: Final = ("anthropic", "google", "openai")
 """The vendors whose libraries are in the extra ``models``."""
@@ -79,11 +87,15 @@ def named_model(name: str) -> Model:
     except Exception as error:  # the vendor is known, so it is about how to reach it
         found = _VARIABLE.search(str(error))
         if found is None:
-            raise ModelUnusable(name, str(error)) from error
+            raise _unusable(name, error) from error
         raise ModelKeyMissing(name, found[1]) from error
 
 
 def _package_missing(name: str, error: ImportError) -> ExtraMissing | ModelUnusable:
     if name.startswith(OURS):
         return ExtraMissing(f"Model {name!r}", "models")
-    return ModelUnusable(name, str(error))
+    return _unusable(name, error)
+
+
+def _unusable(name: str, error: Exception) -> ModelUnusable:
+    return ModelUnusable(name, hide_secrets(str(error), environment_secrets(os.environ)))

@@ -40,10 +40,13 @@ from pylash.values import (
     StoreUrlInvalid,
     decode,
     encode,
+    hide_secrets,
+    url_secrets,
 )
 
 T = TypeVar("T")
 
+BAD_PORT: Final = "is not understood (its port is no number; a '/', '?', '#' or '@' in a password must be escaped)"
 CONNECTIONS: Final = 8
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
@@ -107,18 +110,22 @@ class PostgresDriver(Publisher):
             await self.locks.connect()
         except asyncpg.PostgresError as error:
             raise StoreUnavailable(
-                f"PostgreSQL refused the connection ({error}): check the database, the user and the "
-                "password in the store URL."
+                f"PostgreSQL refused the connection ({self._hidden(error)}): check the database, the user "
+                "and the password in the store URL."
             ) from None
         except LOST as error:
-            raise _unreachable(error) from None
-        except ValueError as error:
-            raise StoreUrlInvalid(self._url, f"is not understood ({error})") from None
+            raise _unreachable(self._hidden(error)) from None
+        except ValueError:  # its text quotes the part of the URL that was taken for a port
+            raise StoreUrlInvalid(self._url, BAD_PORT) from None
         self._tasks.serve(self.locks.keep())
         self._tasks.serve(self._hang_up())
         self._open = True
         for _ in range(WRITERS):
             self._writes.serve(self._write_rows())
+
+    def _hidden(self, error: BaseException) -> str:
+        """Return the text of an error without the passwords in the URL."""
+        return hide_secrets(str(error), url_secrets(self._url)) or type(error).__name__
 
     async def close(self) -> None:
         """Finish what was submitted, then disconnect."""
@@ -209,7 +216,7 @@ class PostgresDriver(Publisher):
                 try:
                     return thread.submit(asyncio.run, read()).result()
                 except LOST as error:
-                    raise _unreachable(error) from error
+                    raise _unreachable(self._hidden(error)) from error
                 except asyncpg.PostgresError as error:
                     raise _refused(error) from error
 
@@ -235,7 +242,7 @@ class PostgresDriver(Publisher):
                     raise _refused(error) from error
                 until = until or self._loop.time() + RETRY_SECONDS
                 if self._loop.time() >= until:
-                    raise _unreachable(error) from error
+                    raise _unreachable(self._hidden(error)) from error
                 await asyncio.sleep(BACKOFF_SECONDS)
             except asyncpg.PostgresError as error:
                 raise _refused(error) from error
@@ -410,9 +417,9 @@ def _answer(future: asyncio.Future[Any], value: Any) -> None:
         future.set_result(value)
 
 
-def _unreachable(error: BaseException) -> StoreUnavailable:
+def _unreachable(reason: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"PostgreSQL cannot be reached ({error or type(error).__name__}): "
+        f"PostgreSQL cannot be reached ({reason}): "
         "check the store URL, and that the server runs and accepts connections."
     )
 

@@ -11,8 +11,8 @@ import asyncpg
 from pylash.durable import SECOND, Clock, Entropy
 from pylash.stores.anchor import COMMAND_SECONDS, CONNECT_SECONDS, LOST
 from pylash.stores.health import Finding
-from pylash.stores.postgres import SETTINGS
-from pylash.values import StoreUrlInvalid
+from pylash.stores.postgres import BAD_PORT, SETTINGS
+from pylash.values import StoreUrlInvalid, hide_secrets, url_secrets
 
 NOTIFY_SECONDS: Final = 3.0
 SKEW_SECONDS: Final = 1.0
@@ -29,14 +29,13 @@ async def server(url: str, clock: Clock, entropy: Entropy) -> list[Finding]:
             one = await _connected(stack, url)
             two = await _connected(stack, url)
         except asyncpg.PostgresError as error:
-            text = f"PostgreSQL refused the connection ({error})"
+            text = f"PostgreSQL refused the connection ({_hidden(error, url)})"
             return [Finding("store", "fail", text, "check the database, the user and the password")]
         except LOST as error:
-            text = f"PostgreSQL cannot be reached ({error or type(error).__name__})"
+            text = f"PostgreSQL cannot be reached ({_hidden(error, url)})"
             return [Finding("store", "fail", text, "check the URL, and that the server runs")]
-        except ValueError as error:
-            refused = StoreUrlInvalid(url, f"is not understood ({error})")
-            return [Finding("store", "fail", refused.message)]
+        except ValueError:
+            return [Finding("store", "fail", StoreUrlInvalid(url, BAD_PORT).message)]
         return [
             await _version(one),
             await _role(one),
@@ -46,6 +45,10 @@ async def server(url: str, clock: Clock, entropy: Entropy) -> list[Finding]:
             await _pooling(one, two, entropy),
             await _clock(one, clock),
         ]
+
+
+def _hidden(error: BaseException, url: str) -> str:
+    return hide_secrets(str(error), url_secrets(url)) or type(error).__name__
 
 
 async def _connected(stack: AsyncExitStack, url: str, **settings: Any) -> Any:
@@ -114,7 +117,8 @@ async def _settings(url: str) -> Finding:
         try:
             await _connected(stack, url, server_settings=SETTINGS)
         except (asyncpg.PostgresError, *LOST) as error:
-            return Finding("settings", "fail", f"a worker would be refused ({error})", _DIRECTLY)
+            text = f"a worker would be refused ({_hidden(error, url)})"
+            return Finding("settings", "fail", text, _DIRECTLY)
     return Finding("settings", "ok", "a worker may connect as it does")
 
 

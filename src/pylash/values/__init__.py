@@ -126,6 +126,12 @@ from pylash.values.process_errors import (
 from pylash.values.schemas import (
     schema_trouble,
 )
+from pylash.values.secrets import (
+    environment_secrets,
+    hide_secrets,
+    shown_url,
+    url_secrets,
+)
 from pylash.values.texts import (
     cells,
     clipped,
@@ -304,7 +310,9 @@ __all__ = (
     "digest_for_difference",
     "encode",
     "encode_to_compare",
+    "environment_secrets",
     "first_difference",
+    "hide_secrets",
     "micros",
     "name_problem",
     "padded",
@@ -313,7 +321,9 @@ __all__ = (
     "round_trip",
     "schema_trouble",
     "seconds",
+    "shown_url",
     "stable_hash",
     "storable",
+    "url_secrets",
     "write",
 )

@@ -19,6 +19,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+from pylash.values.secrets import shown_url
+
 _CODES: dict[str, type[LashError]] = {}
 
 
@@ -223,9 +225,8 @@ class StoreUrlInvalid(Misuse):
     """A store URL that no driver understands."""
 
     def __init__(self, url: str, reason: str) -> None:
-        shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
         super().__init__(
-            f"The store URL {shown!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
+            f"The store URL {shown_url(url)!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
             "or 'postgresql://user@host/database'."
         )
 

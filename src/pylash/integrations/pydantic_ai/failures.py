@@ -1,11 +1,12 @@
 """Failures of agents' effects: recorded without what must not be kept, and raised again as what they were.
 
 Rule 1. What is raised is made from the record, also the first time: replay never meets another class.
-Rule 2. Headers and bodies of providers are not kept. Their message is, up to a length.
+Rule 2. Headers and bodies of providers are not kept. Their message is, up to a length, with secrets hidden.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from typing import Any, Final
@@ -19,7 +20,14 @@ from pydantic_ai.exceptions import (
     ModelUnavailableError,
 )
 
-from pylash.values import AgentCallFailed, LashError, ValueNotJson, round_trip
+from pylash.values import (
+    AgentCallFailed,
+    LashError,
+    ValueNotJson,
+    environment_secrets,
+    hide_secrets,
+    round_trip,
+)
 
 MAX_MESSAGE: Final = 2_000
 
@@ -59,12 +67,12 @@ def recorded(error: Exception) -> LashError:
     if isinstance(error, LashError):
         return error
     kind = type(error)
-    message = (str(error) or kind.__name__)[:MAX_MESSAGE]
+    message = (_hidden(str(error)) or kind.__name__)[:MAX_MESSAGE]
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
     if isinstance(error, ModelHTTPError):
         data["http"] = True  # its class has the name of another, that of its category
     with suppress(ValueNotJson):  # it holds live objects: only its name and message can be kept
-        data["state"] = round_trip({**_state(error), "args": _arguments(error, message)})
+        data["state"] = _hidden(round_trip({**_state(error), "args": _arguments(error, message)}))
     return AgentCallFailed(message, data=data)
 
 
@@ -73,8 +81,19 @@ def _state(error: Exception) -> dict[str, Any]:
     state = {name: value for name, value in vars(error).items() if not name.startswith(attached)}
     state |= {name: None for name in _NOT_KEPT if name in state}
     if isinstance(state.get("message"), str):
-        state["message"] = state["message"][:MAX_MESSAGE]
+        state["message"] = _hidden(state["message"])[:MAX_MESSAGE]
     return state
+
+
+def _hidden(value: Any) -> Any:
+    """Return plain JSON without the secrets in its texts."""
+    if isinstance(value, str):
+        return hide_secrets(value, environment_secrets(os.environ))
+    if isinstance(value, list):
+        return [_hidden(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _hidden(each) for name, each in value.items()}
+    return value
 
 
 def _arguments(error: Exception, message: str) -> list[Any]:

@@ -1,0 +1,47 @@
+"""How the command line writes log records: each is one line, and no secrets are in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from pylash.values import environment_secrets, hide_secrets, printable
+
+INDENT: Final = "    "
+
+
+class LogFormatter(logging.Formatter):
+    """Formats records whose texts programs, tools and models wrote.
+
+    Control characters and line breaks are escaped, so that a text cannot forge a record or command the terminal.
+    Only tracebacks and stacks have several lines, and all of them are indented.
+    """
+
+    def __init__(self, form: str, secrets: Iterable[str] = ()) -> None:
+        super().__init__(form)
+        self._secrets = tuple(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as it is written."""
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        lines = [printable(self._hidden(self.formatMessage(record)))]
+        # Another handler may have left its text of the traceback: ours is always made here.
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        for part in (trace, record.stack_info):
+            if part:
+                lines += [INDENT + printable(line) for line in self._hidden(part).split("\n")]
+        return "\n".join(lines)
+
+    def _hidden(self, text: str) -> str:
+        return hide_secrets(text, (*self._secrets, *environment_secrets(os.environ)))
+
+
+def log_handler(form: str, secrets: Iterable[str] = ()) -> logging.Handler:
+    """Return a handler that writes to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(form, secrets))
+    return handler

@@ -1,0 +1,205 @@
+"""Hiding secrets in texts that people and logs are shown.
+
+Rule 1. A text is hidden before it is cut: half a key that stands at the end is not recognised.
+Rule 2. Too much is hidden rather than too little. Of a URL only what is known to be harmless is shown.
+Rule 3. No pattern here backtracks: the texts come from servers and programs that nobody trusts.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+HIDDEN: Final = "[hidden]"
+LEAST_SECRET: Final = 8
+"""A value of a variable that is shorter is no secret: it would be found in ordinary words."""
+LEAST_PASSWORD: Final = 4
+
+_SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
+_HARMLESS_OPTIONS: Final = frozenset(
+    {
+        "application_name",
+        "connect_timeout",
+        "database",
+        "dbname",
+        "host",
+        "hostaddr",
+        "port",
+        "sslmode",
+        "target_session_attrs",
+        "user",
+    }
+)
+"""The options in a URL of PostgreSQL whose values are shown."""
+_SECRET_OPTIONS: Final = re.compile(r"pass|pwd|secret|token|key|sig|auth|credential", re.IGNORECASE)
+"""The options in any URL whose values are hidden in other texts."""
+
+_BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
+_KEYS: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
+_JSON_WEB_TOKEN: Final = re.compile(
+    r"\beyJ[-_A-Za-z0-9]{6,}\.[-_A-Za-z0-9]{6,}(?:\.[-_A-Za-z0-9]*)?"
+)
+_HEADER: Final = re.compile(
+    r"((?:proxy-)?authorization|x-api-key|x-goog-api-key|api[-_]key)"
+    r"(\\?[\"']?[ \t]*[:=][ \t]*\\?[\"']?)((?:bearer|basic|token|digest)[ \t]+)?([^\s\"',;\\]+)",
+    re.IGNORECASE,
+)
+_SCHEME: Final = re.compile(
+    r"\b(bearer|basic)([ \t]+|%20|\+)([-._~+/=A-Za-z0-9%]{8,})", re.IGNORECASE
+)
+
+
+def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return text without secrets, however they are escaped, and without what looks like a key or a token.
+
+    >>> hide_secrets("Not with Bearer abc123def456", ["correct horse"])
+    'Not with Bearer [hidden]'
+    """
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        text = _without(text, secret)
+    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{HIDDEN}", text)
+    text = _SCHEME.sub(_hidden_token, text)
+    return _KEYS.sub(HIDDEN, _JSON_WEB_TOKEN.sub(HIDDEN, text))
+
+
+def environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the secrets in environment variables: keys, tokens and passwords, also those in URLs."""
+    for name, value in environ.items():
+        if _SECRET_NAMES.search(name) and len(value) >= LEAST_SECRET:
+            yield value
+        if "://" in value:
+            yield from url_secrets(value)
+
+
+# --- URLs ---
+
+
+def shown_url(url: str) -> str:
+    """Return a store's URL as it may be shown: without passwords, wherever and however they stand in it.
+
+    >>> shown_url("postgresql://ann:p@ss@host/db?sslmode=require&password=p")
+    'postgresql://ann:***@host/db?sslmode=require&password=***'
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "***" if "@" in url or "password" in url.lower() else url
+    if scheme == "memory" or (scheme == "sqlite" and rest.startswith("/")):
+        return url
+    place, mark, options = rest.partition("?")
+    user, at, host = place.rpartition("@")
+    if at:
+        name, colon, _ = user.partition(":")
+        shown = f"{name}{':***' if colon else ''}@{host}"
+    elif "@" in options or not _is_host(place):
+        # A password that is not escaped may hold the question mark or the slash.
+        shown = place.partition(":")[0] + (":***" if ":" in place else "")
+    else:
+        shown = place
+    return f"{scheme}://{shown}{mark}{'&'.join(map(_shown_option, options.split('&') if mark else ()))}"
+
+
+def url_secrets(url: str) -> Iterator[str]:
+    """Yield the passwords in a URL, as they are written and as they are meant."""
+    _, separator, rest = url.partition("://")
+    place, _, options = rest.partition("?")
+    found = []
+    for whole in (place, rest) if separator else ():
+        _, colon, password = whole.rpartition("@")[0].partition(":")
+        found += [password, unquote(password)] if colon else []
+    for option in options.split("&"):
+        name, _, value = option.partition("=")
+        if _SECRET_OPTIONS.search(name):
+            found += [value, unquote_plus(value)]
+    yield from {one for one in found if len(one) >= LEAST_PASSWORD}
+
+
+def _is_host(place: str) -> bool:
+    """Return whether what stands before a slash is a list of hosts with ports of digits."""
+    hosts = place.partition("/")[0].split(",")
+    return all(_port(host).isdigit() or not _port(host) for host in hosts)
+
+
+def _port(host: str) -> str:
+    return host.rpartition("]")[2].partition(":")[2]
+
+
+def _shown_option(option: str) -> str:
+    name, equals, _ = option.partition("=")
+    if name.lower() in _HARMLESS_OPTIONS:
+        return option
+    return f"{name}=***" if equals else "***"
+
+
+# --- forms of a secret ---
+
+
+def _without(text: str, secret: str) -> str:
+    if not secret:
+        return text
+    plain, folded, encoded = _forms(secret)
+    for form in plain:
+        text = text.replace(form, HIDDEN)
+    for pattern in folded:
+        text = pattern.sub(HIDDEN, text)
+    for form in encoded:
+        text = _without_token(text, form)
+    return text
+
+
+@lru_cache(maxsize=256)
+def _forms(secret: str) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...], tuple[str, ...]]:
+    """Return a secret as it may be written: literally, in hexadecimal of either case, and within base64."""
+    data = secret.encode("utf-8", "surrogatepass")
+    written = {secret, html.escape(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
+    written |= {repr(data)[2:-1], secret.encode("unicode_escape", "surrogatepass").decode()}
+    for form in list(written):
+        for ascii_only in (True, False):
+            once = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
+            written |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
+    quoted = {quote(data, safe=""), quote(data), quote_plus(data), data.hex()}
+    quoted |= {quote(one, safe="") for one in list(quoted)}
+    folded = (re.compile(re.escape(one), re.IGNORECASE) for one in _longest(quoted - written))
+    return _longest(written), tuple(folded), _longest(_base64_forms(data))
+
+
+def _longest(forms: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
+def _base64_forms(data: bytes) -> set[str]:
+    """Return what stands for data within base64, wherever in the encoded bytes it begins.
+
+    The characters that bytes beside it have a part in are left out.
+    """
+    forms = set()
+    for before in range(3):
+        first, last = (8 * before + 5) // 6, 8 * (before + len(data)) // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            forms.add(encode(bytes(before) + data).decode()[first:last])
+    return {form for form in forms if len(form) >= LEAST_SECRET}
+
+
+def _without_token(text: str, form: str) -> str:
+    """Return text without each run of base64 that holds a form."""
+    parts, start = [], 0
+    while (at := text.find(form, start)) >= 0:
+        begin, end = at, at + len(form)
+        while begin > start and text[begin - 1] in _BASE64:
+            begin -= 1
+        while end < len(text) and text[end] in _BASE64:
+            end += 1
+        parts += [text[start:begin], HIDDEN]
+        start = end
+    return "".join([*parts, text[start:]])
+
+
+def _hidden_token(found: re.Match[str]) -> str:
+    """Hide what follows "Bearer" or "Basic", unless it is a word of a sentence."""
+    is_word = found[3].strip(".").isalpha() and len(found[3]) < 20
+    return found[0] if is_word else f"{found[1]}{found[2]}{HIDDEN}"

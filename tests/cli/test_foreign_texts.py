@@ -1,0 +1,240 @@
+"""What programs, tools, models and people wrote: it never commands the terminal, forges a line or shows a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylash import Lash, LashError, ProcessContext, Retry
+from pylash.cli.log_format import LogFormatter, log_handler
+from pylash.cli.worker import _about, _say
+from pylash.testing import ScriptedModel, call, say
+from tests.backends import eventually
+from tests.cli.conftest import Call
+from tests.cli.test_worker import started, until
+
+FORGED = "2026-01-01 00:00:00,000 INFO    pylash  all is well"
+EVIL = f"x\x1b[2J\x07\r\n{FORGED}\x85\u2028\u202e\x9b31m"
+ODD = "odd\u202eid"  # a control character is refused in a name
+SECRET = "correct horse/battery+staple"
+
+
+def record(message: str, *args: Any, **more: Any) -> logging.LogRecord:
+    return logging.getLogger("pylash").makeRecord(
+        "pylash", logging.WARNING, __file__, 1, message, args, **{"exc_info": None, **more}
+    )
+
+
+def assert_plain(text: str, *, lines: bool = True) -> None:
+    """Check that a text has no character that a terminal would obey."""
+    bad = [one for one in text if not one.isprintable() and not (lines and one == "\n")]
+    assert not bad, bad
+    assert not any(line.startswith(FORGED) for line in text.splitlines())
+
+
+def test_a_record_is_one_line_whatever_is_in_it() -> None:
+    text = LogFormatter("%(levelname)s %(message)s").format(
+        record("tool %s failed: %s", EVIL, EVIL)
+    )
+    assert_plain(text, lines=False)
+    assert text.startswith("WARNING tool x\\x1b[2J\\x07\\r\\n2026")
+
+
+def test_a_traceback_is_indented_and_escaped() -> None:
+    def fail() -> None:
+        raise ValueError(EVIL)
+
+    try:
+        fail()
+    except ValueError:
+        made = record("failed", exc_info=sys.exc_info(), sinfo=f"Stack:\n{EVIL}")
+    made.exc_text = EVIL  # as a handler before left it
+    head, *more = LogFormatter("%(message)s").format(made).split("\n")
+    assert head == "failed"
+    assert all(line.startswith("    ") for line in more)
+    assert_plain("\n".join(more))
+    assert any("ValueError: x\\x1b[2J" in line for line in more)
+
+
+def test_secrets_are_hidden_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", SECRET)
+    basic = base64.b64encode(f"ann:{SECRET}".encode()).decode()
+    made = LogFormatter("%(message)s", ["p@ssw0rd"]).format(
+        record("%s with %s", f"Authorization: Basic {basic}", f"p@ssw0rd and {SECRET!r}")
+    )
+    assert made == "Authorization: Basic [hidden] with [hidden] and '[hidden]'"
+
+
+def test_the_chats_own_log_is_written_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = log_handler("%(message)s")
+    handler.emit(record(EVIL))
+    assert_plain(capsys.readouterr().err)
+
+
+APP = """
+import base64
+from pylash import Lash, ProcessContext
+app = Lash("sqlite:///shop.db")
+EVIL = {evil!r}
+
+@app.process
+async def broken(ctx: ProcessContext[None], text: str) -> None:
+    raise ValueError(EVIL + text)
+"""
+
+
+def test_a_worker_logs_nothing_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hostile.py").write_text(APP.format(evil=EVIL))
+    monkeypatch.setenv("SHOP_API_KEY", SECRET)
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2] / 'src'}")
+
+    async def start() -> None:
+        async with Lash(f"sqlite:///{tmp_path}/shop.db", worker=None) as client:
+
+            async def broken(ctx: ProcessContext[None], text: str) -> None: ...
+
+            definition = client.process(name="broken")(broken)
+            await client.start(definition.options(id="broken-1"), text=SECRET)
+
+    asyncio.run(start())
+    with started("worker", "hostile:app", cwd=tmp_path) as worker:
+        line = until(worker.stderr, lambda line: "broken-1" in line)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.stderr is not None
+        text = line + worker.stderr.read()
+    assert_plain(text)
+    assert "x\\x1b[2J" in text
+    assert SECRET not in text
+
+
+def test_the_banner_of_a_worker_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://ann:p@ss:w/rd@db:5432/shop?sslmode=require&password=hunter22&sslpassword=x"
+    facts = _about(Lash(url))
+    _say(False, "started", **facts)
+    shown = "postgresql://ann:***@db:5432/shop?sslmode=require&password=***&sslpassword=***"
+    assert facts["store"] == shown
+    assert shown in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://ann:hunter22/x@localhost/db",
+        "postgresql://ann:hunter22?x@localhost/db",
+        "postgresql://ann:hunter22@localhost:port/db",
+        "postgres:/ann:hunter22@localhost/db",
+        "ann:hunter22@localhost/db",
+        "mysql://ann:x@hunter22@localhost/db",
+        "postgresql://ann:hunter22@[::1]:1/db?password=hunter22",
+    ],
+)
+def test_no_command_shows_the_password_of_a_store(pylash: Call, store: str) -> None:
+    for command in (("ps",), ("doctor",), ("doctor", "--json")):
+        done = pylash(*command, "--store", store)
+        assert done.exit_code in (1, 2)
+        assert "hunter22" not in done.output
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+# --- commands that look ---
+
+
+def hostile_store(url: str) -> None:
+    """Fill a store with texts that would command a terminal, wherever texts can be."""
+    app = Lash(url, model=ScriptedModel([call("refund", why=EVIL), say(EVIL)]))
+
+    @app.tool(approval=EVIL)
+    async def refund(why: str) -> str:
+        """Give money back."""
+        raise ValueError(why)
+
+    async def step(text: str) -> str:
+        return text
+
+    @app.process
+    async def order(ctx: ProcessContext[None], text: str) -> str:
+        await ctx.step(step, text)
+        await ctx.emit("progress", {text: text})
+        await ctx.wait_signal("address")
+        raise LashError(EVIL, code="evil")
+
+    @app.process
+    async def flaky(ctx: ProcessContext[None]) -> None:
+        await ctx.options(retry=Retry(2, delay="1ms")).step(failing)
+
+    async def failing() -> None:
+        raise ValueError(EVIL)
+
+    async def fill() -> None:
+        async with app:
+            for name in ("plain", ODD):
+                await app.start(order.options(id=f"order-{name}"), text=EVIL)
+                with suppress(TimeoutError):
+                    asking = app.session(f"chat-{name}").turn(
+                        EVIL, turn_id=f"turn-{name}", timeout=0
+                    )
+                    await asking
+            await app.session("chat-plain").enqueue(EVIL)
+            with suppress(LashError):
+                await (await app.start(flaky.options(id="flaky"))).result(timeout="10s")
+            failed = await app.start(order.options(id="failed"), text=EVIL)
+            await failed.signal("address", EVIL)
+            with suppress(LashError):
+                await failed.result(timeout="10s")
+            cancelled = await app.start(order.options(id="cancelled"), text=EVIL)
+            await cancelled.cancel(EVIL)
+            with suppress(LashError):
+                await cancelled.result(timeout="10s")
+
+            async def all_wait() -> bool:
+                return len(await app.waits()) >= 4
+
+            await eventually(all_wait)
+
+    asyncio.run(fill())
+
+
+def test_no_command_prints_raw_what_others_wrote(file: str, pylash: Call) -> None:
+    hostile_store(file)
+    commands = [
+        *(
+            ("show", f"{kind}-{name}")
+            for kind in ("order", "chat", "turn")
+            for name in ("plain", ODD)
+        ),
+        ("show", "chat-plain/turn-plain"),
+        ("show", "failed"),
+        ("show", "flaky"),
+        ("show", "cancelled"),
+        ("events", "failed"),
+        ("events", f"order-{ODD}"),
+        ("ps",),
+        ("ps", "--all"),
+        ("waits",),
+        ("doctor",),
+        ("signal", f"order-{ODD}", "address", '"x"'),
+        ("cancel", f"order-{ODD}"),
+        ("retry", f"order-{ODD}"),
+        ("resolve", f"{EVIL}", "true"),
+        ("show", f"nothing{EVIL}"),
+        ("ps", f"--{EVIL}"),
+        (f"command{EVIL}",),
+        ("check", f"missing{EVIL}.lash"),
+        ("worker", f"missing{EVIL}:app"),
+        ("signal", "failed", "address", f"not json {EVIL}"),
+        ("--store", f"sqlite:///{EVIL}", "ps"),
+    ]
+    for command in commands:
+        done = pylash(*command)
+        assert done.output, command
+        bad = [one for one in done.output if not one.isprintable() and one != "\n"]
+        assert not bad, (command, bad, done.output)
+        assert_plain(done.output)
