@@ -189,6 +189,21 @@ case(
     "invalid_json",
     "s = '\\\\\\\\'\nfor i in range(20) { s = s + s }\nx = json_parse('\"' + s)",
 )
+case(
+    "JSON escaped quotes",
+    "invalid_json",
+    "s = '\\\\\"'\nfor i in range(18) { s = s + s }\nx = json_parse(s)",
+)
+case(
+    "a JSON text of escaped quotes",
+    "continue",
+    "s = '\\\\\"'\nfor i in range(18) { s = s + s }\nx = json_parse('\"' + s + '\"')",
+)
+case(
+    "a JSON text that ends in an escape",
+    "invalid_json",
+    "s = '\\\\\"'\nfor i in range(18) { s = s + s }\nx = json_parse(s + '\\\\')",
+)
 case("JSON halves", "invalid_json", "x = json_parse('\"\\\\ud800\"')")
 case(
     "JSON images",

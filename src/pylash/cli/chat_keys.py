@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable
 from typing import Final
 
 from pylash.cli.chat_text import clean
@@ -175,7 +176,8 @@ class Editor:
         self.place = len(self.text) if end < 0 else end
 
     def _word_left(self) -> None:
-        self.place = len(re.sub(r"\w+\W*\Z|\W+\Z", "", self.text[: self.place]))
+        end = _skip_back(self.text, self.place, lambda char: not _is_in_word(char))
+        self.place = _skip_back(self.text, end, _is_in_word)
 
     def _word_right(self) -> None:
         found = re.compile(r"\W*\w+|\W+").match(self.text, self.place)
@@ -199,7 +201,8 @@ class Editor:
         self._killed = self._cut(self.text.rfind("\n", 0, self.place) + 1, self.place)
 
     def _kill_word(self) -> None:
-        start = len(re.sub(r"\S*\s*\Z", "", self.text[: self.place], count=1))
+        end = _skip_back(self.text, self.place, str.isspace)
+        start = _skip_back(self.text, end, lambda char: not char.isspace())
         self._killed = self._cut(start, self.place)
 
     def _yank(self) -> None:
@@ -239,3 +242,14 @@ class Editor:
             self._draft = self.text
         self._at = at
         self.set(self.history[at] if at < len(self.history) else self._draft)
+
+
+def _skip_back(text: str, place: int, skip: Callable[[str], bool]) -> int:
+    """Return the place before the characters left of `place` that are to be skipped."""
+    while place and skip(text[place - 1]):
+        place -= 1
+    return place
+
+
+def _is_in_word(char: str) -> bool:
+    return char.isalnum() or char == "_"

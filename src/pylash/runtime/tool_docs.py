@@ -21,9 +21,10 @@ _OTHERS: Final = ("returns", "return", "yields", "raises", "examples", "example"
 _HEADER: Final = re.compile(rf"({'|'.join((*_PARAMETERS, *_OTHERS))}):", re.IGNORECASE)
 _UNDERLINE: Final = re.compile(r"-{3,}\s*")
 _FIELD: Final = re.compile(r":(param|parameter|arg|type|returns?|rtype|raises?)\b[^:]*:")
-_GOOGLE: Final = re.compile(r"(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)")
+_GOOGLE: Final = re.compile(r"(\w+)\s*(?:\(.*?\)\s*)?:\s*(.*)")
 _NUMPY: Final = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
-_SPHINX: Final = re.compile(r":(?:param|parameter|arg)\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
+_SPHINX: Final = re.compile(r":(?:param|parameter|arg)\s([^:]*):\s*(.*)")
+_WORD: Final = re.compile(r"\w+")
 
 
 class ToolDoc(msgspec.Struct, frozen=True):
@@ -58,8 +59,10 @@ def _starts_section(lines: Sequence[str], n: int) -> bool:
 
 def _section(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the parameters that a section describes."""
-    if (field := _SPHINX.match(lines[0])) is not None:
-        yield field[1], " ".join((field[2], *_until_blank(lines[1:])))
+    field = _SPHINX.match(lines[0])
+    names = [] if field is None else field[1].split()[-1:]  # a type may stand before the name
+    if field is not None and names and _WORD.fullmatch(names[0]):
+        yield names[0], " ".join((field[2], *_until_blank(lines[1:])))
     elif lines[0].strip().rstrip(":").lower() in _PARAMETERS:
         numpy = not lines[0].rstrip().endswith(":")
         yield from _numpy(lines[2:]) if numpy else _google(lines[1:])

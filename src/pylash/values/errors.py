@@ -390,12 +390,15 @@ class EffectReplayMismatch(DurabilityError):
     @staticmethod
     def read(message: str) -> dict[str, str] | None:
         """Return the key and the difference that a message of this error tells of."""
-        found = re.match(
-            r"The effect (['\"])(.*)\1 was recorded for something else \((.*)\): deploy ",
-            message,
-            re.DOTALL,
-        )
-        return None if found is None else {"key": found[2], "difference": found[3]}
+        start, quote = "The effect ", message[11:12]
+        middle, end = f"{quote} was recorded for something else (", message.rfind("): deploy ")
+        key_end = message.rfind(middle, len(start) + 1, max(end, 0))
+        if not message.startswith(start) or quote not in ("'", '"') or key_end < 0:
+            return None
+        return {
+            "key": message[len(start) + 1 : key_end],
+            "difference": message[key_end + len(middle) : end],
+        }
 
 
 class JournalFull(DurabilityError):

@@ -5,7 +5,6 @@ Whatever is not known here is an error: a case that asks for something nobody ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
@@ -326,10 +325,11 @@ def _with_fields(problem: str) -> str:
     """Return a message of msgspec, with the fields that are known where another one was given."""
     if problem.endswith("at `$.kind`"):
         return f"{problem}; kinds are {', '.join(TAKES)}"
-    place = re.search(r"unknown field .* at `.*?(\w+)(?:\[\d+\])?`$", problem)
-    if place is None or place[1] not in PARTS:
+    path = problem.removesuffix("`").rpartition("`")[2]  # such as $.expect.events[0]
+    part = path.rpartition(".")[2].partition("[")[0]
+    if "unknown field" not in problem or part not in PARTS:
         return problem
-    fields = msgspec.structs.fields(PARTS[place[1]])
+    fields = msgspec.structs.fields(PARTS[part])
     return f"{problem}; known are {', '.join(sorted(field.encode_name for field in fields))}"
 
 
