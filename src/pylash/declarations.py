@@ -10,7 +10,7 @@ from pylash.runtime import (
     Catalog,
     ProcessContext,
     ProcessDefinition,
-    Sessions,
+    SourceGrant,
     SpawnAgent,
     Tool,
     ToolOptions,
@@ -131,7 +131,7 @@ class Declarations:
         """Give the model a ``spawn_agent`` tool for these kinds of subagents, and return it."""
         return self._catalog.add_tool(SpawnAgent(self._catalog, names))
 
-    def trigger(self, name: str, *, payload: Any = Any, sessions: Sessions = False) -> None:
+    def trigger(self, name: str, *, payload: Any = Any, sessions: SourceGrant = False) -> None:
         """Declare a type of event, and what its payload is.
 
         ``sessions`` says which sources a program that acts for a session may subscribe to: none (False), all

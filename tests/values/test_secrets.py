@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.values import environment_secrets, hide_secrets, shown_url, url_secrets
+from pylash.values import environment_secrets, hide_and_cut, hide_secrets, shown_url, url_secrets
 
 SECRETS = ["correct-horse-battery", 'k"e/y\\ +ü\n%&x', "ünïcödé-sécrét"]
 
@@ -87,6 +87,27 @@ def test_no_form_of_any_secret_stays(secret: str, form: str, around: str) -> Non
 )
 def test_what_looks_like_a_key_is_hidden_though_nobody_knows_it(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
+
+
+@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"json in json"}))
+def test_a_text_is_cut_after_its_secrets_are_hidden(form: str) -> None:
+    (secret, *_), written = SECRETS, FORMS[form](SECRETS[0])
+    for limit in range(40, 100, 3):
+        shown = hide_and_cut(f"{'.' * 50} {written} {'.' * 100}", limit, [secret])
+        assert len(shown) <= limit + 1
+        assert shown.endswith("…")
+        assert written[2:8] not in shown
+
+
+def test_of_a_long_text_only_the_beginning_is_looked_at_and_no_half_secret_stays() -> None:
+    secret = SECRETS[0]
+    for length in range(10_000, 10_700, 50):
+        text = base64.b64encode(secret.encode() * 400).decode()[: length // 16] + "." * (
+            length - length // 16
+        )
+        assert secret[:4] not in hide_and_cut(f"{text}{secret}{'.' * 20_000}", 300, [secret])
+    assert hide_and_cut("short", 5) == "short"
+    assert hide_and_cut("." * 100_000, 5) == ".....…"
 
 
 def test_secrets_come_from_the_environment() -> None:

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from pylash.values import environment_secrets, hide_secrets, printable
+from pylash.values import environment_secrets, hide_and_cut, printable
 
 INDENT: Final = "    "
+LINE_CHARACTERS: Final = 10_000
+TRACE_CHARACTERS: Final = 50_000
 
 
 class LogFormatter(logging.Formatter):
@@ -28,16 +30,17 @@ class LogFormatter(logging.Formatter):
         record.message = record.getMessage()
         if self.usesTime():
             record.asctime = self.formatTime(record, self.datefmt)
-        lines = [printable(self._hidden(self.formatMessage(record)))]
+        lines = [printable(self._hidden(self.formatMessage(record), LINE_CHARACTERS))]
         # Another handler may have left its text of the traceback: ours is always made here.
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         for part in (trace, record.stack_info):
             if part:
-                lines += [INDENT + printable(line) for line in self._hidden(part).split("\n")]
+                shown = self._hidden(part, TRACE_CHARACTERS)
+                lines += [INDENT + printable(line) for line in shown.split("\n")]
         return "\n".join(lines)
 
-    def _hidden(self, text: str) -> str:
-        return hide_secrets(text, (*self._secrets, *environment_secrets(os.environ)))
+    def _hidden(self, text: str, limit: int) -> str:
+        return hide_and_cut(text, limit, (*self._secrets, *environment_secrets(os.environ)))
 
 
 def log_handler(form: str, secrets: Iterable[str] = ()) -> logging.Handler:

@@ -19,7 +19,7 @@ from pydantic_ai import exceptions
 from pydantic_ai.models import Model
 
 from pylash.models.replies import whole
-from pylash.values import ProviderError, environment_secrets, hide_secrets, url_secrets
+from pylash.values import ProviderError, environment_secrets, hide_and_cut, url_secrets
 
 SAID_CHARACTERS: Final = 300
 AGAIN: Final = (408, 409, 425)
@@ -70,7 +70,7 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     if hint is not None:
         retryable = hint
     where = "" if status is None else f" ({status})"
-    said = _shortened(hide_secrets(_said(error, model), _secrets(model)))
+    said = hide_and_cut(_said(error, model), SAID_CHARACTERS, _secrets(model))
     return ProviderError(
         f"{name} {phrase}{where}{': ' if said else '.'}{said}",
         retryable=retryable,
@@ -107,13 +107,7 @@ def _said(error: Exception, model: Model[Any]) -> str:
         body = None  # not of the provider's making, but a page of whoever stands in between
     elif not _is_unreadable(error, model):
         body = _text_of(error)
-    return whole(body) if isinstance(body, str) else ""
-
-
-def _shortened(text: str) -> str:
-    """Return what was said on one line. Secrets are hidden by now: half of one would not be recognised."""
-    text = " ".join(text.split())
-    return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}…"
+    return " ".join(whole(body).split()) if isinstance(body, str) else ""
 
 
 def _text_of(error: Exception) -> str:

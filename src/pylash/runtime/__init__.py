@@ -159,7 +159,7 @@ from pylash.runtime.tools import (
 )
 from pylash.runtime.triggers import (
     EVENT,
-    Sessions,
+    SourceGrant,
     Triggers,
     TriggerType,
 )
@@ -223,8 +223,8 @@ __all__ = (
     "Services",
     "Session",
     "SessionPlugin",
-    "Sessions",
     "Shape",
+    "SourceGrant",
     "SpawnAgent",
     "StepContext",
     "SystemClock",

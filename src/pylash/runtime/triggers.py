@@ -29,7 +29,7 @@ EVENT: Final = EventBinding()
 """Stands for the event's payload in the inputs of a subscription."""
 
 
-Sessions = bool | Callable[[str, str], bool | Awaitable[bool]]
+SourceGrant = bool | Callable[[str, str], bool | Awaitable[bool]]
 """Which sources programs of sessions may subscribe to: all, none, or as a function of session id and source key says."""
 
 
@@ -38,7 +38,7 @@ class TriggerType(msgspec.Struct, frozen=True):
 
     name: str
     payload: Any = Any
-    sessions: Sessions = False
+    sessions: SourceGrant = False
 
     async def grants(self, session_id: str, source_key: str) -> bool:
         """Return whether a program of a session may subscribe to a source."""

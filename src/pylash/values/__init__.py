@@ -128,6 +128,7 @@ from pylash.values.schemas import (
 )
 from pylash.values.secrets import (
     environment_secrets,
+    hide_and_cut,
     hide_secrets,
     shown_url,
     url_secrets,
@@ -312,6 +313,7 @@ __all__ = (
     "encode_to_compare",
     "environment_secrets",
     "first_difference",
+    "hide_and_cut",
     "hide_secrets",
     "micros",
     "name_problem",

@@ -20,6 +20,9 @@ HIDDEN: Final = "[hidden]"
 LEAST_SECRET: Final = 8
 """A value of a variable that is shorter is no secret: it would be found in ordinary words."""
 LEAST_PASSWORD: Final = 4
+LEAST_MARGIN: Final = 256
+_LONGEST_ESCAPE: Final = 20
+"""How many characters one of a secret may become: four bytes, each quoted twice for a URL."""
 
 _SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
 _HARMLESS_OPTIONS: Final = frozenset(
@@ -42,8 +45,9 @@ _SECRET_OPTIONS: Final = re.compile(r"pass|pwd|secret|token|key|sig|auth|credent
 
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
 _KEYS: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
+# A token begins where no other character of one stands before it, so a text is read once.
 _JSON_WEB_TOKEN: Final = re.compile(
-    r"\beyJ[-_A-Za-z0-9]{6,}\.[-_A-Za-z0-9]{6,}(?:\.[-_A-Za-z0-9]*)?"
+    r"(?<![-_A-Za-z0-9])eyJ[-_A-Za-z0-9]{6,}\.[-_A-Za-z0-9]{6,}(?:\.[-_A-Za-z0-9]*)?"
 )
 _HEADER: Final = re.compile(
     r"((?:proxy-)?authorization|x-api-key|x-goog-api-key|api[-_]key)"
@@ -66,6 +70,23 @@ def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{HIDDEN}", text)
     text = _SCHEME.sub(_hidden_token, text)
     return _KEYS.sub(HIDDEN, _JSON_WEB_TOKEN.sub(HIDDEN, text))
+
+
+def hide_and_cut(text: str, limit: int, secrets: Iterable[str] = ()) -> str:
+    """Return at most ``limit`` characters of a text, with secrets hidden first, and an ellipsis for what is left out.
+
+    Of a very long text only the beginning is looked at, so that a hostile one costs no time. The last characters
+    looked at may be the first half of a secret, and are never shown.
+    """
+    known = tuple(secrets)
+    margin = _LONGEST_ESCAPE * max([*map(len, known), LEAST_MARGIN])
+    looked_at = text[: limit + 2 * margin]
+    shown = hide_secrets(looked_at, known)
+    if len(looked_at) < len(text):
+        shown = shown[:-margin]
+    elif len(shown) <= limit:
+        return shown
+    return f"{shown[:limit]}…"
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from pylash.values import (
     LashError,
     ValueNotJson,
     environment_secrets,
+    hide_and_cut,
     hide_secrets,
     round_trip,
 )
@@ -67,7 +68,7 @@ def recorded(error: Exception) -> LashError:
     if isinstance(error, LashError):
         return error
     kind = type(error)
-    message = (_hidden(str(error)) or kind.__name__)[:MAX_MESSAGE]
+    message = _shortened(str(error)) or kind.__name__
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
     if isinstance(error, ModelHTTPError):
         data["http"] = True  # its class has the name of another, that of its category
@@ -81,8 +82,12 @@ def _state(error: Exception) -> dict[str, Any]:
     state = {name: value for name, value in vars(error).items() if not name.startswith(attached)}
     state |= {name: None for name in _NOT_KEPT if name in state}
     if isinstance(state.get("message"), str):
-        state["message"] = _hidden(state["message"])[:MAX_MESSAGE]
+        state["message"] = _shortened(state["message"])
     return state
+
+
+def _shortened(text: str) -> str:
+    return hide_and_cut(text, MAX_MESSAGE, environment_secrets(os.environ))
 
 
 def _hidden(value: Any) -> Any:
