@@ -283,7 +283,7 @@ class Processes(Protocol):
     ) -> Awaitable[LeasedStart | None]:
         """Start a process, once; owned by worker from the first moment if one is given and it can.
 
-        ``number`` asks for that of its first run. ``end``: it is over already, and worker is who executed it.
+        ``number`` asks for that of its first run, which gets another if that is taken. ``end``: it is over already, and worker is who executed it.
         """
         ...
 

@@ -139,8 +139,7 @@ class Launches:
         self._beginnings.discard(run.beginning)
         error = StoreClosed() if writing.cancelled() else writing.exception()
         leased = None if error is not None else writing.result()
-        is_driven = run.root.task is not None
-        is_ours = leased is not None and leased.fence == run.fence and is_driven
+        is_ours = leased is not None and run.root.task is not None
         if leased is not None and is_ours:
             self._stand(run, leased)
         else:
@@ -154,7 +153,8 @@ class Launches:
         return is_ours
 
     def _stand(self, run: LiveRun, leased: LeasedStart) -> None:
-        """Go on with a run whose start is written."""
+        """Go on with a run whose start is written; if its number was taken, the store has given it another."""
+        run.fence = leased.fence
         run.record = just_started(run.process.registration, leased.number, leased.now)
         run.beginning = None
         assert run.journal is not None

@@ -1,7 +1,8 @@
 """Starts and ends for many processes at once: docs/decisions/0008.
 
 The same as the plain statements of ``processes`` and ``ends``, for rows that are in no way special: a row
-that is (a taken id, a stale fence, a slot, a run that waits) is not written, and done again alone.
+that is (a taken id or number, a stale fence, a slot, a run that waits) is not written, and done again alone.
+Runs are inserted before processes, as everywhere: a run's row is unique by scope and by number.
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ from pylash.stores.sql import Part
 START_PARTS = (
     Part(
         """
-insert into pylash_processes(number, id, run, registration, digest, env, created)
-select x.number, x.id, x.number, x.registration, x.digest, x.env, {now}
-from (with x(number, id, registration, digest, env, owner) as ({rows}) select * from x) x
-cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
-        (0, 1, 4, 5, 6, 7),
-    ),
-    Part(
-        """
 insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
 select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
 from (with x(number, scope, target, owner, token) as ({rows}) select * from x) x
-where true on conflict (id) do nothing""",
+cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
         (0, 2, 3, 7, 8),
+    ),
+    Part(
+        """
+insert into pylash_processes(number, id, run, registration, digest, env, created)
+select x.number, x.id, x.number, x.registration, x.digest, x.env, {now}
+from (with x(number, id, registration, digest, env) as ({rows}) select * from x) x""",
+        (0, 1, 4, 5, 6),
     ),
     Part(
         """
@@ -40,46 +40,45 @@ with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?:
              ?::text[], ?::text[])
            as x(number, id, scope, target, registration, digest, env, owner, token)),
 m as (select id from pylash_workers where id in (select owner from x) for share),
-p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
-      select x.id, x.number, x.number, x.registration, x.digest, x.env, {now} from x join m on m.id = x.owner
-      on conflict do nothing returning number),
 r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
       select x.number, x.scope, 'process', x.target, 'running', x.owner, x.token, 1, 1, {now}
-      from x join p on p.number = x.number),
+      from x join m on m.id = x.owner
+      on conflict do nothing returning id),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select x.id, x.number, x.number, x.registration, x.digest, x.env, {now} from x join r on r.id = x.number),
 e as (insert into pylash_process_events(process, sequence, type, at)
-      select p.number, 1, 'process.started', {now} from p)
-select number, {now} from p"""
+      select r.id, 1, 'process.started', {now} from r)
+select id, {now} from r"""
 
 # The same for one start: a third less work for the server than an array of one.
 START_ONE = """
 with m as (select id from pylash_workers where id = $8::text for share),
-p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
-      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, {now} from m
-      on conflict do nothing returning number, created),
 r as (insert into pylash_runs(id, scope, kind, target, state, owner, token, fence, attempts, created)
-      select number, $3::text, 'process', $4::text, 'running', $8, $9::text, 1, 1, created from p),
+      select $1::bigint, $3::text, 'process', $4::text, 'running', $8, $9::text, 1, 1, {now} from m
+      on conflict do nothing returning id, created),
+p as (insert into pylash_processes(id, number, run, registration, digest, env, created)
+      select $2::text, id, id, $5::bytea, $6::bytea, $7::text, created from r),
 e as (insert into pylash_process_events(process, sequence, type, at)
-      select number, 1, 'process.started', created from p)
-select number, created from p"""
+      select id, 1, 'process.started', created from r)
+select id, created from r"""
 
 # The same as a leased start and its end, one after the other, of a process that nobody could watch in between.
 LIFE_PARTS = (
     Part(
         """
-insert into pylash_processes(number, id, run, registration, digest, env, sequence, status, output, created,
-  settled)
-select x.number, x.id, x.number, x.registration, x.digest, x.env, 2, x.status, x.output, {now}, {now}
-from (with x(number, id, registration, digest, env, owner, status, output) as ({rows}) select * from x) x
+insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
+select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, {now}, {now}
+from (with x(number, scope, target, owner, token, status) as ({rows}) select * from x) x
 cross join pylash_workers w on w.id = x.owner where true on conflict do nothing""",
-        (0, 1, 4, 5, 6, 7, 9, 10),
+        (0, 2, 3, 7, 8, 9),
     ),
     Part(
         """
-insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, {now}, {now}
-from (with x(number, scope, target, token, status) as ({rows}) select * from x) x
-where true on conflict (id) do nothing""",
-        (0, 2, 3, 8, 9),
+insert into pylash_processes(number, id, run, registration, digest, env, sequence, status, output, created,
+  settled)
+select x.number, x.id, x.number, x.registration, x.digest, x.env, 2, x.status, x.output, {now}, {now}
+from (with x(number, id, registration, digest, env, status, output) as ({rows}) select * from x) x""",
+        (0, 1, 4, 5, 6, 9, 10),
     ),
     START_PARTS[2],
     Part(
@@ -96,33 +95,33 @@ with x as (select * from unnest(?::bigint[], ?::text[], ?::text[], ?::text[], ?:
              ?::text[], ?::text[], ?::text[], ?::bytea[], ?::text[], ?::bytea[])
            as x(number, id, scope, target, registration, digest, env, owner, token, status, output, type, payload)),
 m as (select id from pylash_workers where id in (select owner from x) for share),
+r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
+      select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, {now}, {now}
+      from x join m on m.id = x.owner
+      on conflict do nothing returning id, created),
 p as (insert into pylash_processes(id, number, run, registration, digest, env, sequence, status, output, created,
         settled)
-      select x.id, x.number, x.number, x.registration, x.digest, x.env, 2, x.status, x.output, {now}, {now}
-      from x join m on m.id = x.owner
-      on conflict do nothing returning number, created),
-r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-      select x.number, x.scope, 'process', x.target, x.status, x.token, 2, 1, p.created, p.created
-      from x join p on p.number = x.number),
+      select x.id, x.number, x.number, x.registration, x.digest, x.env, 2, x.status, x.output, r.created, r.created
+      from x join r on r.id = x.number),
 e as (insert into pylash_process_events(process, sequence, type, payload, at)
-      select p.number, 1, 'process.started', null, p.created from p
+      select r.id, 1, 'process.started', null, r.created from r
       union all
-      select p.number, 2, x.type, x.payload, p.created from x join p on p.number = x.number)
-select number, created from p"""
+      select r.id, 2, x.type, x.payload, r.created from x join r on r.id = x.number)
+select id, created from r"""
 
 LIFE_ONE = """
 with m as (select id from pylash_workers where id = $8::text for share),
+r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
+      select $1::bigint, $3::text, 'process', $4::text, $10::text, $9::text, 2, 1, {now}, {now} from m
+      on conflict do nothing returning id, created),
 p as (insert into pylash_processes(id, number, run, registration, digest, env, sequence, status, output, created,
         settled)
-      select $2::text, $1::bigint, $1, $5::bytea, $6::bytea, $7::text, 2, $10::text, $11::bytea, {now}, {now} from m
-      on conflict do nothing returning number, created),
-r as (insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-      select number, $3::text, 'process', $4::text, $10, $9::text, 2, 1, created, created from p),
+      select $2::text, id, id, $5::bytea, $6::bytea, $7::text, 2, $10, $11::bytea, created, created from r),
 e as (insert into pylash_process_events(process, sequence, type, payload, at)
-      select number, 1, 'process.started', null::bytea, created from p
+      select id, 1, 'process.started', null::bytea, created from r
       union all
-      select number, 2, $12::text, $13::bytea, created from p)
-select number, created from p"""
+      select id, 2, $12::text, $13::bytea, created from r)
+select id, created from r"""
 
 # The same as the statements of settle, for an end that wakes nobody. The columns are those of SETTLE_MANY.
 SETTLE_PARTS = (

@@ -25,13 +25,14 @@ from pylash.durable import (
     JournalEntry,
     RunState,
     WorkerId,
-    new_run_id,
     scope_name,
     scope_text,
     scope_type,
 )
 from pylash.stores.carried import LOADED_BYTES, carried_of
+from pylash.stores.numbers import DrawsNumbers
 from pylash.stores.sql import (
+    MAX_REPEATS,
     Again,
     Bulk,
     Driver,
@@ -41,6 +42,7 @@ from pylash.stores.sql import (
     Rows,
     Statement,
     Steps,
+    gave_up,
     operation,
 )
 from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge, write
@@ -158,7 +160,7 @@ from pylash_effects e left join pylash_waits w on w.id = e.wait
 left join pylash_attachments a on a.digest = e.attachment where e.run = ? order by e.started, e.key"""
 
 
-class SqlJournal(Port):
+class SqlJournal(Port, DrawsNumbers):
     """The journal in SQL."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
@@ -168,15 +170,17 @@ class SqlJournal(Port):
 
     async def attach(self, scope: ExecutionScope, worker: WorkerId) -> Attached:
         """Own the run of scope and return its journal."""
-        while True:  # a second round only if the run's new id was taken, or the run was deleted
+        # More than once only if the number that was drawn is taken, or the run was deleted meanwhile.
+        for _ in range(MAX_REPEATS):
             attached = await self._start(scope, worker) or await self._resume(scope, worker)
             if attached is not None:
                 return attached
+        raise gave_up(f"Attaching {scope_name(scope)}")
 
     @operation(bare=True)
     def _start(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
         """Make the run of scope, ours from the first moment, unless there is one."""
-        run = new_run_id(self._clock.now(), self._entropy)
+        run = self._draw()
         row = (run, scope_text(scope), scope_type(scope), worker)
         added = (yield Statement(_ADD_RUN, row)).rows
         return Attached(Fence(run, 1, scope), Instant(added[0][0])) if added else None

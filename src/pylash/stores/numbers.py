@@ -1,17 +1,22 @@
-"""The numbers of sessions: given once, by whoever comes first.
+"""The numbers of runs and sessions.
 
-Rule 1. A number is never given twice, whatever became of the transaction that took it.
-Rule 2. Many are reserved at once: who opens a session then need not wait for everybody who opens another,
-        nor write one more page.
+Rule 1. The number of a run is drawn at random, so that workers need not agree on it. It may be taken: the
+        insert finds out, and another one is drawn. That never means that the *id* of a process or turn is taken.
+Rule 2. The number of a session is counted, and never given twice, whatever became of the transaction that
+        took it.
+Rule 3. Many session numbers are reserved at once: who opens a session then need not wait for everybody who
+        opens another, nor write one more page.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
-from pylash.stores.sql import Statement, Steps
+from pylash.durable import Clock, Entropy, new_run_id
+from pylash.stores.sql import MAX_REPEATS, Statement, Steps, gave_up
 
 AT_ONCE: Final = 64
 
@@ -19,6 +24,25 @@ AT_ONCE: Final = 64
 _RESERVE = """
 insert into pylash_lanes(lane, last_seq) values ('sessions', ?)
 on conflict (lane) do update set last_seq = pylash_lanes.last_seq + excluded.last_seq returning last_seq"""
+
+
+class DrawsNumbers:
+    """Draws numbers for new runs: a mixin for the ports that make runs."""
+
+    _clock: Clock
+    _entropy: Entropy
+
+    def _draw(self) -> int:
+        """Return a number that is probably free; whoever inserts it must expect that it is not."""
+        return new_run_id(self._clock.now(), self._entropy)
+
+    def _draws(self, first: int | None = None) -> Iterator[int]:
+        """Yield numbers to try one after another, beginning with ``first``; raise StoreBusy after many."""
+        if first is not None:
+            yield first
+        for _ in range(MAX_REPEATS):
+            yield self._draw()
+        raise gave_up("Drawing the number of a run")
 
 
 class Numbers:

@@ -29,7 +29,7 @@ from pylash.stores.anchor import (
     AdvisoryLocks,
 )
 from pylash.stores.postgres_links import Link, Loan, statements
-from pylash.stores.sql import Again, Bulk, Operation, Publisher
+from pylash.stores.sql import MAX_REPEATS, Again, Bulk, Operation, Publisher, gave_up
 from pylash.tasks import TaskOwner, at_once
 from pylash.values import (
     StoreClosed,
@@ -56,6 +56,7 @@ SHARED_ROWS: Final = 64
 RETRY_SECONDS: Final = 30.0
 """How long an operation waits for a server that went away."""
 REPEAT_SECONDS: Final = 0.001
+"""How long to wait before an operation is repeated after a conflict; longer each time, up to 50 times this."""
 LOOKS: Final = 10
 """How often a link is looked at while it waits for an answer, before it is given up."""
 RECEIVE_BYTES: Final = 64 * 1024
@@ -231,12 +232,16 @@ class PostgresDriver(Publisher):
 
     async def _run(self, operation: Operation[T]) -> T:
         until: float | None = None
+        repeats = 0
         while True:
             try:
                 async with self._borrowed(urgent=operation.urgent) as link:
                     return await self._drive(link, operation)
-            except _REPEAT:
-                await asyncio.sleep(REPEAT_SECONDS)
+            except _REPEAT as error:
+                repeats += 1
+                if repeats > MAX_REPEATS:
+                    raise gave_up(f"The operation {operation.name!r}") from error
+                await asyncio.sleep(REPEAT_SECONDS * min(repeats, 50))
             except LOST as error:
                 if isinstance(error, ValueError):  # a parameter asyncpg cannot encode
                     raise _refused(error) from error

@@ -7,7 +7,7 @@ Rule 2. A start and an end are written more than once: as statements that run an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,6 @@ from pylash.durable import (
     checked_registration,
     command_of,
     ending,
-    new_run_id,
     scope_text,
     signal_type,
 )
@@ -90,6 +89,7 @@ from pylash.stores.logs import (
     wakes,
 )
 from pylash.stores.lookups import SqlLookups
+from pylash.stores.numbers import DrawsNumbers
 from pylash.stores.runs import release_slot, slot_name
 from pylash.stores.sessions import submitted
 from pylash.stores.sql import (
@@ -115,11 +115,14 @@ _NOW = "select {now}"
 
 _ADD = """
 insert into pylash_processes(id, number, run, registration, digest, env, parent, created)
-values (?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+values (?, ?, ?, ?, ?, ?, ?, {now})"""
 
+# Changes nothing if the scope or the number is taken; _IS_TAKEN tells which.
 _ADD_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
-  created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict (id) do nothing"""
+  created) values (?, ?, 'process', ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
+
+_IS_TAKEN = "select 1 from pylash_runs where scope = ?"
 
 _KNOWN = """
 select p.digest, p.number, r.token, r.owner, r.fence, p.run from pylash_processes p
@@ -153,7 +156,8 @@ update pylash_runs set scope = ?, state = 'completed', settled = {now}, at = nul
 
 _NEXT_RUN = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, fence, slot, slot_limit, created)
-select ?, ?, kind, target, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?"""
+select ?, ?, kind, target, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?
+on conflict (id) do nothing"""
 
 _CONTINUE = """
 update pylash_processes set sequence = sequence + 1, epoch = epoch + 1, run = ?, registration = ?,
@@ -166,7 +170,7 @@ where run = ? and key in ({{texts}})
 on conflict do nothing"""
 
 
-class SqlProcesses(SqlLookups):
+class SqlProcesses(SqlLookups, DrawsNumbers):
     """The process registry in SQL."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
@@ -186,11 +190,11 @@ class SqlProcesses(SqlLookups):
     ) -> Awaitable[LeasedStart | None]:
         """Start a process, once; owned by worker from the first moment if one is given."""
         registration = checked_registration(command.registration)
-        number = number or new_run_id(self._clock.now(), self._entropy)
+        number = number or self._draw()
         token = self._entropy(8).hex()
         if command.delay or registration.slot is not None:
             worker = None  # its time comes later, and slots are given where runs are claimed
-        steps = partial(self._start, command, worker, token, end, [number])
+        steps = partial(self._start, command, worker, token, end, number)
         if worker is None or command.grant is not None or registration.parent is not None:
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
@@ -213,17 +217,14 @@ class SqlProcesses(SqlLookups):
         worker: WorkerId | None,
         token: str,
         end: Output | None,
-        numbers: list[int],
+        first: int,
     ) -> Steps[LeasedStart | None]:
-        registration, number = command.registration, numbers[-1]
+        registration = command.registration
         if worker is not None and not (yield from is_member(worker)):
             worker = None  # others gave us up: it is anyone's
-        try:
-            is_new = yield from register_process(command, number, worker, token)
-        except Again:
-            numbers.append(new_run_id(self._clock.now(), self._entropy))
-            raise
-        if is_new:
+        draws = self._draws(first)
+        number = yield from register_process(command, draws, worker, token)
+        if number is not None:
             if worker is None:
                 return None
             fence = Fence(number, 1, ProcessScope(registration.id))
@@ -231,7 +232,7 @@ class SqlProcesses(SqlLookups):
                 yield from settle(fence, end, f"settled:{token}")
             now = Instant((yield Statement(_NOW)).rows[0][0])
             return LeasedStart(number, fence, now)
-        known = yield from _known(registration)
+        known = yield from check_known(registration)
         ours = (token, worker, 1) if end is None else (f"settled:{token}", None, 2)
         if worker is not None and known[2:5] == ours:  # done already; the answer was lost
             now = Instant((yield Statement(_NOW)).rows[0][0])
@@ -293,9 +294,8 @@ class SqlProcesses(SqlLookups):
         match command:
             case StartProcess(registration=registration):
                 checked_registration(registration)
-                number = new_run_id(self._clock.now(), self._entropy)
-                if not (yield from register_process(command, number)):
-                    yield from _known(registration)
+                if (yield from register_process(command, self._draws())) is None:
+                    yield from check_known(registration)
                 return {"id": registration.id}
             case ListProcesses():
                 return (yield from listed(command))
@@ -312,10 +312,9 @@ class SqlProcesses(SqlLookups):
             case SignalProcess():
                 return (yield from append_signal(command))
             case SubmitTurn():
-                return (yield from submitted(command, new_run_id(self._clock.now(), self._entropy)))
+                return (yield from submitted(command, self._draw()))
             case AppendEvent():
-                new_run = new_run_id(self._clock.now(), self._entropy)
-                return (yield from append_event(command, locked, new_run))
+                return (yield from append_event(command, locked, self._draw()))
             case _:
                 raise AssertionError(command)  # waits are begun with watch and take_signal
 
@@ -414,10 +413,11 @@ class SqlProcesses(SqlLookups):
             raise LeaseLost(fence.name)
         row = (yield Statement(LOCK_PROCESS, (registration.id,))).rows[0]
         number, sequence, epoch = row[0], row[2], row[6]
-        following = new_run_id(self._clock.now(), self._entropy)
         scope = scope_text(fence.scope)
         yield Statement(_RENAME_RUN, (f"{scope}#{epoch}", token, fence.run))
-        yield Statement(_NEXT_RUN, (following, scope, fence.run))
+        for following in self._draws():
+            if (yield Statement(_NEXT_RUN, (following, scope, fence.run))).changed:
+                break
         row = (following, write(registration), cancelled, registration.id)
         yield Statement(_CONTINUE, row)
         arguments = write(getattr(registration.input, "arguments", None))
@@ -429,13 +429,13 @@ class SqlProcesses(SqlLookups):
     def fork(self, process_id: str, registration: Registration, keys: Sequence[str]) -> Steps[None]:
         """Start a process with some of what another recorded."""
         command = StartProcess(registration)
-        number = new_run_id(self._clock.now(), self._entropy)
-        yield from register_process(command, number)
-        run = (yield from _known(registration))[5]
+        number = yield from register_process(command, self._draws())
+        if number is None:
+            yield from check_known(registration)
         source = (yield Statement(WHERE, (process_id,))).rows
         if not source:
             raise ProcessUnknown(process_id)
-        if run == number:
+        if number is not None:
             yield Statement(_COPY_EFFECTS, (number, source[0][1], list(keys)))
 
     @operation()
@@ -453,44 +453,64 @@ class SqlProcesses(SqlLookups):
 
 
 def register_process(
-    command: StartProcess, number: int, worker: WorkerId | None = None, token: str | None = None
-) -> Steps[bool]:
-    """Write the process, its run and its first event; False if it is there already."""
+    command: StartProcess,
+    draws: Iterator[int],
+    worker: WorkerId | None = None,
+    token: str | None = None,
+) -> Steps[int | None]:
+    """Write the process, its run and its first event; return its number, or None if its id is taken.
+
+    The run comes first: its row is unique by scope and by number, so that one insert finds out about both, and
+    runs are locked before processes everywhere.
+    """
     registration = command.registration
-    body = (write(registration), registration.digest, registration.env)
-    parent = registration.parent if registration.attached else None
-    row = (registration.id, number, number, *body, parent)
-    if not (yield Statement(_ADD, row)).changed:
-        return False
-    scope = scope_text(ProcessScope(registration.id))
     if worker is None:
         at = (yield Statement(_NOW)).rows[0][0] + command.delay
         how: tuple[Any, ...] = ("queued", at, None, None, 0, 0)
-        yield Notify("runs")
     else:
         how = ("running", None, worker, token, 1, 1)
     slot = registration.slot
     limits = (None, None) if slot is None else (slot_name(slot.key), slot.limit)
-    run = (number, scope, registration.target, *how, *limits)
-    if not (yield Statement(_ADD_RUN, run)).changed:
-        raise Again  # another run has this number
+    number = yield from _add_run(registration, draws, (*how, *limits))
+    if number is None:
+        return None
+    body = (write(registration), registration.digest, registration.env)
+    parent = registration.parent if registration.attached else None
+    yield Statement(_ADD, (registration.id, number, number, *body, parent))
     yield Statement(ADD_EVENT, (number, 1, STARTED, None, None, None))
     if parent is not None:
         yield Statement(_WATCH, (parent,))
     if command.grant is not None:
         yield from add_grant(HandleGrant(command.grant, registration.id))
-    return True
+    if worker is None:
+        yield Notify("runs")
+    return number
+
+
+def _add_run(
+    registration: Registration, draws: Iterator[int], columns: tuple[Any, ...]
+) -> Steps[int | None]:
+    """Insert the first run of a process with a number that is free; None if its scope is taken."""
+    scope = scope_text(ProcessScope(registration.id))
+    for number in draws:
+        row = (number, scope, registration.target, *columns)
+        if (yield Statement(_ADD_RUN, row)).changed:
+            return number
+        if (yield Statement(_IS_TAKEN, (scope,))).rows:
+            break
+    return None
 
 
 def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedStart:
     return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
 
 
-def _known(registration: Registration) -> Steps[tuple[Any, ...]]:
-    """Return what holds the id, or refuse other input under it."""
+def check_known(registration: Registration) -> Steps[tuple[Any, ...]]:
+    """Return the process that has the id, or refuse other input under it.
+
+    A scope can be taken without a process: by a host's controller for the same name.
+    """
     known = (yield Statement(_KNOWN, (registration.id,))).rows
-    if not known:
-        raise Again
-    if bytes(known[0][0]) != registration.digest:
+    if not known or bytes(known[0][0]) != registration.digest:
         raise ProcessConflict(registration.id)
     return known[0]

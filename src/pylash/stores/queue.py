@@ -141,7 +141,7 @@ def _stir(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
         raise Again
     scope = scope_text(QueueDrainScope(session_id, f"{run:x}"))
     if not (yield Statement(_ADD_DRAIN, (run, scope, TURN_TARGET, lane, seq))).changed:
-        raise Again  # another run has this number
+        raise Again  # the number is taken: the lane was given to it, which is undone with us
     if not person:
         yield Statement(_SET_STREAK, (session.streak + 1, lane, session.streak + 1))
     yield Notify("runs")

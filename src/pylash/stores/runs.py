@@ -26,13 +26,13 @@ from pylash.durable import (
     RunState,
     RunView,
     WorkerId,
-    new_run_id,
     scope_from_text,
     scope_text,
 )
 from pylash.stores.carried import RECORDED
 from pylash.stores.journal import is_member
 from pylash.stores.lanes import JOIN_LANE, LOCK_USED_LANE, NEXT_IN_LANE, hand_over
+from pylash.stores.numbers import DrawsNumbers
 from pylash.stores.sql import (
     Again,
     Driver,
@@ -198,7 +198,7 @@ def slot_name(key: str) -> str:
     return f"{key[:32]}~{hashlib.sha256(body).hexdigest()}"
 
 
-class SqlRuns(Port):
+class SqlRuns(Port, DrawsNumbers):
     """The runs in SQL."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
@@ -213,14 +213,15 @@ class SqlRuns(Port):
         if known := (yield Statement(_GET, (text,))).rows:
             return _view(known[0])
         now = (yield Statement(_NOW)).rows[0][0]
-        run_id = new_run_id(self._clock.now(), self._entropy)
+        run_id = self._draw()
         at, seq = run.at or now, None
         if run.lane is not None:
             holder, seq = (yield Statement(JOIN_LANE, (run.lane, run_id))).rows[0]
             at = at if holder == run_id else None
         row = (run_id, text, run.kind, run.target, run.lane, seq, at, run.input)
         if not (yield Statement(_ADD, row)).changed:
-            raise Again  # enqueued by another meanwhile: what we did to the lane is undone with us
+            # Enqueued by another meanwhile, or the number is taken: what we did to the lane is undone with us.
+            raise Again
         if at is not None:
             yield Notify("runs")
         return _view((yield Statement(_GET, (text,))).rows[0])

@@ -41,7 +41,6 @@ from pylash.durable import (
     Writing,
     checked_scope,
     checked_session,
-    new_run_id,
     scope_from_text,
     scope_text,
     session_lane,
@@ -59,7 +58,7 @@ from pylash.stores.journal import (
 )
 from pylash.stores.lanes import JOIN_LANE
 from pylash.stores.logs import WAITING_RUNS, lock_runs
-from pylash.stores.numbers import Numbers
+from pylash.stores.numbers import DrawsNumbers, Numbers
 from pylash.stores.queue import (
     TAKE_WORDS,
     WORDS,
@@ -148,7 +147,7 @@ select scope, state, result from pylash_runs where scope in ({texts}) and settle
 _BLOCKED = "select scope, state, reason from pylash_runs where scope in ({texts})"
 
 
-class SqlSessions(SqlSessionEnds):
+class SqlSessions(SqlSessionEnds, DrawsNumbers):
     """Sessions in SQL."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
@@ -166,7 +165,7 @@ class SqlSessions(SqlSessionEnds):
 
         def steps() -> Steps[Submitted]:
             numbers.reserved.clear()
-            return (yield from accepted(new, self._new_run(), token, worker, numbers))
+            return (yield from accepted(new, self._draw(), token, worker, numbers))
 
         submitting = self.driver.run(Operation("submit", steps))
         if isinstance(submitting, asyncio.Future):  # else what it reserves is never used
@@ -268,7 +267,7 @@ class SqlSessions(SqlSessionEnds):
         if commit.settle:
             result = (commit.state, write(commit.result), token, fence.run)
             yield Statement(_SETTLE, result)
-            yield from hand_lane_on(session.id, following, self._new_run())
+            yield from hand_lane_on(session.id, following, self._draw())
             yield Statement(FORGET_EVENTS, (fence.run,))
             for (run,) in waiting:
                 yield from wake_run(run)
@@ -327,7 +326,7 @@ class SqlSessions(SqlSessionEnds):
         yield Statement(_SAY, (session_id, *key))
         yield from add_words(session_id, f"{SAID}{key[0]}", 0, body, policy)
         yield from opened_session(session_id)
-        yield from told(session_id, holder, self._new_run(), person=True)
+        yield from told(session_id, holder, self._draw(), person=True)
         return True
 
     def take(
@@ -425,9 +424,6 @@ class SqlSessions(SqlSessionEnds):
         rows = (yield Statement(_BLOCKED, (list(scopes),))).rows
         return {row[0]: (RunState(row[1]), row[2]) for row in rows}
 
-    def _new_run(self) -> int:
-        return new_run_id(self._clock.now(), self._entropy)
-
 
 def accepted(
     new: NewTurn,
@@ -456,7 +452,8 @@ def accepted(
     ready, owner, options = free and not leased, (worker, token), session.options
     row = turn_row(run, new, options, seq, leased=leased, ready=ready, owner=owner)
     if not (yield Statement(_ADD_TURN, row)).changed:
-        raise Again  # submitted by another meanwhile: what we did to the lane is undone with us
+        # Submitted by another meanwhile, or the number is taken: what we did to the lane is undone with us.
+        raise Again
     if free and not leased:
         yield Notify("runs")
     state = RunState.RUNNING if leased else RunState.QUEUED

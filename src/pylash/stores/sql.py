@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from pylash.values import StoreBusy
+
 T = TypeVar("T")
 P = ParamSpec("P")
+
+MAX_REPEATS: Final = 100
+"""How often an operation is repeated because of a conflict, or a number drawn again, before it fails."""
 
 
 class Statement(NamedTuple):
@@ -40,7 +45,18 @@ class Rows(NamedTuple):
 
 
 class Again(Exception):
-    """Raised by an operation that must start over: what it saw before its locks has changed."""
+    """Raised by an operation that must start over with a new transaction.
+
+    Either a row that it read before it had its locks has changed, or the number that it drew for a
+    new run is taken. Drivers repeat it at most ``MAX_REPEATS`` times and never let it out.
+    """
+
+
+def gave_up(what: str) -> StoreBusy:
+    """Return the error for work that met a conflict ``MAX_REPEATS`` times in a row."""
+    return StoreBusy(
+        f"{what} met a conflict {MAX_REPEATS} times in a row and nothing of it was written: try again."
+    )
 
 
 Steps = Generator[Statement | Notify, Rows, T]

@@ -33,7 +33,18 @@ import msgspec
 from pylash.durable import Clock, Entropy
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.private_files import make_private_file
-from pylash.stores.sql import Again, Bulk, Notify, Operation, Part, Publisher, Rows, Steps
+from pylash.stores.sql import (
+    MAX_REPEATS,
+    Again,
+    Bulk,
+    Notify,
+    Operation,
+    Part,
+    Publisher,
+    Rows,
+    Steps,
+    gave_up,
+)
 from pylash.stores.sqlite_dialect import dialect, for_rows, plain
 from pylash.stores.sqlite_errors import translated
 from pylash.stores.sqlite_files import refuse_other_files
@@ -46,7 +57,6 @@ T = TypeVar("T")
 BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
 BUSY_TRIES: Final = 50_000
-AGAIN_TRIES: Final = 10
 MOST_ROWS: Final = 128
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
@@ -65,7 +75,7 @@ class _Job(msgspec.Struct, eq=False):
     result: Any = None
     error: BaseException | None = None
     topics: Sequence[str] = ()
-    tries: int = 0
+    repeats: int = 0
 
 
 class SqliteDriver(Publisher):
@@ -266,7 +276,8 @@ class SqliteDriver(Publisher):
             self._connection.execute("begin immediate")
         except Exception:  # noqa: BLE001 - the writer will wait, or find out what is wrong
             return False
-        self._commit(batch, begun=True)
+        if not self._commit(batch, begun=True):
+            return False
         self._tell_others(batch)
         return True
 
@@ -350,7 +361,10 @@ class SqliteDriver(Publisher):
             self._poke.poke()
 
     def _commit(self, jobs: list[_Job], *, begun: bool = False) -> int:
-        """Run jobs in one transaction, as many as fit its time; return how many were dealt with."""
+        """Run jobs in one transaction, as many as fit its time; return how many were dealt with.
+
+        That is 0 if a lone job met a conflict: the caller runs it again.
+        """
         started = self._clock.monotonic()
         try:
             with translated(self.path):
@@ -368,15 +382,20 @@ class SqliteDriver(Publisher):
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
             if len(jobs) > 1:
-                return sum(self._commit([job]) for job in jobs)
-            if isinstance(error, Again) and jobs[0].tries < AGAIN_TRIES:
-                jobs[0].tries += 1
-                return self._commit(jobs)
+                return sum(self._commit_alone(job) for job in jobs)
+            if isinstance(error, Again):
+                return 0
             jobs[0].error = error
             return 1
         heavy = sum(job.operation.heavy for job in jobs[:taken])
         self._count_commit(started, taken + heavy * PAGES_OF_A_HEAVY_ONE)
         return taken
+
+    def _commit_alone(self, job: _Job) -> int:
+        """Run a job in transactions of its own until it is dealt with: ``_run_one`` counts the conflicts."""
+        while not self._commit([job]):
+            pass
+        return 1
 
     def _count_commit(self, started: float, pages: int) -> None:
         self._pages += PAGES_OF_A_COMMIT + pages
@@ -440,7 +459,7 @@ class SqliteDriver(Publisher):
         return True
 
     def _run_one(self, job: _Job, *, alone: bool) -> None:
-        """Run one job; a refusal of its own undoes it and leaves its neighbours."""
+        """Run one job; a refusal or a conflict of its own undoes it and leaves its neighbours."""
         topics: list[str] = []
         job.topics = topics
         job.error = None  # it may have been refused in a batch that was undone as a whole
@@ -448,7 +467,7 @@ class SqliteDriver(Publisher):
         if saved:
             self._connection.execute("savepoint job")
         try:
-            job.result = _drive(self._connection, job.operation, topics)
+            job.result = self._driven(job, topics, saved=saved)
         except (sqlite3.Error, Again):
             raise  # the whole batch is run again, one by one
         except Exception as error:
@@ -460,6 +479,20 @@ class SqliteDriver(Publisher):
             job.error = error
         if saved:
             self._connection.execute("release job")
+
+    def _driven(self, job: _Job, topics: list[str], *, saved: bool) -> Any:
+        """Return what a job gives, after conflicts too: here if it can be undone, else Again is raised."""
+        while True:
+            try:
+                return _drive(self._connection, job.operation, topics)
+            except Again as error:
+                job.repeats += 1
+                if job.repeats > MAX_REPEATS:
+                    raise gave_up(f"The operation {job.operation.name!r}") from error
+                if not saved:
+                    raise
+                self._connection.execute("rollback to job")
+                topics.clear()
 
     def _when_free(self, connection: sqlite3.Connection, sql: str) -> None:
         """Execute what needs the write lock, waiting fairly: a short random time, again and again."""

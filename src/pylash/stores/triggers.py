@@ -14,9 +14,9 @@ from pylash.durable import (
     SubscriptionView,
     checked_occurrence,
     checked_subscription,
-    new_run_id,
 )
-from pylash.stores.processes import register_process
+from pylash.stores.numbers import DrawsNumbers
+from pylash.stores.processes import check_known, register_process
 from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
 from pylash.values import TriggerConflict, write
 
@@ -58,7 +58,7 @@ select occurrence, subscription, process from pylash_deliveries where occurrence
 order by subscription"""
 
 
-class SqlTriggers(Port):
+class SqlTriggers(Port, DrawsNumbers):
     """Subscriptions, occurrences and deliveries in SQL."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
@@ -106,8 +106,9 @@ class SqlTriggers(Port):
             for (body,) in matching:
                 subscription = SUBSCRIPTIONS.decode(body)
                 registration = subscription.registration(occurrence)
-                number = new_run_id(self._clock.now(), self._entropy)
-                yield from register_process(StartProcess(registration, subscription.delay), number)
+                command = StartProcess(registration, subscription.delay)
+                if (yield from register_process(command, self._draws())) is None:
+                    yield from check_known(registration)  # somebody has started it by its id
                 delivery = (occurrence.id, subscription.key, registration.id)
                 yield Statement(_DELIVER, delivery)
             yield Notify("runs")

@@ -297,7 +297,7 @@ class StoreFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Another process holds the database for longer than we wait."""
+    """Others hold the database, or keep changing the same rows, for longer than we wait."""
 
 
 class StoreRefused(StoreError):
