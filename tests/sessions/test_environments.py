@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pylash import Lash, ModelRequest
-from pylash.testing import ScriptedModel, call, say
-from tests.backends import Backend
+from pylash import Lash, ModelRequest, TurnBlocked
+from pylash.testing import ScriptedModel, call, calls, say
+from tests.backends import Backend, eventually
 from tests.sessions.scenes import PARKING, begin, comes_to, open_wait, transcript
 
 Declare = Callable[[Lash, list[str]], None]
@@ -78,8 +79,13 @@ def asks_now(app: Lash, ran: list[str]) -> None:
     pay(app, ran)
 
 
-def nothing(app: Lash, ran: list[str]) -> None:
-    """Every tool is gone."""
+def without_pay(app: Lash, ran: list[str]) -> None:
+    """The tool that is to run is gone."""
+
+    @app.tool
+    async def look(n: int) -> str:
+        ran.append("look")
+        return f"order {n}"
 
 
 def as_text(app: Lash, ran: list[str]) -> None:
@@ -148,19 +154,75 @@ async def test_the_next_turn_is_asked_with_what_was_deployed(durable: Backend) -
         assert model.requests[0].messages[0].text == words
 
 
-async def test_a_tool_that_is_gone_when_it_is_to_run_is_told_to_be(sqlite: Backend) -> None:
+async def test_a_turn_is_blocked_when_a_tool_it_is_to_call_is_gone_and_goes_on_when_it_is_back(
+    durable: Backend,
+) -> None:
     ran: list[str] = []
-    before, _ = made(sqlite.url, first, ran)
+    before, _ = made(durable.url, first, ran)
     async with before:
         await begin(before.session("chat"), "go", "t1")
         await comes_to(before, "chat", "t1", "waiting")
-    after, _ = made(sqlite.url, nothing, ran)
+    after, model = made(durable.url, without_pay, ran)
     async with after:
         session = after.session("chat")
         await after.resolve((await open_wait(after)).key, True)
-        assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
-        assert "tool       i2.c0 pay error: There is no tool 'pay'" in await transcript(session)
-    assert ran == ["look"]
+        with pytest.raises(TurnBlocked, match="it is to call tool 'pay', which this app does not"):
+            await session.turn("go", turn_id="t1", timeout="1s")
+    assert model.requests == []
+    back, _ = made(durable.url, first, ran)
+    async with back:
+        session = back.session("chat")
+        assert await session.retry()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
+        assert await transcript(session) == EXPECTED
+    assert ran == ["look", "pay"]
+
+
+async def test_no_call_of_a_batch_runs_when_the_tool_of_one_is_gone(sqlite: Backend) -> None:
+    ran: list[str] = []
+    both = calls(call("look", n=7), call("pay", cents=5))
+
+    def app(declare: Declare) -> Lash:
+        made = Lash(sqlite.url, model=ScriptedModel([both, say("Done.")]), worker=PARKING)
+        declare(made, ran)
+        return made
+
+    async with app(hanging) as before:
+        await begin(before.session("chat"), "go", "t1")
+        await eventually(lambda: has(ran, "pay"))
+    async with app(without_pay) as after:
+        session = after.session("chat")
+        with pytest.raises(TurnBlocked, match="turn_tool_missing"):
+            await session.turn("go", turn_id="t1", timeout="1s")
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).status == "cancelled"
+    assert ran == ["pay"]
+
+
+def hanging(app: Lash, ran: list[str]) -> None:
+    """One tool never ends, and the other waits for a person: nothing of the batch is recorded."""
+
+    @app.tool(approval=True)
+    async def look(n: int) -> str:
+        raise AssertionError("nobody has agreed")
+
+    @app.tool
+    async def pay(cents: int) -> str:
+        ran.append("pay")
+        await asyncio.Event().wait()
+        return ""
+
+
+async def has(ran: list[str], name: str) -> bool:
+    return name in ran
+
+
+async def test_a_model_that_calls_a_tool_it_was_not_offered_is_told_so(sqlite: Backend) -> None:
+    app = Lash(sqlite.url, model=ScriptedModel([call("fly"), say("Then not.")]))
+    async with app:
+        session = app.session("chat")
+        assert (await session.turn("go", timeout="5s")).text == "Then not."
+        assert "fly error: There is no tool 'fly'" in await transcript(session)
 
 
 async def test_a_session_whose_tool_is_gone_fails_clearly_and_its_turn_in_flight_does_not(

@@ -86,6 +86,7 @@ from pylash.values import (
     LashError,
     StoreError,
     TurnEnvMissing,
+    TurnToolMissing,
     write,
 )
 
@@ -401,6 +402,7 @@ class TurnDriver:
     async def _batch(self, iteration: int, calls: tuple[ToolCall, ...]) -> tuple[ToolMessage, ...]:
         """Run calls at once, those whose tool is serial one after another; in the model's order."""
         first, runner = len(self.machine.messages), ToolCalls(self)
+        await self._require_tools(calls, first)
         done: dict[str, ToolMessage] = {}
 
         async def several(numbers: Sequence[int]) -> None:
@@ -420,6 +422,16 @@ class TurnDriver:
             behind = [calls[n].id for n in serial if calls[n].id not in done][1:]
             self._partial = runner.known(calls, done, behind)
         return self._partial
+
+    async def _require_tools(self, calls: Sequence[ToolCall], first: int) -> None:
+        """Refuse to begin a batch of which this worker lacks a tool: one with it can run all of it.
+
+        The model may only be told that there is no such tool if it was not offered one.
+        """
+        missing = {manifest.name for manifest in self.environment.tools} - self.tools.keys()
+        for number, call in enumerate(calls):
+            if call.tool in missing and not await self.recorded_result(call, first + number):
+                raise TurnToolMissing(self.turn_id, call.tool)
 
     def _is_serial(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.tool)

@@ -171,6 +171,7 @@ from pylash.values.turn_errors import (
     TurnModelMissing,
     TurnOutputInvalid,
     TurnStumbled,
+    TurnToolMissing,
     TurnUnknown,
 )
 
@@ -298,6 +299,7 @@ __all__ = (
     "TurnModelMissing",
     "TurnOutputInvalid",
     "TurnStumbled",
+    "TurnToolMissing",
     "TurnUnknown",
     "ValueNotJson",
     "WaitError",

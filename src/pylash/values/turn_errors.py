@@ -189,6 +189,16 @@ class TurnModelMissing(DurabilityError):
         )
 
 
+class TurnToolMissing(DurabilityError):
+    """The worker has not got a tool that a turn was offered, and is to call."""
+
+    def __init__(self, turn_id: str, tool: str) -> None:
+        super().__init__(
+            f"Turn {turn_id!r} cannot go on here: it is to call tool {tool!r}, which this app does not have; "
+            "deploy the tool again and continue with session.retry(), or end the turn with session.cancel()."
+        )
+
+
 class ModelInvalid(Misuse):
     """An object cannot be a model."""
 
