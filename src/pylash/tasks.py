@@ -1,19 +1,26 @@
-"""The one place that starts background tasks.
+"""The one place that starts background tasks, and calls functions in threads.
 
 Rule 1. A task has an owner you can point at; closing the owner ends it.
 Rule 2. A failure that nobody awaits is raised when the owner closes, never lost.
+Rule 3. A future refuses some exceptions, and then whoever awaits it waits for ever. A call in a thread hands
+        over what it raised as a value.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
-from contextvars import Context
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+THREADS: Final = 64
 
 GRACE_SECONDS: Final = 10.0
 """How long a cancelled task may take to end."""
@@ -92,3 +99,48 @@ def at_once(work: Coroutine[Any, Any, None]) -> None:
         return
     awaited._asyncio_future_blocking = False  # noqa: SLF001 - so a task says that it has heard
     awaited.add_done_callback(lambda _: at_once(work))
+
+
+# --- threads ---
+
+
+class _Ended(NamedTuple):
+    """How a call ended: a value, or what it raised."""
+
+    value: Any
+    error: BaseException | None
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads of user code: not the loop's, so that slow functions delay nothing else."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="pylash-step")
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a function returns that is called in a thread, or raise what it raises.
+
+    A StopIteration cannot leave a coroutine: as one raised by an async function, it becomes a RuntimeError.
+    """
+    call = partial(copy_context().run, outcome_in_thread, function, args, kwargs)
+    ended = await asyncio.get_running_loop().run_in_executor(_threads(), call)
+    if ended.error is None:
+        value: T = ended.value
+        return value
+    try:
+        if isinstance(ended.error, StopIteration):
+            name = getattr(function, "__name__", type(function).__name__)
+            raise RuntimeError(f"{name} raised StopIteration") from ended.error  # noqa: TRY004
+        raise ended.error
+    finally:
+        del ended  # its exception holds this frame
+
+
+def outcome_in_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Ended:
+    """Call a function; return how that ended."""
+    try:
+        return _Ended(function(*args, **kwargs), None)
+    except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited
+        return _Ended(None, error)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
 
+from pylash.tasks import in_thread
 from pylash.turn import Listen, ModelReply, ModelRequest
 
 Model = Any
@@ -45,7 +46,7 @@ class PydanticProvider:
     async def _ready(self) -> tuple[Model, Ask]:
         async with self._entering:
             if self._made is None:
-                self._made = await asyncio.to_thread(self._load)
+                self._made = await in_thread(self._load)
             if not self._entered:
                 await self._made[0].__aenter__()
                 self._entered = True

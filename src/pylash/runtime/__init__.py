@@ -170,6 +170,10 @@ from pylash.runtime.turn_messages import (
     attachment_bytes,
     queued_message,
 )
+from pylash.runtime.user_code import (
+    current_task,
+    is_failure,
+)
 from pylash.runtime.waits import (
     is_approval,
     open_waits,
@@ -250,6 +254,7 @@ __all__ = (
     "attachment_bytes",
     "await_options",
     "check_trigger_name",
+    "current_task",
     "direct_executor",
     "draw_timeline",
     "durable_step",
@@ -259,6 +264,7 @@ __all__ = (
     "identifier",
     "is_again",
     "is_approval",
+    "is_failure",
     "materialised",
     "open_waits",
     "own_branch",

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from weakref import ref
 
 from pylash.durable import replay_key
@@ -44,14 +44,40 @@ class Joining(NamedTuple):
     whole: bool
 
 
+class Exited(Exception):
+    """Carries an exception of user code out of a branch that asyncio would take for more than a failure.
+
+    A task that raises SystemExit or KeyboardInterrupt ends the event loop; one that raises CancelledError counts
+    as cancelled, though nobody cancelled it.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Return what the branch of a task raised, if it ended and was not cancelled."""
+    error = None if task.cancelled() else task.exception()
+    return error.error if isinstance(error, Exited) else error
+
+
 class Branch:
-    """One task of a run."""
+    """One task of a run.
+
+    ``asides`` counts the effects that tasks of libraries wait for in its code. They excuse the branch: it is
+    taken to wait for those tasks. ``mixed``: its own task has waited or acted since the first of them, so that
+    what it does is not known, and they excuse it no longer.
+    """
 
     joining: Joining | None = None
     held = False
     task: asyncio.Task[Any] | None = None
     asides = 0
+    mixed = False
+    waiting = False
+    ended = False
     cancelling = False
+    was_cancelled = False
 
     def __init__(
         self,
@@ -71,6 +97,23 @@ class Branch:
     def run(self) -> LiveRun | None:
         """The run this is a branch of, if it is still there."""
         return self._run()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its code runs, as far as is known."""
+        return not (self.ended or self.waiting or (self.asides and not self.mixed))
+
+    def count(self, **changes: Any) -> int:
+        """Change what decides whether the branch is busy; return by how much that changes the busy branches."""
+        before = self.is_busy
+        for name, value in changes.items():
+            setattr(self, name, value)
+        return self.is_busy - before
+
+    def hear_cancel(self) -> None:
+        """Note that a cancel is raised in the code of the branch."""
+        self.cancelling = False
+        self.was_cancelled = True
 
     def take(self, name: str) -> tuple[str, int]:
         """Return the next part of a key for name."""
@@ -97,6 +140,8 @@ class Branch:
     def waits(self, is_pending: Callable[[str], bool]) -> bool:
         """Return whether this branch, and whatever it waits for, goes on only if others do something."""
         if self.joining is None:
+            if self.mixed and not self.waiting:
+                return False
             return self.held or (bool(self.pending) and all(map(is_pending, self.pending)))
         left = [branch for branch in self.joining.branches if branch in self.children]
         whole = len(left) == len(self.joining.branches)
@@ -180,11 +225,11 @@ class BranchTask(Generic[T]):
 
     def result(self) -> T:
         """Return the result of a branch that has ended."""
-        return self._task.result()
+        return self._group.result(self._task)
 
     async def _joined(self) -> T:
         await self._group.joined([self._task], whole=False)
-        return self._task.result()
+        return self._group.result(self._task)
 
 
 class BranchGroup:
@@ -217,7 +262,7 @@ class BranchGroup:
         failed = await self._settled()
         self._raise_if_cancelled(failed)
         if failed is not None:
-            error = self.tasks[failed].exception()
+            error = error_of(self.tasks[failed])
             assert error is not None
             raise error
         return [task.result() for task in self.tasks]
@@ -226,8 +271,7 @@ class BranchGroup:
         """Wait for every branch; return how they failed, the first failure cancelling the others."""
         failed = await self._settled()
         self._raise_if_cancelled(failed)
-        ended = (task.exception() for task in self.tasks if not task.cancelled())
-        return [error for error in ended if error is not None]
+        return [error for task in self.tasks if (error := error_of(task)) is not None]
 
     async def first(self) -> Any:
         """Wait for the first branch to end; cancel the others and return its result."""
@@ -239,9 +283,18 @@ class BranchGroup:
             if not (interrupted or self.tasks[winner].cancelled()):
                 await self._decide(winner)
         await self.joined(self.tasks)
-        if self.tasks[winner].cancelled() or self._key in self._run.interrupted:
-            raise asyncio.CancelledError
-        return self.tasks[winner].result()
+        if self._key in self._run.interrupted:
+            self._raise_cancelled()
+        return self.result(self.tasks[winner])
+
+    def result(self, task: asyncio.Task[T]) -> T:
+        """Return the result of a branch, or raise what it raised; a cancel is its parent's too."""
+        if task.cancelled():
+            self._raise_cancelled()
+        error = error_of(task)
+        if error is not None:
+            raise error
+        return task.result()
 
     async def cancel(self) -> None:
         """Cancel every branch that has not ended, and wait for them."""
@@ -300,7 +353,11 @@ class BranchGroup:
     def _raise_if_cancelled(self, failed: int | None) -> None:
         cancelled = failed is None and any(task.cancelled() for task in self.tasks)
         if cancelled or self._key in self._run.interrupted:
-            raise asyncio.CancelledError
+            self._raise_cancelled()
+
+    def _raise_cancelled(self) -> NoReturn:
+        self._parent.was_cancelled = True
+        raise asyncio.CancelledError
 
 
 def cancel_key(group: str = "") -> str:

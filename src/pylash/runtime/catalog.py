@@ -7,6 +7,7 @@ Rule 2. What a turn may call is in its recorded environment; what is called is t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import iscoroutinefunction, isfunction
 from typing import Any
 
@@ -14,7 +15,9 @@ import msgspec
 
 from pylash.runtime.operation_names import check_tool_names
 from pylash.runtime.plugins import PluginFactory, SessionPlugin
+from pylash.runtime.records import message_of
 from pylash.runtime.tools import Tool, as_tool
+from pylash.runtime.user_code import FailsAs
 from pylash.turn import Provider, SessionOptions, Summarise, TurnEnvironment
 from pylash.values import (
     ModelInvalid,
@@ -143,10 +146,8 @@ class Catalog:
         given: Mapping[str, Any] = options.plugin_options or {}
         built = []
         for name, plugin in self.plugins.items():
-            try:
+            with FailsAs(partial(_plugin_failure, name)):
                 built.append(plugin.build(session_id, given.get(name)))
-            except Exception as error:
-                raise PluginFailed(name, f"{type(error).__name__}: {error}") from error
         return built
 
     def check(self, options: SessionOptions) -> None:
@@ -174,7 +175,8 @@ class Catalog:
             names = tuple(name for name in self.tools if name not in self.private)
         offered = {name: self.tool(name) for name in names}
         for plugin in plugins:
-            offered.update({tool.name: tool for tool in plugin.tools()})
+            with FailsAs(partial(_plugin_failure, type(plugin).__name__)):
+                offered.update({tool.name: tool for tool in plugin.tools()})
         return offered
 
     def environment(
@@ -195,3 +197,7 @@ class Catalog:
             prompt=tuple(part for part in parts if part),
             tools=tuple(tool.manifest for tool in tools.values()),
         )
+
+
+def _plugin_failure(name: str, error: BaseException) -> PluginFailed:
+    return PluginFailed(name, f"{type(error).__name__}: {message_of(error)}")

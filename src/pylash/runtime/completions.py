@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -61,7 +62,7 @@ from pylash.turn import (
     parts_of,
     remaining,
 )
-from pylash.values import LashError, ProviderError, StoreError, TurnOutputInvalid, decode, write
+from pylash.values import LashError, ProviderError, TurnOutputInvalid, decode, write
 
 if TYPE_CHECKING:
     from pylash.runtime.programs import Services
@@ -119,14 +120,26 @@ async def _answer(
 
 
 async def model_reply(
-    services: Services, machine: TurnMachine, model: str | None, *, number: int, turn_id: str
+    services: Services,
+    machine: TurnMachine,
+    model: str | None,
+    *,
+    number: int,
+    turn_id: str,
+    run: LiveRun | None = None,
 ) -> AssistantMessage:
-    """Ask a model what a machine wants to know; ``number`` counts the calls before this one."""
+    """Ask a model what a machine wants to know; ``number`` counts the calls before this one.
+
+    ``run`` is detached if the store is away; without it a StoreError is raised.
+    """
+    guarded = nullcontext if run is None else run.guarded
     provider = services.catalog.provider(model)
     stored = services.store.attachments
     schema = machine.output_schema
+    with guarded():
+        messages = [await with_bytes(message, stored) for message in machine.messages]
     request = ModelRequest(
-        messages=[await with_bytes(message, stored) for message in machine.messages],
+        messages=messages,
         tools=() if schema is None else (final_tool(schema),),
         model=model,
         call_number=number,
@@ -137,7 +150,8 @@ async def model_reply(
     reply = await answered(provider, request, _unheard)
     took = services.monotonic() - started
     message, bodies = reply_message(reply, machine.iteration, took, model)
-    await keep(bodies, stored)
+    with guarded():
+        await keep(bodies, stored)
     return message
 
 
@@ -220,13 +234,13 @@ class ProcessCompletion(msgspec.Struct):
         return msgspec.convert(expect(outcome, DirectOutcome).result, AssistantMessage)
 
     async def _asked(self, machine: TurnMachine) -> AssistantMessage:
-        try:
+        with self.run.guarded():
             await keep(self.bodies, self.services.store.attachments)
             model = self.model or await captured_model(self.services, self.run)
-            number, turn_id = self.number, self.run.id
-            return await model_reply(self.services, machine, model, number=number, turn_id=turn_id)
-        except StoreError as error:  # not the process's: it goes on when the store is back
-            self.run.give_up(error)
+        number, turn_id = self.number, self.run.id
+        return await model_reply(
+            self.services, machine, model, number=number, turn_id=turn_id, run=self.run
+        )
 
     async def _pause(self, wanted: Pause) -> None:
         key = pause_key(self.branch.key(self.part), wanted.iteration, wanted.attempt)

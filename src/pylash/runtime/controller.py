@@ -112,22 +112,17 @@ class JournalController(JournalState, EffectController):
         if kind in COMPOSITE:
             return (await perform(envelope, local)).answer(kind)
         asked = asked_of(envelope, key)
-        canonical = asked.canonical
         attached = self._attached or await self._attach()
         entry = self._entries.get(key)
         if entry is not None:
             self.unread.discard(key)
-            if entry.hash != asked.digest:
-                raise await self._mismatch(asked)
-            if entry.size:
-                return await self._replay(entry, asked)
+            if entry.outcome is not None and entry.hash == asked.digest:
+                return _recorded(entry.outcome, kind)
         flight = self._flights.get(key)
         if flight is None:
-            self._check_ownership(attached.fence)
-            flight = Flight(asked.entry(self._host.clock.now()), canonical, self.board)
-            flight.start(self._flown(asked, attached.fence, local, flight), self._host.tasks)
+            flight = self._take_off(asked, entry, attached.fence, local)
         elif flight.digest != asked.digest:
-            raise EffectReplayMismatch(key, first_difference(flight.canonical, canonical))
+            raise EffectReplayMismatch(key, first_difference(flight.canonical, asked.canonical))
         return await flight.join()
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
@@ -190,10 +185,7 @@ class JournalController(JournalState, EffectController):
     async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
         data = entry.outcome or await self._outcome_of(entry)
-        kind = asked.envelope.command.kind
-        if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
-            return AwaitEventOutcome(RESOLUTIONS.decode(data))
-        return answer(data, kind)
+        return _recorded(data, asked.envelope.command.kind)
 
     async def _outcome_of(self, entry: JournalEntry) -> bytes:
         """Return a recorded outcome that was too large to be loaded with its journal."""
@@ -209,6 +201,25 @@ class JournalController(JournalState, EffectController):
             flight.abandon()
 
     # --- the flight ---
+
+    def _take_off(
+        self, asked: Asked, entry: JournalEntry | None, fence: Fence, local: LocalExecutor
+    ) -> Flight:
+        """Begin an effect, or the read of a record that is not in memory.
+
+        That read is a flight too: a run whose branch only seemed to wait would be parked, and nobody would
+        wake it.
+        """
+        is_recorded = entry is not None and (entry.size or entry.hash != asked.digest)
+        if not is_recorded:
+            self._check_ownership(fence)
+        flight = Flight(asked.entry(self._host.clock.now()), asked.canonical, self.board)
+        if entry is not None and is_recorded:
+            flight.recording = True  # as one whose record is being written, it cannot be cancelled
+            flight.start(self._stand(entry, asked), self._host.tasks)
+        else:
+            flight.start(self._flown(asked, fence, local, flight), self._host.tasks)
+        return flight
 
     def _check_ownership(self, fence: Fence) -> None:
         """Refuse to start what could not be recorded."""
@@ -266,6 +277,9 @@ class JournalController(JournalState, EffectController):
             await self._check_fence(fence)
         started = host.clock.now()
         performed = await perform(asked.envelope, local)
+        task = asyncio.current_task()
+        if performed.cause is not None and task is not None and task.cancelling():
+            raise asyncio.CancelledError  # it was stopped: how it failed then is no outcome
         flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())
         await self._record_riders(fence)
@@ -410,6 +424,13 @@ class JournalController(JournalState, EffectController):
         finally:
             self._bells.pop(bell, None)
         flight.wake()
+
+
+def _recorded(data: bytes, kind: EffectKind) -> Outcome:
+    """Return the outcome in a record, or raise the failure in it."""
+    if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
+        return AwaitEventOutcome(RESOLUTIONS.decode(data))
+    return answer(data, kind)
 
 
 async def look(

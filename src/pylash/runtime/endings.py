@@ -2,6 +2,8 @@
 
 Rule 1. Whose lease is lost writes nothing: the run goes on elsewhere.
 Rule 2. A run that cannot be replayed is blocked, with the reason; any other is free for the next worker.
+Rule 3. Once the code of a run has ended, every read and write for it is repeated until the store answers: an
+        error that left the run's task would leave the run to nobody.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from pylash.durable import Store
 from pylash.runtime.runs import LiveRun
@@ -22,9 +24,37 @@ from pylash.values import (
     StoreRefused,
 )
 
+T = TypeVar("T")
+
 STORE_AWAY_SECONDS: Final = 0.2
 
 _log = logging.getLogger("pylash")
+
+
+class Unanswered(Exception):
+    """The run belongs to another worker, or this one closed before the store answered: its lease tells the others."""
+
+
+async def answer_of(
+    run: LiveRun, ask: Callable[[], Awaitable[T]], is_open: Callable[[], bool]
+) -> T:
+    """Return the store's answer for a run whose code has ended, asking again while the worker is open.
+
+    Raises Unanswered, and StoreRefused if it can never be answered.
+    """
+    while True:
+        try:
+            return await ask()
+        except LeaseLost as error:
+            _log.info("%s goes on elsewhere: %s", run.fence.name, error.message)
+            raise Unanswered from error
+        except StoreRefused:  # asking again would not help
+            raise
+        except StoreError as error:
+            if not is_open():
+                raise Unanswered from error
+            _log.warning("the end of %s cannot be written yet: %s", run.fence.name, error)
+            await asyncio.sleep(STORE_AWAY_SECONDS)
 
 
 async def persist(
@@ -34,21 +64,11 @@ async def persist(
 
     Raises StoreRefused if it can never be written as it is.
     """
-    while True:
-        try:
-            await write()
-        except LeaseLost as error:
-            _log.info("%s goes on elsewhere: %s", run.fence.name, error.message)
-            return False
-        except StoreRefused:  # asking again would not help
-            raise
-        except StoreError as error:
-            if not is_open():
-                return False  # our lease will tell the others
-            _log.warning("the end of %s cannot be written yet: %s", run.fence.name, error)
-            await asyncio.sleep(STORE_AWAY_SECONDS)
-            continue
-        return True
+    try:
+        await answer_of(run, write, is_open)
+    except Unanswered:
+        return False
+    return True
 
 
 async def block(

@@ -1,7 +1,8 @@
 """Executing a process here: from its first line to what is written in the end.
 
-Rule 1. Every exception of user code is the process's failure; only our own troubles are not.
+Rule 1. Whatever user code raises is the process's failure. Our own trouble is raised as Detached, where it arises.
 Rule 2. Who was detached writes nothing of what its code did after that.
+Rule 3. Why a process was cancelled is what the recorded request says: a timeout is one of the reasons.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import msgspec
 
 from pylash.durable import Aborted, CancelProcess, Failure, Output, Success
 from pylash.runtime.branches import CURRENT, LANES
 from pylash.runtime.config import Programs
-from pylash.runtime.endings import let_go, persist
+from pylash.runtime.endings import STORE_AWAY_SECONDS, Unanswered, answer_of, let_go, persist
 from pylash.runtime.failures import failure_of
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.runs import ContinueAs, Detached, LiveRun
+from pylash.runtime.user_code import current_task, is_failure
 from pylash.tasks import TaskOwner
 from pylash.values import (
     LashError,
@@ -31,7 +33,14 @@ from pylash.values import (
     WorkflowFailed,
 )
 
+TIMED_OUT: Final = "its timeout is over"
+"""The reason with which a process is asked to end when its time is over."""
+
 _log = logging.getLogger("pylash")
+
+
+class Cancelled:
+    """A program ended because its process was asked to end; the store knows why."""
 
 
 class Execution:
@@ -58,15 +67,19 @@ class Execution:
         is_over = isinstance(end, Output) and not run.closed
         if run.beginning is not None and not (is_over or await run.beginning.stands()):
             return None
-        if run.closed:
+        if end is None:
+            run.close()
+        if end is None or run.closed:
             await let_go(self._host.store, run, self._is_open)
             return None
         return await self._ended(run, end)
 
-    async def _outcome(self, run: LiveRun) -> Output | ContinueAs | None:
+    async def _outcome(self, run: LiveRun) -> Output | ContinueAs | Cancelled | None:
         """Return how the program ended; None if it was detached."""
+        task = current_task()
         try:
-            await self._programs.check(run.process.registration)
+            with run.guarded():
+                await self._programs.check(run.process.registration)
             if run.process.state.cancel and not (run.cancelled or run.record.cancel_delivered):
                 run.root.cancelling = run.cancelled = True
             if run.deadline is not None:
@@ -75,22 +88,20 @@ class Execution:
         except Detached:
             return None
         except asyncio.CancelledError as error:
-            return await self._cancelled(run, error)
+            return self._cancelled(run, error)
         except ContinueAs as again:
             return again
-        except BaseExceptionGroup as group:
-            continued = group.subgroup(ContinueAs)
-            return failure_of(group) if continued is None else first_of(continued)
-        except StoreError as error:  # not the program's: its environment could not be read
-            run.close(error)
-            return None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code: every failure is its outcome
+        except BaseException as error:
+            if not is_failure(error, task):
+                raise
+            if isinstance(error, BaseExceptionGroup):
+                continued = error.subgroup(ContinueAs)
+                if continued is not None:
+                    return first_of(continued)
             _tell(run, error)
             return failure_of(error)
 
-    async def _cancelled(self, run: LiveRun, error: BaseException) -> Output | None:
+    def _cancelled(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
         """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
         if not run.is_cancelled_here():
             run.close()
@@ -99,25 +110,33 @@ class Execution:
             return Failure(
                 type(error).__name__, "process_failed", "it raised CancelledError itself"
             )
-        if run.deadline is not None and run.remaining() == 0:
-            return failure_of(ProcessTimeout(run.id))
-        return Aborted(await self._host.store.processes.cancel_reason(run.id))
+        return Cancelled()
 
-    async def _ended(self, run: LiveRun, end: Output | ContinueAs | None) -> Output | None:
+    async def _ended(self, run: LiveRun, end: Output | ContinueAs | Cancelled) -> Output | None:
         """Write how the run ended; return how the process did, if it has."""
         if run.journal is not None:
             run.closed = True
             run.journal.break_off(Detached())
         if isinstance(end, ContinueAs):
             return await self._continued(run, end)
-        if end is None:
-            return None
         try:
+            if isinstance(end, Cancelled):
+                end = await self._why_cancelled(run)
             return end if await self._settled(run, end) else None
+        except Unanswered:
+            return None
         except (Misuse, StoreRefused) as error:  # it cannot be written as it is
             broken = failure_of(error)
             await self._settled(run, broken)
             return broken
+
+    async def _why_cancelled(self, run: LiveRun) -> Output:
+        """Return the end of a process that was asked to end."""
+        ask = partial(self._host.store.processes.cancel_reason, run.id)
+        reason = await answer_of(run, ask, self._is_open)
+        if run.deadline is not None and reason == TIMED_OUT:
+            return failure_of(ProcessTimeout(run.id))
+        return Aborted(reason)
 
     async def _settled(self, run: LiveRun, end: Output) -> bool:
         beginning = run.beginning
@@ -151,10 +170,15 @@ class Execution:
         remaining = run.remaining()
         if remaining is not None:
             await self._host.clock.sleep(remaining)
-        if not run.closed:
-            with suppress(LashError):
-                command = CancelProcess(run.id, "its timeout is over")
-                await self._host.store.processes.perform(command)
+        while not run.closed:
+            try:
+                await self._host.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
+            except StoreError:  # away for the moment
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+            except LashError:  # it has ended
+                return
+            else:
+                return
 
 
 def _tell(run: LiveRun, error: BaseException) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 import msgspec
@@ -29,6 +28,7 @@ from pylash.durable import (
     SleepOutcome,
 )
 from pylash.runtime.system import SystemClock
+from pylash.runtime.user_code import called
 from pylash.values import (
     Duration,
     RuntimeEffectLocalExecutorMismatch,
@@ -103,11 +103,7 @@ def step_executor(run: Callable[[Any], Any]) -> Executor:
 
     async def perform(envelope: Envelope) -> Outcome:
         assert isinstance(envelope.command, DurableStep)  # the executor takes no other
-        given = envelope.command.input
-        if iscoroutinefunction(run):
-            return DurableStepOutcome(await run(given))
-        value = await asyncio.to_thread(run, given)
-        return DurableStepOutcome(await value if isawaitable(value) else value)
+        return DurableStepOutcome(await called(run, (envelope.command.input,), {}))
 
     return Executor("step", _STEP, perform)
 

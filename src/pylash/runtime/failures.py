@@ -26,9 +26,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("execution", error.code, error.message, error.data)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):
-        return Failure(
-            storable(name), storable(str(error.code)), message_of(error), _raw(error.data)
-        )
+        code, data = getattr(error, "code", error.default_code), getattr(error, "data", None)
+        return Failure(storable(name), storable(str(code)), message_of(error), _raw(data))
     return Failure(storable(name), ProcessFailed.default_code, message_of(error), _raw(error.args))
 
 

@@ -41,6 +41,7 @@ from pylash.turn import (
     ModelRequest,
     Provider,
     SystemMessage,
+    Transcript,
     TurnEvent,
     final_tool,
 )
@@ -109,12 +110,17 @@ class ModelCalls:
                 interruption.add(delta.text)
 
         catalog, begun = turn.services.catalog, iteration > 1
-        try:
+        with turn.run.guarded():
             request = await self._request(iteration, sent)
+        if isinstance(turn.history, Transcript):
+            turn.history.trouble = None
+        try:
             async with interruption:
                 reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
-        except StoreError as error:  # also of old messages that the model looked at
-            turn.run.give_up(error)
+        except LashError:
+            with turn.run.guarded():
+                self._check_history()
+            raise
         took = turn.services.monotonic() - self._asked_at
         if interruption.happened:
             reply = ModelReply(text=interruption.text, usage=NO_USAGE)
@@ -123,9 +129,16 @@ class ModelCalls:
             message = msgspec.structs.replace(message, interrupted=True)
         return message, bodies
 
+    def _check_history(self) -> None:
+        """Raise why old messages could not be read when the provider looked at them, if so."""
+        history = self._turn.history
+        if isinstance(history, Transcript) and history.trouble is not None:
+            raise history.trouble
+
     async def _ready(self, provider: Provider) -> None:
         turn = self._turn
-        await turn.services.histories.ready(turn.session, turn.history, provider)
+        with turn.run.guarded():
+            await turn.services.histories.ready(turn.session, turn.history, provider)
         self._asked_at = turn.services.monotonic()
 
     async def _request(self, iteration: int, sent: Extent) -> ModelRequest:

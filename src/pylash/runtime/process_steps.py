@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import cache, partial
-from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -24,9 +20,10 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import Branch, outside, own_branch
 from pylash.runtime.executors import Executor, sleep_executor
-from pylash.runtime.records import FINAL
+from pylash.runtime.records import FinalFailure
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.signatures import Shape, result_of
+from pylash.runtime.user_code import FailsAs, called
 from pylash.values import (
     ArgumentsInvalid,
     Duration,
@@ -40,8 +37,6 @@ D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-STEP_THREADS: Final = 64
 
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 _ANY: Final = Shape(Any)
@@ -187,7 +182,7 @@ class _Step(msgspec.Struct):
     async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         timeout, retry = self.options.timeout, self.options.retry
         limit = None if timeout is None else seconds(timeout)
-        try:
+        with FailsAs(lambda error: marked_final(error, error, retry)):
             try:
                 async with asyncio.timeout(limit) as scope:
                     return await called(self.function, args, kwargs)
@@ -195,15 +190,13 @@ class _Step(msgspec.Struct):
                 if not scope.expired() or limit is None:
                     raise
                 raise StepTimeout(self.part[0], limit) from None
-        except Exception as error:
-            mark_final(error, error, retry)
-            raise
 
 
-def mark_final(told: Exception, error: Exception, retry: Retry | None) -> None:
-    """Mark what is told of an error, if that is none to try again after."""
-    if retry is not None and not isinstance(error, retry.on):
-        setattr(told, FINAL, True)
+def marked_final(told: BaseException, error: BaseException, retry: Retry | None) -> BaseException:
+    """Return what is told of an error, marked if the call is not to be tried again after it."""
+    if retry is None or isinstance(error, retry.on):
+        return told
+    return FinalFailure(told)
 
 
 def attempt_key(branch: Branch, part: tuple[str, int], attempt: int) -> str:
@@ -217,25 +210,6 @@ def _refuse_result(function: Any) -> None:
         getattr(function, "close", str)()  # a coroutine that will never be awaited
         reason = "it takes a function and its arguments, not what calling it gives"
         raise ArgumentsInvalid("ctx.step", reason)
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """Return the threads of plain functions: their own, so that slow ones hold up nobody else."""
-    return ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pylash-step")
-
-
-async def called(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Call a function: an async one here, a plain one in a thread."""
-    if iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    if isinstance(function, type) or not iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - an object may be called
-        call = partial(copy_context().run, function, *args, **kwargs)
-        value = await asyncio.get_running_loop().run_in_executor(_threads(), call)
-        return await value if isawaitable(value) else value
-    return await function(*args, **kwargs)
 
 
 def _plain(value: Any) -> Any:

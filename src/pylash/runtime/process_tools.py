@@ -29,13 +29,14 @@ from pylash.durable import (
 from pylash.runtime.branches import Branch, outside
 from pylash.runtime.completions import Completions, captured_model
 from pylash.runtime.executors import Executor, await_options
-from pylash.runtime.process_steps import Tries, attempt_key, digest, mark_final
+from pylash.runtime.process_steps import Tries, attempt_key, digest, marked_final
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.tool_approval import Ready, approved, given_result
 from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
 from pylash.runtime.tools import Tool
+from pylash.runtime.user_code import FailsAs
 from pylash.turn import ToolCall
-from pylash.values import DurabilityError, Duration, StoreError
+from pylash.values import Duration
 
 if TYPE_CHECKING:
     from pylash.runtime.programs import Services
@@ -110,11 +111,8 @@ class ProcessToolCall(msgspec.Struct, frozen=True):
         ctx: ToolContext[Any] = ToolContext(
             info, services.deps, check=services.check_trigger, complete=completions.answer
         )
-        try:
+        with FailsAs(lambda error: marked_final(error, error, tool.retry)):
             value = await tool.call(ctx, ready.arguments)
-        except Exception as error:
-            mark_final(error, error, tool.retry)
-            raise
         if isinstance(value, Deferred):
             return ToolAttemptOutcome(value.deadline, deferred=True)
         emitted = [
@@ -124,8 +122,6 @@ class ProcessToolCall(msgspec.Struct, frozen=True):
         return ToolAttemptOutcome(value, emitted)
 
     async def _emit(self, outcome: ToolAttemptOutcome) -> None:
-        try:
+        with self.run.guarded():
             for one in outcome.triggers:
                 await self.services.emit_trigger(one, one["key"])
-        except (DurabilityError, StoreError) as error:
-            self.run.give_up(error)

@@ -2,13 +2,15 @@
 
 Rule 1. What a caller gets is what was decoded from the record, also the first time.
 Rule 2. A failure is recorded like a result; a step's failure is always ``StepFailed``.
-Rule 3. Being detached, losing the lease or diverging is nobody's outcome and is never recorded.
+Rule 3. Whatever user code raises is an outcome and is recorded. Trouble of the run itself (its store, its
+        lease, its record) never is: code of ours inside an effect raises it as ``Detached``.
+Rule 4. A recorded failure is never raised as a StoreError or a DurabilityError, which are about the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -23,6 +25,7 @@ from pylash.durable import (
     ProcessOutcome,
     expect,
 )
+from pylash.runtime.user_code import current_task, is_failure
 from pylash.values import (
     DurabilityError,
     EffectFailed,
@@ -59,17 +62,21 @@ MAX_KEY_BYTES: Final = 1_800
 """The longest replay key: it is made of several names, escaped, and is indexed."""
 WITHDRAWN: Final = b'{"type":"cancelled"'
 """How the record of a cancelled effect begins; the ends of waits begin otherwise."""
-FINAL: Final = "pylash_final"
-"""The attribute of an exception that is not to be tried again."""
 
 _NEVER_RECORDED = (
-    DurabilityError,
     EffectNested,
     MissingReplayKey,
     RuntimeEffectLocalExecutorMismatch,
     RuntimeEffectLocalExecutorUnavailable,
     RuntimeEffectWrongOutcome,
 )
+
+
+class FinalFailure(Exception):
+    """Wraps what an effect failed with if it is not to be tried again."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False, tag="returned"):
@@ -129,7 +136,7 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
 
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
     """Run the effect and return its record, a result or a failure."""
-    kind, task = envelope.command.kind, asyncio.current_task()
+    kind, task = envelope.command.kind, current_task()
     if kind not in COMPOSITE:
         _inside[task] = envelope.invocation.effect_id
     try:
@@ -137,7 +144,11 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
     except _NEVER_RECORDED:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: every failure is an outcome
+    except BaseException as error:
+        # A composite effect performs others, at which a cancel of the run is raised without cancelling a task.
+        is_cancel = kind in COMPOSITE and isinstance(error, asyncio.CancelledError)
+        if is_cancel or not is_failure(error, task):
+            raise
         return failed(error, kind)
     finally:
         _inside.pop(task, None)
@@ -167,14 +178,17 @@ def _refuse(outcome: Outcome) -> None:
         refuse(getattr(outcome, field), path)
 
 
-def failed(error: Exception | SystemExit, kind: EffectKind) -> Performed:
+def failed(error: BaseException, kind: EffectKind) -> Performed:
     """Return the record of a failure."""
+    is_final = isinstance(error, FinalFailure)
+    if isinstance(error, FinalFailure):
+        error = error.error
     failure = Failed(
         _code(error, kind),
         message_of(error),
         storable(type(error).__name__),
         _data(error),
-        bool(getattr(error, FINAL, False)),
+        is_final,
     )
     return Performed(encode(failure), failure, error)
 
@@ -202,16 +216,18 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
         error.final = record.final
         raise error
     restored = LashError.restore(record.code, record.message, record.data)
+    if isinstance(restored, DurabilityError | StoreError):  # a code that user code chose
+        restored = LashError(record.message, code=record.code, data=record.data)
     restored.final = record.final
     raise restored
 
 
 def _code(error: BaseException, kind: EffectKind) -> str:
     match error:
-        case StoreError():
+        case StoreError() | DurabilityError():
             return RuntimeStore.default_code
         case LashError():
-            return storable(str(error.code))
+            return storable(str(getattr(error, "code", error.default_code)))
         case PluginError():
             return Plugin.default_code
         case _ if kind is EffectKind.DURABLE_STEP:
@@ -220,19 +236,27 @@ def _code(error: BaseException, kind: EffectKind) -> str:
             return EffectFailed.default_code
 
 
+def is_outcome(error: BaseException) -> TypeGuard[LashError]:
+    """Return whether what user code raised is an error of ours that callers may be told as it is.
+
+    One about a store or a run is not: it is about some other store or run than the caller's.
+    """
+    trouble = isinstance(error, DurabilityError | StoreError)
+    return isinstance(error, LashError) and not trouble and hasattr(error, "message")
+
+
 def message_of(error: BaseException) -> str:
     """Return what an exception says, as it can be stored."""
-    if isinstance(error, LashError):
-        return storable(str(error.message))
     try:
-        return storable(str(error)) or type(error).__name__
-    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+        said = error.message if isinstance(error, LashError) else error
+        return storable(str(said)) or type(error).__name__
+    except BaseException:  # noqa: BLE001 - its class is all that can be said of it
         return type(error).__name__
 
 
 def _data(error: BaseException) -> Any:
     """Return what goes with the failure, if it will be the same when it is read back."""
     try:
-        return round_trip(error.data) if isinstance(error, LashError) else None
+        return round_trip(getattr(error, "data", None)) if isinstance(error, LashError) else None
     except ValueNotJson:
         return None

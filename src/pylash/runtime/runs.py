@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.durable import (
@@ -29,11 +29,12 @@ from pylash.durable import (
     envelope,
 )
 from pylash.runtime.beginnings import Beginning
-from pylash.runtime.branches import Branch, cancel_key, current_branch, spawned
+from pylash.runtime.branches import Branch, Exited, cancel_key, current_branch, spawned
 from pylash.runtime.controller import JournalController
 from pylash.runtime.slots import Slots
 from pylash.runtime.standings import TurnStanding
 from pylash.runtime.subjects import Subject
+from pylash.runtime.user_code import Control, is_interrupt
 from pylash.tasks import TaskOwner
 from pylash.values import DurabilityError, LashError, StoreError
 
@@ -46,11 +47,11 @@ _SCOPE: Final = RuntimeScope()
 _log = logging.getLogger("pylash")
 
 
-class Detached(BaseException):
+class Detached(Control):
     """The run goes on elsewhere or later; this execution of it is over."""
 
 
-class ContinueAs(BaseException):
+class ContinueAs(Control):
     """The process goes on with a fresh journal."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ class LiveRun:
     parking: asyncio.Future[None] | None = None
     interrupted: frozenset[str] = frozenset()
     _flagged: frozenset[str] = frozenset()
-    _busy = 1
+    _busy = 1  # how many branches are busy; the root is at first
     _refusals = 0
     _taking: asyncio.Task[None] | None = None
     _warned = False
@@ -172,8 +173,8 @@ class LiveRun:
         """
         branch = current_branch(self)
         told = owner if aside else branch
-        if self.closed or self.beginning is not None:
-            await self._enter()
+        if self.closed or self.beginning is not None or self.is_idle:
+            await self._enter(branch)
         asked = envelope(
             command,
             scope=_SCOPE,
@@ -187,7 +188,7 @@ class LiveRun:
         if told is None:
             self._warn(name)
         elif self.journal is None and told.cancelling:
-            told.cancelling = False
+            told.hear_cancel()
             raise asyncio.CancelledError
         elif self.journal is not None and not self.journal.recorded(key):
             await self._hold(told, branch)
@@ -201,7 +202,7 @@ class LiveRun:
         try:
             return await self._executed(asked, local)
         except asyncio.CancelledError:
-            (branch or owner).cancelling = False
+            (branch or owner).hear_cancel()
             raise
         finally:
             pending.discard(key)
@@ -215,16 +216,14 @@ class LiveRun:
         try:
             return await self._executed(asked, local)
         except asyncio.CancelledError:
-            branch.cancelling = False
+            branch.hear_cancel()
             raise
 
     def _set_aside(self, owner: Branch, change: int) -> None:
-        """Count what tasks beside a branch's own wait for: while there is any, the branch waits too."""
-        before, owner.asides = owner.asides, max(0, owner.asides + change)
-        if not before and owner.asides:
-            self.rest(owner)
-        elif before and not owner.asides:
-            self.work(owner)
+        """Count the effects that tasks of libraries wait for in the code of a branch."""
+        asides = owner.asides + change
+        mixed = asides > 0 and (owner.mixed if owner.asides else owner.waiting)
+        self._recount(owner, asides=asides, mixed=mixed)
 
     async def _executed(self, asked: Any, local: LocalExecutor) -> Outcome:
         try:
@@ -241,12 +240,15 @@ class LiveRun:
         while branch.waiting_above() is not None:
             branch.held = True
             self._held = self._held or asyncio.get_running_loop().create_future()
+            if resting is None:
+                self._set_aside(branch, 1)
             self.rest(resting)
-            self._changed()  # also if nobody rests: it waits beside its branch
             try:
                 await asyncio.wait((self._held,))
             finally:
                 branch.held = False
+                if resting is None:
+                    self._set_aside(branch, -1)
                 self.work(resting)
             await self.gate()
 
@@ -287,12 +289,20 @@ class LiveRun:
             self.give_up(error)
         branch.cancelling = False
         if delivered:
+            branch.hear_cancel()
             raise asyncio.CancelledError
 
-    async def _enter(self) -> None:
-        """Begin; refuse a call on a closed context, and hold whoever calls again and again."""
+    async def _enter(self, branch: Branch | None = None) -> None:
+        """Begin; refuse a call on a closed context, and hold whoever calls again and again.
+
+        A branch that calls while the run is idle was excused by asides: it takes a slot first, and waits if
+        the run is being parked.
+        """
         if self.beginning is not None:
             await self.beginning.stands()
+        if self.is_idle and branch is not None:
+            self._recount(branch, mixed=True)
+            await self.gate()
         if not self.closed:
             return
         self._refusals += 1
@@ -326,14 +336,21 @@ class LiveRun:
         branch.task.add_done_callback(_seen)
         try:
             return await work
+        except asyncio.CancelledError as error:
+            if branch.was_cancelled or branch.task.cancelling():
+                raise
+            raise Exited(error) from None
+        except (SystemExit, KeyboardInterrupt) as error:
+            if is_interrupt(error):
+                raise
+            raise Exited(error) from None
         finally:
-            self._set_aside(branch, -branch.asides)
             parent.children.discard(branch)
             if parent.is_joined_by(branch):
-                parent.joining = None  # it goes on: in our place, so that nobody parks in between
-            else:
-                self._busy -= 1
-            self._changed()
+                # It goes on as of now, so that the run is not parked before its task runs.
+                parent.joining = None
+                self._busy += parent.count(waiting=False)
+            self._recount(branch, ended=True)
 
     def decided(self, key: str) -> Any:
         """Return what was decided under key, and remember whom it cancels."""
@@ -346,16 +363,18 @@ class LiveRun:
     # --- idle ---
 
     def rest(self, branch: Branch | None) -> None:
-        """Say that a branch waits."""
+        """Note that the task of a branch waits."""
         if branch is not None:
-            self._busy -= 1
-            self._changed()
+            self._recount(branch, waiting=True, mixed=branch.asides > 0)
 
     def work(self, branch: Branch | None) -> None:
-        """Say that a branch goes on."""
+        """Note that the task of a branch goes on."""
         if branch is not None:
-            self._busy += 1
-            self._changed()
+            self._recount(branch, waiting=False)
+
+    def _recount(self, branch: Branch, **changes: Any) -> None:
+        self._busy += branch.count(**changes)
+        self._changed()
 
     def _changed(self) -> None:
         board = None if self.journal is None else self.journal.board
@@ -462,6 +481,17 @@ class LiveRun:
         """Detach because of a trouble that is not the code's: it goes on later, or elsewhere."""
         self.close(trouble)
         raise Detached from trouble
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Detach if a block of ours has trouble with the store or the record.
+
+        No user code may run inside: what that raises is its own failure, whatever the class.
+        """
+        try:
+            yield
+        except (DurabilityError, StoreError) as trouble:
+            self.give_up(trouble)
 
     def dispose(self) -> None:
         """Let go of everything, so that nothing waits for the garbage collector."""

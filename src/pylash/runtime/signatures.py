@@ -8,7 +8,6 @@ pydantic is asked only where an annotation needs it, and imported then.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 import typing
@@ -18,6 +17,7 @@ from typing import Any, Final, Never, NoReturn, Protocol
 
 import msgspec
 
+from pylash.tasks import in_thread
 from pylash.values import ArgumentsInvalid, ResultInvalid, refuse, round_trip
 
 _PLAIN: Final = (Any, inspect.Parameter.empty, object, NoReturn, Never)
@@ -51,7 +51,7 @@ class Shape(msgspec.Struct, frozen=True):
             if "pydantic" in sys.modules:
                 _adapter(self.annotation)
             else:
-                await asyncio.to_thread(_adapter, self.annotation)
+                await in_thread(_adapter, self.annotation)
         except (
             TypeError,
             RuntimeError,

@@ -70,11 +70,13 @@ async def play_session_turn(services: Services, run: LiveRun, given: SessionTurn
     """Play one turn of a child session in a process's run; return what came of it."""
     LANES.set(frozenset(given.lanes))
     session = await _standing(services, run, given)
-    nodes = await services.store.sessions.uncommitted(session)
+    with run.guarded():
+        nodes = await services.store.sessions.uncommitted(session)
     writer = TurnWriter(services.store.sessions, session, nodes)
     driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, writer)
     machine = await driver.play()
-    await services.store.sessions.commit(run.fence, commit_of(driver, machine, settle=False))
+    with run.guarded():
+        await services.store.sessions.commit(run.fence, commit_of(driver, machine, settle=False))
     services.feeds.leave(run.id, ended=True)
     end = machine.end
     assert end is not None
@@ -94,7 +96,8 @@ async def _standing(services: Services, run: LiveRun, given: SessionTurnInput) -
     """Return the child session as it was when the process began, recorded."""
 
     async def perform(_: Envelope) -> Outcome:
-        session = await services.store.sessions.open(given.session_id, given.options)
+        with run.guarded():
+            session = await services.store.sessions.open(given.session_id, given.options)
         return DurableStepOutcome(decode(write(session)))
 
     command = DurableStep("session", given.session_id)

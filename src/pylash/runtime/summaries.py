@@ -135,7 +135,12 @@ class _Piece:
                 raise ProviderError("There is nothing to summarise any more.")
             with outside():
                 message = await model_reply(
-                    turn.services, machine, self._model, number=0, turn_id=turn.turn_id
+                    turn.services,
+                    machine,
+                    self._model,
+                    number=0,
+                    turn_id=turn.turn_id,
+                    run=turn.run,
                 )
             return DirectOutcome({"message": decode(write(message)), "upto": self.upto})
 

@@ -32,8 +32,8 @@ from pylash.durable import (
 from pylash.runtime.branches import LANES, outside, own_branch
 from pylash.runtime.executors import Executor, await_options
 from pylash.runtime.feeds import completed
-from pylash.runtime.process_steps import Tries, digest, mark_final
-from pylash.runtime.records import message_of
+from pylash.runtime.process_steps import Tries, digest, marked_final
+from pylash.runtime.records import is_outcome, message_of
 from pylash.runtime.tool_approval import Ready, approved, given_result
 from pylash.runtime.tool_arguments import read_arguments
 from pylash.runtime.tool_context import CallInfo, Deferred, ToolContext
@@ -46,6 +46,7 @@ from pylash.runtime.tool_results import (
 )
 from pylash.runtime.tools import Tool
 from pylash.runtime.turn_messages import broken_off
+from pylash.runtime.user_code import FailsAs
 from pylash.turn import NO_USAGE, ZERO, Attachment, ToolCall, ToolMessage, TurnEvent, Usage
 from pylash.values import (
     AttachmentResolutionFailed,
@@ -85,7 +86,7 @@ class ToolCalls:
         try:
             known = await self._turn.recorded_result(call, index)
             message = known or await self._result(call, index)
-        except (DurabilityError, StoreError) as error:
+        except (DurabilityError, StoreError) as error:  # ours: user code raises them as ToolFailed
             self._turn.run.give_up(error)
         except LashError as error:
             message = replace(self._error(call, error.message), usage=_used(error.data))
@@ -118,9 +119,11 @@ class ToolCalls:
         if tool is None:
             known = ", ".join(sorted(self._turn.tools)) or "none"
             raise CallRefused(f"There is no tool {call.tool!r} (there are: {known}).")
-        await tool.prepare()
         given = read_arguments(tool.name, call.arguments)
-        ready = Ready(tool, call, given, tool.load(await self._filled(tool, given)))
+        filled = await self._filled(tool, given)
+        with FailsAs(tool_failure):
+            await tool.prepare()
+            ready = Ready(tool, call, given, tool.load(filled))
         if tool.approval:
             self.unapproved.add(call.id)
             ready = await approved(ready, partial(self._effect, call), partial(self._wait, call))
@@ -258,18 +261,20 @@ class ToolCalls:
         )
         started = turn.services.monotonic()
         lanes = LANES.set(LANES.get() | {turn.session.id})
-        try:
-            value = await tool.call(ctx, ready.arguments)
-        except Exception as error:
+
+        def failure(error: BaseException) -> BaseException:
             # An error of ours is a sentence for whoever called; the stack of others says where it was.
             trace = None if isinstance(error, LashError) else error
             _log.warning("tool %s failed: %s", tool.name, message_of(error), exc_info=trace)
-            told_error = error if isinstance(error, LashError) else ToolFailed(error)
-            mark_final(told_error, error, tool.retry)
+            told_error = tool_failure(error)
             if used := _noted(before + completions.used):
                 data = told_error.data if isinstance(told_error.data, dict) else {}
                 told_error.data = {**data, **used}
-            raise told_error from error
+            return marked_final(told_error, error, tool.retry)
+
+        try:
+            with FailsAs(failure):
+                value = await tool.call(ctx, ready.arguments)
         finally:
             LANES.reset(lanes)
         if isinstance(value, Deferred):
@@ -307,6 +312,11 @@ class ToolCalls:
             provider_id=call.provider_id,
             stored=tuple(ref for ref in stored if ref not in {one.ref for one in attachments}),
         )
+
+
+def tool_failure(error: BaseException) -> LashError:
+    """Return what a model is told of a tool's exception: an error of ours as it is, unless it is about a run."""
+    return error if is_outcome(error) else ToolFailed(error, message_of(error))
 
 
 def _noted(used: Usage) -> dict[str, Any]:

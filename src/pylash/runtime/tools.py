@@ -31,7 +31,7 @@ from typing import (
 
 import msgspec
 
-from pylash.runtime.process_steps import Retry, called
+from pylash.runtime.process_steps import Retry
 from pylash.runtime.signatures import Shape
 from pylash.runtime.tool_annotations import (
     default_of,
@@ -47,6 +47,8 @@ from pylash.runtime.tool_annotations import (
 from pylash.runtime.tool_arguments import Field, Parameters
 from pylash.runtime.tool_context import Deferred, ToolContext
 from pylash.runtime.tool_docs import ToolDoc, read_docstring
+from pylash.runtime.user_code import called
+from pylash.tasks import in_thread
 from pylash.turn import Attachment, ToolManifest
 from pylash.values import (
     ArgumentsInvalid,
@@ -173,7 +175,7 @@ class Tool(Generic[P, R]):
         if "pydantic" in sys.modules:
             self._parameters.schema  # noqa: B018 - made once, and refused if it cannot be
         else:
-            await asyncio.to_thread(lambda: self._parameters.schema)
+            await in_thread(lambda: self._parameters.schema)
         try:
             await self._result.prepare(self.name)
         except ArgumentsInvalid:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,12 +23,14 @@ from pylash.durable import (
     TurnRecord,
 )
 from pylash.runtime.branches import CURRENT
-from pylash.runtime.endings import block, let_go, persist
+from pylash.runtime.endings import Unanswered, answer_of, block, let_go, persist
 from pylash.runtime.programs import Services
+from pylash.runtime.records import message_of
 from pylash.runtime.relays import relay
 from pylash.runtime.runs import Detached, LiveRun, unheard
 from pylash.runtime.turn_writer import TurnWriter
 from pylash.runtime.turns import TurnDriver
+from pylash.runtime.user_code import current_task, is_failure
 from pylash.turn import (
     ASKS,
     OPTIONS,
@@ -73,6 +76,7 @@ class TurnExecution:
         return result
 
     async def _played(self, run: LiveRun) -> Any:
+        task = current_task()
         try:
             driver = self._driver(run)
             if isinstance(run.record, TurnRecord) and run.record.cancel and not run.cancelled:
@@ -84,9 +88,11 @@ class TurnExecution:
         except asyncio.CancelledError:
             run.close()
             return await self._detached(run)
-        except Exception as error:  # noqa: BLE001 - a fault of ours stops this turn and no other
+        except BaseException as error:
+            if not is_failure(error, task):
+                raise
             _log.exception("%s stumbled", run.fence.name)
-            run.close(TurnStumbled(run.fence.name, f"{type(error).__name__}: {error}"))
+            run.close(TurnStumbled(run.fence.name, f"{type(error).__name__}: {message_of(error)}"))
             return await self._detached(run)
         if run.closed:
             return await self._detached(run)
@@ -138,12 +144,14 @@ class TurnExecution:
     async def _detached(self, run: LiveRun) -> Any:
         """Deal with the run of an execution that was closed."""
         store, trouble = self._services.store, run.trouble
-        if (
-            isinstance(trouble, DurabilityError)
-            and not isinstance(trouble, LeaseLost)
-            and await store.sessions.asked_to_end(run.record.run)
-        ):
-            return await self._given_up(run, f"{trouble.code}: {trouble.message}")
+        if isinstance(trouble, DurabilityError) and not isinstance(trouble, LeaseLost):
+            ask = partial(store.sessions.asked_to_end, run.record.run)
+            try:
+                is_asked_to_end = await answer_of(run, ask, self._is_open)
+            except Unanswered:
+                return None
+            if is_asked_to_end:
+                return await self._given_up(run, f"{trouble.code}: {trouble.message}")
         await let_go(store, run, self._is_open)
         return None
 

@@ -13,6 +13,8 @@ import msgspec
 from pylash.durable import Attachments, Queued
 from pylash.runtime.catalog import Catalog
 from pylash.runtime.histories import has_attachments, is_picture
+from pylash.runtime.records import is_outcome, message_of
+from pylash.runtime.user_code import FailsAs
 from pylash.turn import (
     MESSAGES,
     ZERO,
@@ -200,15 +202,17 @@ async def named_answered(
 
 async def answered(provider: Provider, request: ModelRequest, listen: Listen) -> ModelReply:
     """Return what a model answers; whatever else comes of it is a ProviderError."""
-    try:
-        reply = await provider.respond(request, listen)
-    except LashError:
-        raise
-    except Exception as error:
+
+    def failure(error: BaseException) -> BaseException:
+        if is_outcome(error):
+            return error
         _log.warning("model %s failed", request.model, exc_info=error)
         away = isinstance(error, OSError)  # lost connections and timeouts are
-        said = " ".join(str(error).split())
-        raise ProviderError(f"{type(error).__name__}: {said}", retryable=away) from error
+        said = " ".join(message_of(error).split())
+        return ProviderError(f"{type(error).__name__}: {said}", retryable=away)
+
+    with FailsAs(failure):
+        reply = await provider.respond(request, listen)
     if not isinstance(reply, ModelReply):
         raise ProviderError(f"The model returned {reply!r} instead of a ModelReply")
     return reply

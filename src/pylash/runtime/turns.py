@@ -372,10 +372,8 @@ class TurnDriver:
         """Cross the boundary with what runs again on replay."""
 
         async def guarded(asked: Envelope) -> Outcome:
-            try:
+            with self.run.guarded():
                 outcome: Outcome = await perform(asked)
-            except (DurabilityError, StoreError) as error:
-                self.run.give_up(error)
             return outcome
 
         scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)

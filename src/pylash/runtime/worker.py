@@ -27,7 +27,7 @@ from pylash.durable import (
     just_started,
 )
 from pylash.runtime.config import Drive, Programs, Retention, WorkerConfig
-from pylash.runtime.endings import STORE_AWAY_SECONDS
+from pylash.runtime.endings import STORE_AWAY_SECONDS, block
 from pylash.runtime.execution import Execution
 from pylash.runtime.journal import JournalHost
 from pylash.runtime.launches import Launches
@@ -35,11 +35,19 @@ from pylash.runtime.lookout import Lookout
 from pylash.runtime.orphans import Orphans
 from pylash.runtime.parking import MAX_IDLE, Parking
 from pylash.runtime.pruning import prune_forever
+from pylash.runtime.records import message_of
 from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool
 from pylash.runtime.standings import Standing, standing_of, standings
+from pylash.runtime.user_code import current_task, is_failure
 from pylash.tasks import TaskOwner
-from pylash.values import StaticScopesRequired, StoreError, seconds
+from pylash.values import (
+    ProcessStumbled,
+    StaticScopesRequired,
+    StoreError,
+    TurnStumbled,
+    seconds,
+)
 
 LOOK_SECONDS: Final = 0.05  # of a worker that closes, at its runs
 NET_SECONDS: Final = 5.0
@@ -336,13 +344,18 @@ class Worker:
             self._orphans.add(claim.fence for claim in claims)
             self._slots.give_back(len(claims))
             raise
+        unreadable = [claim.fence for claim in claims if claim.fence.run not in resumed]
         for claim in claims:
-            found = resumed.get(claim.fence.run)
-            if found is None:
-                self._slots.give_back()
-                await self._host.store.runs.block(claim.fence, UNREADABLE)
-            else:
-                self._begin(found, claim.run.wake_seq)
+            if claim.fence.run in resumed:
+                self._begin(resumed[claim.fence.run], claim.run.wake_seq)
+        self._slots.give_back(len(unreadable))
+        while unreadable:
+            try:
+                await self._host.store.runs.block(unreadable[-1], UNREADABLE)
+            except Exception:
+                self._orphans.add(unreadable)
+                raise
+            unreadable.pop()
 
     def _ring_in(self, delay: float) -> None:
         if self._timer is not None:
@@ -414,14 +427,32 @@ class Worker:
 
     async def drive(self, run: LiveRun) -> None:
         """Execute the run here until it ends, or is detached."""
+        task = current_task()
         try:
             execution = self._execution if run.turn is None else self._turns
             output = await execution.drive(run)
             if output is not None:
                 self._ids.discard(run.id)
                 self.told(run.id, output)
+        except BaseException as error:
+            if not is_failure(error, task):
+                self._orphans.add((run.fence,))
+                raise
+            await self._stop(run, error)
         finally:
             self._forget(run)
+
+    async def _stop(self, run: LiveRun, error: BaseException) -> None:
+        """Block a run that the code of ours which drives it has failed for: it ends for nobody else."""
+        _log.error("%s stumbled", run.fence.name, exc_info=error)
+        kind = ProcessStumbled if run.turn is None else TurnStumbled
+        trouble = kind(run.fence.name, f"{type(error).__name__}: {message_of(error)}")
+        run.close(trouble)
+        try:
+            await block(self._host.store, run, trouble, lambda: self.is_open)
+        except Exception:  # noqa: BLE001 - whatever it is, somebody else may have more luck
+            _log.exception("%s cannot be blocked, and is released", run.fence.name)
+            self._orphans.add((run.fence,))
 
     def _forget(self, run: LiveRun) -> None:
         if self.live.get(run.record.run) is run:

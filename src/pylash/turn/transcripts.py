@@ -31,7 +31,10 @@ class Transcript(_Comparable[Message]):
 
     The first ``missing`` of them were not fetched yet. Who looks at one of those waits until all of them
     are, with ``fetch``; without it nobody may look. With locks several threads may; nobody else waits.
+    ``trouble`` is why the last fetch failed: it is raised in user code that looks, and is not that code's.
     """
+
+    trouble: Exception | None = None
 
     def __init__(
         self,
@@ -81,9 +84,16 @@ class Transcript(_Comparable[Message]):
             with self._fetching:
                 if self._is_missing(index):
                     assert self.fetch is not None, "it was not fetched"
-                    self.add_before(self.fetch(), 0)
+                    self.add_before(self._fetched(self.fetch), 0)
         with self._lock:
             return self._at(index - self.missing if index >= 0 else index)
+
+    def _fetched(self, fetch: Callable[[], Sequence[bytes]]) -> Sequence[bytes]:
+        try:
+            return fetch()
+        except Exception as error:
+            self.trouble = error
+            raise
 
     def _is_missing(self, index: int) -> bool:
         if not self.missing:

@@ -66,6 +66,13 @@ class ProcessSurfaceIncompatible(DurabilityError):
         )
 
 
+class ProcessStumbled(DurabilityError):
+    """The runtime failed while it executed a process, and the process's code is not to blame."""
+
+    def __init__(self, process: str, reason: str) -> None:
+        super().__init__(f"{process} could not go on ({reason}): this is a fault of pylash.")
+
+
 class WorkflowFailed(LashError, category=True):
     """A Lashlang process ended in a failure, with a code of its own."""
 

@@ -241,8 +241,9 @@ class InputInvalid(Misuse):
 class ToolFailed(LashError):
     """A tool raised an exception."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+    def __init__(self, error: BaseException, message: str | None = None) -> None:
+        said = str(error) if message is None else message
+        super().__init__(f"{type(error).__name__}: {said}")
 
 
 class CallRefused(LashError):

@@ -72,10 +72,8 @@ from pylash.runtime import (
     sleep_executor,
 )
 from pylash.values import (
-    DurabilityError,
     LashError,
     ProcessSurfaceIncompatible,
-    StoreError,
     TriggerSourceNotGranted,
     WorkflowFailed,
     check_name,
@@ -189,8 +187,6 @@ class WorkflowHost(Host):
     async def _called(self, call: HostCall) -> Mapping[str, Any]:
         try:
             return {"ok": True, "value": await self._value(call)}
-        except (DurabilityError, StoreError):
-            raise
         except LashError as error:
             return {"ok": False, "error": error.message if error.data is None else error.data}
 
@@ -231,7 +227,8 @@ class WorkflowHost(Host):
         mine = self._run.process.registration.originator
         if not isinstance(mine, SessionRef) or self._is_recorded(key):
             return False
-        record = await self._services.store.processes.get(process_id)
+        with self._run.guarded():
+            record = await self._services.store.processes.get(process_id)
         return record is not None and record.registration.originator != mine
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
@@ -242,8 +239,6 @@ class WorkflowHost(Host):
             answer = await self._ask(
                 key, AwaitProcess(process_id), self._named("await", process_id)
             )
-        except (DurabilityError, StoreError):
-            raise
         except LashError as error:
             return {"ok": False, "error": error.message}
         match OUTPUTS.decode(encode(answer["output"])):
@@ -260,8 +255,6 @@ class WorkflowHost(Host):
             return
         try:
             await self._ask(key, CancelProcess(process_id), self._named("cancel", process_id))
-        except (DurabilityError, StoreError):
-            raise
         except LashError:
             return
 
@@ -358,7 +351,8 @@ class WorkflowHost(Host):
             message = f"the key {key!r} begins with {SESSION_KEYS!r}: only keys of sessions do"
             raise InvalidTrigger(message)
         if len(keys) > 1:
-            listed = await self._services.store.triggers.listed(self._session)
+            with self._run.guarded():
+                listed = await self._services.store.triggers.listed(self._session)
             stored = {view.subscription.key for view in listed}
             return next((one for one in keys if one in stored), keys[0])
         return keys[0]
@@ -390,21 +384,22 @@ class WorkflowHost(Host):
             name: EventBinding() if value == {TRIGGER_EVENT: True} else ValueBinding(value)
             for name, value in wanted.inputs.items()
         }
-        await self._services.store.triggers.register(
-            Subscription(
-                key=key,
-                type=type_.name,
-                source=source_key,
-                template=template,
-                inputs=inputs,
-                session_id=self._session,
-                name=wanted.name,
-            )
+        made = Subscription(
+            key=key,
+            type=type_.name,
+            source=source_key,
+            template=template,
+            inputs=inputs,
+            session_id=self._session,
+            name=wanted.name,
         )
+        with self._run.guarded():
+            await self._services.store.triggers.register(made)
         return wanted.with_id(_handle_id(key)).handle()
 
     async def _list(self, payload: dict[str, Any]) -> Any:
-        views = await self._services.store.triggers.listed(self._session)
+        with self._run.guarded():
+            views = await self._services.store.triggers.listed(self._session)
         found = [view.subscription for view in views]
         return [
             self._handle(one, one.template.input)
@@ -436,7 +431,8 @@ class WorkflowHost(Host):
 
     async def _unregister(self, payload: dict[str, Any]) -> Any:
         key, cancel = str(payload["key"]), self._services.store.triggers.cancel_owned
-        found = [await cancel(one, self._session) for one in self._stored_keys(key)]
+        with self._run.guarded():
+            found = [await cancel(one, self._session) for one in self._stored_keys(key)]
         return {"key": key, "cancelled": any(found)}
 
     # Commands.
@@ -455,16 +451,12 @@ class WorkflowHost(Host):
     async def _refusable(self, work: Awaitable[T]) -> T:
         try:
             return await work
-        except (DurabilityError, StoreError):
-            raise
         except LashError as error:
             raise Refused(error.message) from error
 
     async def _possible(self, work: Awaitable[T]) -> T:
         try:
             return await work
-        except (DurabilityError, StoreError):
-            raise
         except LashError as error:
             raise HostFailed(error.message) from error
 

@@ -9,7 +9,15 @@ from typing import Any, Final, Protocol
 
 from pylash.durable import LashlangInput, Registration
 from pylash.lang import Artifact, StartProblem, Surface, stored
-from pylash.runtime import Catalog, LiveRun, Services, Tool, TriggerType
+from pylash.runtime import (
+    Catalog,
+    LiveRun,
+    Services,
+    Tool,
+    TriggerType,
+    current_task,
+    is_failure,
+)
 from pylash.workflows.hosting import Offered, Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
@@ -89,7 +97,8 @@ class Workflows:
         """Run a process of a stored module."""
         for tool in self._app.catalog.tools.values():
             await tool.prepare()
-        made = await self._artifact(given.module_ref)
+        with run.guarded():
+            made = await self._artifact(given.module_ref)
         sink = self._telling() if self._sinks else None
         offered = Offered(self.surface(), self._app.trigger_types, sink)
         return await run_workflow(self._app.running, run, given, made, offered)
@@ -128,9 +137,12 @@ class Workflows:
             node, occurrence = event.get("node_id", ""), event.get("occurrence", 0)
             key = f"{subject}:{event['event']}:{node}:{occurrence}"
             for sink in self._sinks:
+                task = current_task()
                 try:
                     sink({"key": key, **event})
-                except Exception:  # noqa: BLE001 - a sink is theirs, and the program is not
+                except BaseException as error:
+                    if not is_failure(error, task):
+                        raise
                     _log.exception("a sink of Lashlang's execution events failed")
 
         return tell

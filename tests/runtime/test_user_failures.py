@@ -1,0 +1,296 @@
+"""Whatever user code raises, wherever it runs, is recorded as a failure: nothing hangs, loops or ends the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pytest
+
+from pylash import (
+    Lash,
+    ProcessContext,
+    ProcessFailed,
+    SessionPlugin,
+    ToolContext,
+    TurnView,
+    WorkerConfig,
+)
+from pylash.runtime import Tool
+from pylash.testing import ScriptedModel, call, say
+from pylash.turn import ModelRequest
+from pylash.values import (
+    EffectNested,
+    EffectReplayMismatch,
+    LashError,
+    LeaseLost,
+    RunSettled,
+    StoreClosed,
+    StoreUnavailable,
+)
+from tests.backends import PostgresBackend, SqliteBackend
+
+
+class Panic(BaseException):
+    """What a Rust extension raises when it panics."""
+
+
+class Mute(BaseException):
+    """Cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise Panic
+
+
+class Unfinished(LashError):
+    """An error of ours without what our errors have."""
+
+    def __init__(self) -> None:
+        """Forget the rest."""
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that refuses attributes."""
+
+    text: str
+
+
+ODD: Final[dict[str, Callable[[], BaseException]]] = {
+    "Panic": lambda: Panic("it panicked"),
+    "Mute": Mute,
+    "Frozen": lambda: Frozen("cold"),
+    "Unfinished": Unfinished,
+    "GeneratorExit": GeneratorExit,
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [Panic("one"), ValueError("two")]),
+    "SystemExit": lambda: SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "CancelledThread": concurrent.futures.CancelledError,
+    "InvalidStateError": asyncio.InvalidStateError,
+    "StopIteration": lambda: StopIteration("none left"),
+    "StopAsyncIteration": StopAsyncIteration,
+    "StoreUnavailable": lambda: StoreUnavailable("another store is away"),
+    "StoreClosed": StoreClosed,
+    "LeaseLost": lambda: LeaseLost("the run of another app"),
+    "RunSettled": lambda: RunSettled("the run of another app"),
+    "EffectReplayMismatch": lambda: EffectReplayMismatch("a", "b"),
+    "EffectNested": lambda: EffectNested("a", "b"),
+    "lease_lost": lambda: LashError("it only has the code", code="lease_lost"),
+    "store_unavailable": lambda: LashError("it only has the code", code="store_unavailable"),
+}
+
+
+class Trap:
+    """User code that raises once for each place it is called from, and counts the calls."""
+
+    def __init__(self, make: Callable[[], BaseException]) -> None:
+        self._make = make
+        self.calls: Counter[str] = Counter()
+
+    def spring(self, place: str) -> NoReturn:
+        self.calls[place] += 1
+        raise self._make()
+
+    def spring_for(self, place: str, wanted: str) -> None:
+        if place == wanted and not self.calls[place]:
+            self.spring(place)
+
+
+IN_PROCESSES: Final = (
+    "async step",
+    "plain step",
+    "awaited step",
+    "body",
+    "gather",
+    "race",
+    "task group",
+    "async tool",
+    "plain tool",
+    "completion",
+)
+
+IN_TURNS: Final = {
+    "async_tool": "completed",
+    "plain_tool": "completed",
+    "approved_tool": "completed",
+    "read_tool": "completed",
+    "completing_tool": "completed",
+    "provider": "failed",
+    "plugin.build": "failed",
+    "plugin.tools": "failed",
+    "plugin.prompt": "failed",
+    "plugin.checkpoint": "failed",
+}
+
+
+class TrapPlugin(SessionPlugin):
+    def __init__(self, trap: Trap, session_id: str) -> None:
+        self._trap = trap
+        self._session = session_id
+
+    def tools(self) -> Sequence[Tool[..., Any]]:
+        self._trap.spring_for("plugin.tools", self._session)
+        return ()
+
+    def prompt(self) -> str | None:
+        self._trap.spring_for("plugin.prompt", self._session)
+        return None
+
+    async def checkpoint(self, turn: TurnView) -> Sequence[str]:
+        self._trap.spring_for("plugin.checkpoint", turn.session_id)
+        return ()
+
+
+class TrapPlugins:
+    name = "traps"
+
+    def __init__(self, trap: Trap) -> None:
+        self._trap = trap
+
+    def build(self, session_id: str, options: Any) -> SessionPlugin:
+        self._trap.spring_for("plugin.build", session_id)
+        return TrapPlugin(self._trap, session_id)
+
+
+class Read:
+    """A value whose reading is user code; pydantic asks it for a validator."""
+
+    trap: Trap
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema  # noqa: PLC0415 - only this test needs it
+
+        def read(value: Any) -> Any:
+            if value == "trap":
+                cls.trap.spring("read_tool")
+            return value
+
+        return core_schema.no_info_plain_validator_function(read)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, source: Any, handler: Any) -> Any:
+        return {"type": "string"}
+
+
+def trapped_app(url: str, trap: Trap) -> Lash:
+    """Return an app whose code springs the trap wherever user code can run."""
+    Read.trap = trap
+    model, worker = ScriptedModel(partial(reply, trap)), WorkerConfig(grace="1s")
+    app = Lash(url, model=model, plugins=[TrapPlugins(trap)], worker=worker)
+    add_tools(app, trap)
+
+    @app.process
+    async def run(ctx: ProcessContext[None], place: str) -> str:
+        await act(ctx, trap, place)
+        return await ctx.step(str.upper, place)
+
+    return app
+
+
+def reply(trap: Trap, request: ModelRequest) -> Any:
+    """Spring the trap, call the tool that the text names, or say something."""
+    asked = request.messages[-1].text
+    if asked in ("provider", "completion", "completing_tool: complete"):
+        trap.spring("completing_tool" if asked.endswith("complete") else asked)
+    if asked in IN_TURNS and not asked.startswith("plugin"):
+        return call(asked, value="trap") if asked == "read_tool" else call(asked)
+    return say("Done.")
+
+
+def add_tools(app: Lash, trap: Trap) -> None:
+    @app.tool
+    async def async_tool() -> None:
+        trap.spring("async_tool")
+
+    @app.tool
+    def plain_tool() -> None:
+        trap.spring("plain_tool")
+
+    @app.tool(approval=lambda: trap.spring("approved_tool"))
+    def approved_tool() -> None:
+        """Never runs."""
+
+    @app.tool
+    async def read_tool(value: Read) -> None:
+        """Never runs."""
+
+    @app.tool
+    async def completing_tool(ctx: ToolContext[None]) -> str:
+        return await ctx.complete("completing_tool: complete")
+
+
+async def act(ctx: ProcessContext[None], trap: Trap, place: str) -> None:
+    """Spring the trap at a place of a process."""
+
+    async def work() -> None:
+        trap.spring(place)
+
+    async def branch() -> None:
+        await ctx.step(len, place)
+        trap.spring(place)
+
+    async def group() -> None:
+        async with ctx.task_group() as tasks:
+            tasks.create_task(ctx.wait_signal("never"))
+            tasks.create_task(branch())
+
+    works: dict[str, Callable[[], Awaitable[Any]]] = {
+        "async step": lambda: ctx.step(work),
+        "plain step": lambda: ctx.step(partial(trap.spring, place)),
+        "awaited step": lambda: ctx.step(lambda: work()),  # noqa: PLW0108 - no coroutine function
+        "body": work,
+        "gather": lambda: ctx.gather(ctx.wait_signal("never"), branch()),
+        "race": lambda: ctx.race(ctx.wait_signal("never"), branch()),
+        "task group": group,
+        "async tool": lambda: ctx.call_tool("async_tool"),
+        "plain tool": lambda: ctx.call_tool("plain_tool"),
+        "completion": lambda: ctx.complete(place),
+    }
+    if place in works:
+        await works[place]()
+
+
+async def check_processes(app: Lash, trap: Trap) -> None:
+    run = app.services.definitions["run"]
+    for place in IN_PROCESSES:
+        before = trap.calls.total()
+        handle = await app.start(run, place=place)
+        with pytest.raises(ProcessFailed):
+            await handle.result(timeout="3s")
+        assert trap.calls.total() - before == 1, place
+    assert await (await app.start(run, place="none")).result(timeout="3s") == "NONE"
+
+
+async def check_turns(app: Lash, trap: Trap) -> None:
+    for place, status in IN_TURNS.items():
+        before = trap.calls.total()
+        session = app.session(place)
+        text = place if status == "completed" or place == "provider" else "hello"
+        result = await session.turn(text, timeout="3s")
+        assert (place, result.status) == (place, status)
+        assert trap.calls.total() - before == 1, place
+        assert (await session.turn("again", timeout="3s")).text == "Done."
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_whatever_user_code_raises_is_its_failure(odd: str, tmp_path: Path) -> None:
+    trap = Trap(ODD[odd])
+    async with SqliteBackend(tmp_path) as backend, trapped_app(backend.url, trap) as app:
+        await check_processes(app, trap)
+        await check_turns(app, trap)
+
+
+@pytest.mark.parametrize("odd", ["Panic", "SystemExit", "LeaseLost", "StoreUnavailable"])
+async def test_it_is_on_postgresql_as_well(odd: str, postgres: str) -> None:
+    trap = Trap(ODD[odd])
+    async with PostgresBackend(postgres) as backend, trapped_app(backend.url, trap) as app:
+        await check_processes(app, trap)
+        await check_turns(app, trap)
