@@ -20,9 +20,9 @@ from pylash.durable import (
     ValueBinding,
     checked_session,
 )
-from pylash.runtime.process_steps import called
 from pylash.runtime.programs import Services, prepared
 from pylash.runtime.signatures import Shape, reason_of
+from pylash.runtime.user_code import called
 from pylash.values import ArgumentsInvalid, TriggerUnknown, check_name
 
 EVENT: Final = EventBinding()
