@@ -249,7 +249,7 @@ async def test_a_journal_that_is_too_long_is_refused(
 async def test_a_payload_over_the_limit_is_refused_and_stays_refused(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pylash.runtime.records.MAX_OUTCOME_BYTES", 1_000)
+    monkeypatch.setattr("pylash.values.canonical.MAX_PAYLOAD_BYTES", 1_000)
     scoped = (await backend.host()).scoped(SCOPE)
     work = scoped.execute(step("large"), returning("x" * 2_000))
     assert await code_of(work) == "payload_too_large"

@@ -29,7 +29,7 @@ from pylash.values import (
     decode,
     encode,
     refuse,
-    write,
+    write_payload,
 )
 
 VERSION: Final = "v1"
@@ -142,7 +142,7 @@ def checked_resolution(resolution: Resolution) -> Resolution:
     """Return resolution as it will be read back, or refuse one that is none or would change."""
     if not isinstance(resolution, Resolution):
         raise InvalidResolution(resolution)
-    back = RESOLUTIONS.decode(write(resolution))
+    back = RESOLUTIONS.decode(write_payload(resolution, 1))
     if back != resolution:
         for field in resolution.__struct_fields__:
             refuse(getattr(resolution, field))

@@ -52,6 +52,7 @@ from pylash.values import (
     decode,
     micros,
     write,
+    write_payload,
 )
 
 if TYPE_CHECKING:
@@ -347,7 +348,9 @@ class ProcessContext(StepContext[D]):
     def continue_as(self, **arguments: Any) -> NoReturn:
         """End this run and go on with new arguments and a fresh journal, as the same process."""
         own_branch(self._run, "continue_as")
-        raise ContinueAs(self._services.arguments(self._run, arguments))
+        plain = self._services.arguments(self._run, arguments)
+        write_payload(plain)  # refused here, where the process may go on otherwise
+        raise ContinueAs(plain)
 
     # --- branches ---
 

@@ -387,6 +387,8 @@ class JournalController(JournalState, EffectController):
             data = failed(error, asked.envelope.command.kind).data
             refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
             entry = await self._host.store.journal.record(fence, refusal)
+            if not entry.size:  # it is open: the refusal came after the wait had begun
+                entry = await self._host.store.journal.close(fence, refusal)
         return await self._stand(entry, asked)
 
     async def _happened(

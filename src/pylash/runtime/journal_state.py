@@ -29,6 +29,7 @@ from pylash.runtime.flights import Board, Flight
 from pylash.runtime.records import withdrawn
 from pylash.values import (
     ProcessSignalWaitCancelled,
+    check_size,
     decode,
     digest_for_difference,
     encode,
@@ -65,7 +66,7 @@ class Asked(msgspec.Struct):
 
 def asked_of(envelope: Envelope, key: str) -> Asked:
     """Return what an envelope asks for under key."""
-    canonical = envelope.canonical()
+    canonical = check_size(envelope.canonical(), 1)
     return Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
 
 

@@ -29,7 +29,7 @@ from pylash.runtime.runs import LiveRun
 from pylash.runtime.slots import SlotPool, Slots
 from pylash.runtime.standings import Standing
 from pylash.tasks import TaskOwner
-from pylash.values import LeaseLost, StoreClosed, write
+from pylash.values import LeaseLost, StoreClosed, write_payload
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Launches:
         loop = asyncio.get_running_loop()
         registration = checked_registration(command.registration)
         # Its code may change what it is given before that is written.
-        given = REGISTRATIONS.decode(write(registration))
+        given = REGISTRATIONS.decode(write_payload(registration, 1))
         fence = Fence(self._host.new_run(), 1, ProcessScope(registration.id))
         record = just_started(given, fence.run, self._host.clock.now())
         run = LiveRun(record, fence, self._host.controller(fence.scope), self._worker, self._tasks)

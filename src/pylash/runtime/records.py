@@ -44,6 +44,7 @@ from pylash.values import (
     StoreError,
     ValueNotJson,
     check_name,
+    check_size,
     encode,
     refuse,
     round_trip,
@@ -57,7 +58,6 @@ _inside: dict[asyncio.Task[Any] | None, str] = {}
 By task and not in a context variable, which would cost a tenth of an effect.
 """
 
-MAX_OUTCOME_BYTES: Final = 64 * 1024 * 1024
 MAX_KEY_BYTES: Final = 1_800
 """The longest replay key: it is made of several names, escaped, and is indexed."""
 WITHDRAWN: Final = b'{"type":"cancelled"'
@@ -154,16 +154,15 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         _inside.pop(task, None)
 
 
-def returned(outcome: Outcome) -> Performed:
-    """Return the record of an outcome, or refuse one that would not come back as it is."""
+def returned(outcome: Outcome, records: int = 1) -> Performed:
+    """Return the record of an outcome, or refuse one that would not come back as it is, or is too large."""
     record = Returned(outcome)
     try:
         data = write(record)
     except ValueNotJson:
         _refuse(outcome)
         raise
-    if len(data) > MAX_OUTCOME_BYTES:
-        raise PayloadTooLarge(len(data), MAX_OUTCOME_BYTES)
+    check_size(data, records)
     back = _RECORDS.decode(data)
     if back != record:
         _refuse(outcome)
@@ -190,7 +189,12 @@ def failed(error: BaseException, kind: EffectKind) -> Performed:
         _data(error),
         is_final,
     )
-    return Performed(encode(failure), failure, error)
+    data = encode(failure)
+    try:
+        check_size(data, 1)
+    except PayloadTooLarge as refusal:
+        return failed(refusal, kind)
+    return Performed(data, failure, error)
 
 
 def withdrawn(code: str) -> bytes:
@@ -200,7 +204,7 @@ def withdrawn(code: str) -> bytes:
 
 def wrapped(result: Any) -> bytes:
     """Return the record of a process command's result."""
-    return returned(ProcessOutcome(result)).data
+    return returned(ProcessOutcome(result), records=3).data  # it holds what is recorded elsewhere
 
 
 def answer(record: Record | bytes, kind: EffectKind) -> Outcome:

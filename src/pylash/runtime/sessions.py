@@ -52,7 +52,7 @@ from pylash.values import (
     TurnUnknown,
     check_name,
     seconds,
-    write,
+    write_payload,
 )
 
 if TYPE_CHECKING:
@@ -275,7 +275,10 @@ class Session:
         ask = TurnAsk(parts=parts, output_schema=schema)
         scope = TurnScope(self.id, self._services.new_id() if turn_id is None else turn_id)
         options = msgspec.to_builtins(self.options)
-        return NewTurn(scope=scope, digest=ask.digest(), body=write(ask), options=options), shape
+        write_payload(options, 1)
+        return NewTurn(
+            scope=scope, digest=ask.digest(), body=write_payload(ask, 1), options=options
+        ), shape
 
     async def _stored(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """Store the bytes of attachments, and keep references to them."""
@@ -417,6 +420,7 @@ class Session:
         words = self._services.new_id() if key is None else check_name("key", key)
         parts = await self._stored(parts_of(text))
         body = {"parts": msgspec.to_builtins(parts)}
+        write_payload(body, 1)  # before the session is made for it
         await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
         await self._services.store.sessions.enqueue(self.id, words, body, Policy(when))
 

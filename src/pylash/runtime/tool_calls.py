@@ -56,6 +56,7 @@ from pylash.values import (
     LashError,
     StoreError,
     ToolFailed,
+    check_size,
     decode,
 )
 
@@ -297,7 +298,7 @@ class ToolCalls:
         stored = tuple(attached)
         text = result_text(value)
         if len(text) > RESULT_CHARACTERS:
-            body = text.encode()
+            body = check_size(text.encode())
             ref = hashlib.sha256(body).hexdigest()
             attached[ref] = body
             media_type = "text/plain" if isinstance(value, str) else "application/json"

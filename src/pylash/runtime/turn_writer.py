@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pylash.durable import Fence, JournalEntry, SessionRecord, Sessions, Writing
 from pylash.turn import MESSAGES, Message
-from pylash.values import StoreError, write
+from pylash.values import StoreError, write, write_payload
 
 
 class _Gathering(NamedTuple):
@@ -47,7 +47,7 @@ class TurnWriter:
     ) -> int:
         """Keep the node of an effect until that is recorded; return its place."""
         place = self.base + index
-        self._effects[key] = (place, write(message), attached or {})
+        self._effects[key] = (place, write_payload(message, 1), attached or {})
         return place
 
     def read(self, place: int) -> Message:

@@ -27,7 +27,7 @@ from pylash.durable import (
 from pylash.runtime.inline import InlineHost
 from pylash.runtime.journal import JournalHost, OpenWait
 from pylash.runtime.signatures import Shape
-from pylash.values import ArgumentsInvalid, Misuse
+from pylash.values import ArgumentsInvalid, ProcessEnded, ProcessEventConflict, ProcessUnknown
 
 
 async def open_waits(
@@ -137,10 +137,8 @@ async def _send(
         await host.store.processes.perform(
             SignalProcess(wait.process_id, signal, signal_id, Shape(Any).dump(value))
         )
-    except Misuse as refusal:
-        if refusal.code == "process_event_conflict":
-            return ResolveOutcome("already_resolved")
-        if refusal.code == "process_event_invalid":
-            raise
+    except ProcessEventConflict:
+        return ResolveOutcome("already_resolved")
+    except (ProcessUnknown, ProcessEnded):
         return UNKNOWN_OR_REVOKED
     return ACCEPTED

@@ -29,7 +29,7 @@ from pylash.stores.sql import (
 from pylash.values import (
     LeaseLost,
     ProcessUnknown,
-    write,
+    write_payload,
 )
 
 WHERE = "select number, run, status from pylash_processes where id = ?"
@@ -109,8 +109,10 @@ def _end(process: str, run: int, token: str, output: Output, waiting: Sequence[i
     yield Statement(_SETTLE_RUN, (state, token, run))
     if status == "open":
         kind, payload = ending(output)
-        yield Statement(_END, (state, write(output), process))
-        yield Statement(ADD_EVENT, (number, sequence + 1, kind, write(payload), None, None))
+        yield Statement(_END, (state, write_payload(output, 2), process))
+        yield Statement(
+            ADD_EVENT, (number, sequence + 1, kind, write_payload(payload, 2), None, None)
+        )
     for waiter in waiting:
         yield from wake_run(waiter)
     yield Notify(f"process:{process}")

@@ -45,7 +45,7 @@ from pylash.stores.sql import (
     gave_up,
     operation,
 )
-from pylash.values import LeaseHeld, LeaseLost, PayloadTooLarge, write
+from pylash.values import LeaseHeld, LeaseLost, check_size, write
 
 HEAVY_BYTES: Final = 64 * 1024
 """Outcomes over this size are written by themselves, and never on the event loop."""
@@ -53,7 +53,8 @@ HEAVY_BYTES: Final = 64 * 1024
 INLINE_BYTES: Final = 1024 * 1024
 """Outcomes over this size are stored by reference."""
 
-MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_RECORDS: Final = 4
+"""How many records, one in another, may be around the payload of an outcome."""
 
 _FIND_RUN = """
 select id, fence, owner, settled,
@@ -217,8 +218,7 @@ class SqlJournal(Port, DrawsNumbers):
     def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
         """Record entry; return what stands under its key."""
         size = len(entry.outcome or b"")
-        if size > MAX_BYTES:
-            raise PayloadTooLarge(size, MAX_BYTES)
+        check_size(entry.outcome or b"", MAX_RECORDS)
         row = effect_row(fence, entry)
         steps = partial(_record, fence, entry, row)
         if size > HEAVY_BYTES:

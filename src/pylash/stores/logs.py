@@ -43,7 +43,7 @@ from pylash.values import (
     ProcessEventConflict,
     ProcessUnknown,
     decode,
-    write,
+    write_payload,
 )
 
 ADD_EVENT = """
@@ -110,7 +110,7 @@ def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> 
     number, _, sequence, status, body, *_ = yield from locked_process(command.process_id)
     registration = REGISTRATIONS.decode(body)
     semantics = semantics_of(registration, command.type, command.payload)
-    payload = write(command.payload)
+    payload = write_payload(command.payload, 1)
     key = command.key or f"process:{command.process_id}:event:{sequence + 1}"
     if (known := (yield from _same_event(command, number, key, payload))) is not None:
         return {"sequence": known}
@@ -127,7 +127,7 @@ def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> 
         yield from told(session, holder, new_run)
     elif semantics is Semantics.TERMINAL:
         output = Success(command.payload)
-        yield Statement(_FINISH, (write(output), command.process_id))
+        yield Statement(_FINISH, (write_payload(output, 1), command.process_id))
         for (run,) in (yield Statement(WAITING_RUNS, (f"process:{command.process_id}",))).rows:
             if run not in locked:
                 raise Again  # it began to wait after we looked
@@ -162,7 +162,7 @@ def append_signal(command: SignalProcess) -> Steps[Any]:
     kind = signal_type(command.name)
     number, run, sequence, status, body, *_ = yield from locked_process(command.process_id)
     key = signal_key(command.process_id, command.name, command.signal_id)
-    payload = write(command.payload)
+    payload = write_payload(command.payload, 1)
     event = AppendEvent(command.process_id, kind, command.payload, key)
     if (known := (yield from _same_event(event, number, key, payload))) is not None:
         return {"sequence": known}
@@ -182,7 +182,7 @@ def ask_cancel(process_id: str, reason: str | None) -> Steps[Any]:
     if cancel or status != "open":
         return {"id": process_id}
     yield Statement(_ASK_CANCEL, (process_id,))
-    payload, key = write({"reason": reason}), f"process:{process_id}:cancel"
+    payload, key = write_payload({"reason": reason}, 1), f"process:{process_id}:cancel"
     yield Statement(ADD_EVENT, (number, sequence + 1, CANCEL_REQUESTED, payload, key, None))
     yield Statement(_HURRY, (run,))
     yield from wake_run(run)

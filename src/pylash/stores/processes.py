@@ -108,7 +108,7 @@ from pylash.values import (
     ProcessUnknown,
     decode,
     encode,
-    write,
+    write_payload,
 )
 
 _NOW = "select {now}"
@@ -199,14 +199,14 @@ class SqlProcesses(SqlLookups, DrawsNumbers):
             return self.driver.run(Operation("start", steps))
         scope = ProcessScope(registration.id)
         where, target = scope_text(scope), registration.target
-        body = (write(registration), registration.digest, registration.env)
+        body = (write_payload(registration, 2), registration.digest, registration.env)
         row = (number, registration.id, where, target, *body, worker)
         read = partial(_leased, number, scope)
         bulk = Bulk(None, START_MANY, (*row, token), (number,), None, read=read)
         bulk.parts, bulk.lone = START_PARTS, START_ONE
         if end is not None:
             kind, value = ending(end)
-            ended = (STATES[type(end)].value, write(end), kind, write(value))
+            ended = (STATES[type(end)].value, write_payload(end, 2), kind, write_payload(value, 2))
             bulk.row = (*row, f"settled:{token}", *ended)
             bulk.many, bulk.parts, bulk.lone = LIFE_MANY, LIFE_PARTS, LIFE_ONE
         return self.driver.run(Operation("start", steps, bulk=bulk))
@@ -387,9 +387,9 @@ class SqlProcesses(SqlLookups, DrawsNumbers):
         """End a process and its run."""
         token = f"settled:{fence.token}"
         steps = partial(settle, fence, output, token)
-        state, body = STATES[type(output)].value, write(output)
+        state, body = STATES[type(output)].value, write_payload(output, 2)
         kind, value = ending(output)
-        payload = write(value)
+        payload = write_payload(value, 2)
         news = encode(["", topic := f"process:{fence.scope.id}"]).decode()
         row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
         bulk = Bulk(
@@ -418,9 +418,9 @@ class SqlProcesses(SqlLookups, DrawsNumbers):
         for following in self._draws():
             if (yield Statement(_NEXT_RUN, (following, scope, fence.run))).changed:
                 break
-        row = (following, write(registration), cancelled, registration.id)
+        row = (following, write_payload(registration, 2), cancelled, registration.id)
         yield Statement(_CONTINUE, row)
-        arguments = write(getattr(registration.input, "arguments", None))
+        arguments = write_payload(getattr(registration.input, "arguments", None), 2)
         yield Statement(ADD_EVENT, (number, sequence + 1, CONTINUED, arguments, None, None))
         yield from release_slot(fence.run)
         yield Notify("runs")
@@ -474,7 +474,7 @@ def register_process(
     number = yield from _add_run(registration, draws, (*how, *limits))
     if number is None:
         return None
-    body = (write(registration), registration.digest, registration.env)
+    body = (write_payload(registration, 2), registration.digest, registration.env)
     parent = registration.parent if registration.attached else None
     yield Statement(_ADD, (registration.id, number, number, *body, parent))
     yield Statement(ADD_EVENT, (number, 1, STARTED, None, None, None))

@@ -28,7 +28,7 @@ from pylash.stores.lanes import JOIN_LANE, LOCK_LANE, LOCK_USED_LANE, NEXT_IN_LA
 from pylash.stores.runs import wake_run
 from pylash.stores.session_rows import SESSION, opened_session
 from pylash.stores.sql import Again, Notify, Statement, Steps
-from pylash.values import decode, write
+from pylash.values import decode, write, write_payload
 
 MAX_STREAK: Final = 20
 """How many turns may begin in a row without a person."""
@@ -95,7 +95,7 @@ def add_words(
     session_id: str, source: str, sequence: int, body: Any, policy: Policy
 ) -> Steps[bool]:
     """Queue words for a session whose lane is locked; False if they are there."""
-    words = (session_id, source, sequence, write(body), session_id, policy)
+    words = (session_id, source, sequence, write_payload(body, 1), session_id, policy)
     return bool((yield Statement(_ADD_WORDS, words)).changed)
 
 

@@ -30,7 +30,7 @@ from pylash.stores.journal import RECORD_EFFECT, effect_row, keep_body, recorded
 from pylash.stores.lanes import LOCK_LANE
 from pylash.stores.numbers import Numbers
 from pylash.stores.sql import Again, Statement, Steps
-from pylash.values import decode, write
+from pylash.values import decode, write_payload
 
 DIGEST_BYTES: Final = 32
 
@@ -111,7 +111,7 @@ def add_session(
 
 def set_options(session_id: str, options: Any) -> Steps[None]:
     """Write what a session, whose lane is locked, is opened with."""
-    yield Statement(_SET_OPTIONS, (session_id, write(options)))
+    yield Statement(_SET_OPTIONS, (session_id, write_payload(options, 1)))
 
 
 def add_origin(session_id: str, origin: Sequence[Segment]) -> Steps[None]:
@@ -135,7 +135,7 @@ def turn_row(
     state = RunState.RUNNING if leased else RunState.QUEUED
     body = new.digest + new.body
     owned = (*owner, 1, 1) if leased else (None, None, 0, 0)
-    what = (body, write(options or {}))
+    what = (body, write_payload(options or {}, 1))
     return (run, scope_text(new.scope), kind, TURN_TARGET, lane, seq, state, ready, *what, *owned)
 
 

@@ -96,7 +96,14 @@ from pylash.stores.session_rows import (
 )
 from pylash.stores.sql import Again, Driver, Notify, Operation, Statement, Steps, operation
 from pylash.stores.turn_events import FORGET_EVENTS
-from pylash.values import LeaseLost, SessionMoved, TurnInputConflict, TurnUnknown, write
+from pylash.values import (
+    LeaseLost,
+    SessionMoved,
+    TurnInputConflict,
+    TurnUnknown,
+    write,
+    write_payload,
+)
 
 _SESSIONS = SESSION.replace("l.lane = 'session:' || ?", "l.lane in ({texts})")
 
@@ -265,7 +272,7 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
             yield Statement(_DROP_NODES, (base + session.head, base + behind.upto))
         yield from written(fence, session, writing)
         if commit.settle:
-            result = (commit.state, write(commit.result), token, fence.run)
+            result = (commit.state, write_payload(commit.result, 2), token, fence.run)
             yield Statement(_SETTLE, result)
             yield from hand_lane_on(session.id, following, self._draw())
             yield Statement(FORGET_EVENTS, (fence.run,))
@@ -465,7 +472,7 @@ def accepted(
 def submitted(command: SubmitTurn, run: int) -> Steps[Any]:
     """Submit a turn for a process."""
     scope = TurnScope(command.session_id, command.turn_id)
-    digest, body = bytes.fromhex(command.digest), write(command.ask)
+    digest, body = bytes.fromhex(command.digest), write_payload(command.ask, 2)
     new = NewTurn(scope=scope, digest=digest, body=body, options=command.options)
     return {"state": (yield from accepted(new, run, "")).turn.state}
 

@@ -18,7 +18,7 @@ from pylash.durable import (
 from pylash.stores.numbers import DrawsNumbers
 from pylash.stores.processes import check_known, register_process
 from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
-from pylash.values import TriggerConflict, write
+from pylash.values import TriggerConflict, write_payload
 
 _REGISTER = """
 insert into pylash_triggers(key, type, source, target, body, session, created)
@@ -70,7 +70,7 @@ class SqlTriggers(Port, DrawsNumbers):
     def register(self, subscription: Subscription) -> Steps[None]:
         """Subscribe; the same key again replaces what it stood for, but not what another session registered."""
         target = checked_subscription(subscription).template.target
-        body = (target, write(subscription), subscription.session_id)
+        body = (target, write_payload(subscription, 1), subscription.session_id)
         row = (subscription.key, subscription.type, subscription.source, *body)
         if not (yield Statement(_REGISTER, row)).changed:
             raise TriggerConflict("subscription", subscription.key)
@@ -101,7 +101,7 @@ class SqlTriggers(Port, DrawsNumbers):
         """Record an occurrence once, with the processes it starts; return them."""
         checked_occurrence(occurrence)
         row = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
-        if (yield Statement(_OCCUR, (*row, write(occurrence.payload)))).changed:
+        if (yield Statement(_OCCUR, (*row, write_payload(occurrence.payload, 1)))).changed:
             matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows
             for (body,) in matching:
                 subscription = SUBSCRIPTIONS.decode(body)

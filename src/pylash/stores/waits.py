@@ -32,7 +32,7 @@ from pylash.stores.journal import fenced, open_effect, standing
 from pylash.stores.queue import supersede
 from pylash.stores.runs import wake_run, woken
 from pylash.stores.sql import Again, Notify, Port, Statement, Steps, operation
-from pylash.values import decode, encode, storable, write
+from pylash.values import decode, encode, storable, write_payload
 
 # An early answer has left a row that was never opened; the earliest deadline counts. Who only waits
 # for it has nothing to show, and must not blank what the run has shown.
@@ -231,7 +231,7 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
 def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
     by = None if answer.by is None else storable(answer.by)
-    yield Statement(_END, (write(end), by, answer.token, name.id))
+    yield Statement(_END, (write_payload(end, 2), by, answer.token, name.id))
     for run, state in (yield Statement(_WAKE_WAITERS, (name.id,))).rows:
         yield Notify(woken(run, state))
     yield Notify(f"wait:{name.id}")

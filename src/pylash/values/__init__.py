@@ -1,6 +1,7 @@
 """Frozen data that crosses boundaries: canonical JSON and errors. Imports nothing of ours."""
 
 from pylash.values.canonical import (
+    check_size,
     decode,
     digest_for_difference,
     encode,
@@ -10,6 +11,7 @@ from pylash.values.canonical import (
     round_trip,
     stable_hash,
     write,
+    write_payload,
 )
 from pylash.values.command_errors import (
     AlreadyResolved,
@@ -310,6 +312,7 @@ __all__ = (
     "WorkflowFailed",
     "cells",
     "check_name",
+    "check_size",
     "clipped",
     "decode",
     "digest_for_difference",
@@ -332,4 +335,5 @@ __all__ = (
     "storable",
     "url_secrets",
     "write",
+    "write_payload",
 )

@@ -18,10 +18,16 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.values.errors import ValueNotJson
+from pylash.values.errors import PayloadTooLarge, ValueNotJson
 
 MAX_DEPTH: Final = 200
 """Deeper values are refused: the decoder's own limit depends on the thread's stack."""
+
+MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
+"""The largest payload: every argument, result, answer, event and question that is stored."""
+
+RECORD_BYTES: Final = 1024
+"""How much a record may add to the payload it holds: what fits is handed on from one record to the next."""
 
 _TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} levels deep"
 
@@ -101,6 +107,21 @@ def write(value: Any) -> bytes:
     It does not see what JSON changes silently: compare what comes back.
     """
     return _encoded(_WRITER, value)
+
+
+def check_size(data: bytes, records: int = 0) -> bytes:
+    """Return data that is stored, or refuse it if it is too large.
+
+    ``records`` is how many records, one in another, are around the payload.
+    """
+    if len(data) > MAX_PAYLOAD_BYTES + records * RECORD_BYTES:
+        raise PayloadTooLarge(len(data), MAX_PAYLOAD_BYTES)
+    return data
+
+
+def write_payload(value: Any, records: int = 0) -> bytes:
+    """Return the JSON of a value that is stored, as ``write``, or refuse it if it is too large."""
+    return check_size(write(value), records)
 
 
 def decode(data: bytes) -> Any:
