@@ -1,155 +1,154 @@
-"""What sessions and claims cost in a large database: no statement reads a table from end to end."""
+"""What a statement costs in a store with a past: none of them reads a table of what has ended from end to end."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from pylash.durable import AppendEvent, Policy, SessionRef, Writing
-from pylash.stores import SqlStore
-from pylash.stores.postgres import PostgresDriver
-from pylash.stores.postgres_dialect import dialect
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.testing.process_laws import TYPES
-from pylash.testing.subjects import (
-    TARGET,
-    ask,
-    claim_processes,
-    ended,
-    joined,
-    new_turn,
-    running,
-    session_of_id,
-    started,
-    submitted,
-    taken,
-    turning,
-)
-from tests.backends import PostgresBackend
+import pylash.stores
+from pylash.stores import postgres_dialect
+from pylash.stores.sqlite_dialect import dialect, for_rows
+from tests.backends import PostgresBackend, SqliteBackend
+from tests.stores.history import SMALL, filling, statements
 
-LARGE = (
-    "runs",
-    "nodes",
-    "sessions",
-    "waits",
-    "effects",
-    "queue",
-    "said",
-    "lanes",
-    "forks",
-    "processes",
-)
-FILLING = """
-insert into pylash_sessions(id) select 'other-' || n from generate_series(1, 10000) n;
-insert into pylash_lanes(lane, last_seq, number, head) select 'session:other-' || n, 1, n, 100 from generate_series(1, 10000) n;
-insert into pylash_lanes(lane, last_seq) values ('sessions', 10000);
-insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, created, settled)
-  select n, 'scope-' || n, 'turn', 'turn', 'session:other-' || n % 10000, n, 'completed', 1, 1
-  from generate_series(1, 100000) n;
-insert into pylash_nodes(id, run, body) select ((n % 10000)::bigint << 24) + n / 10000, n % 100000 + 1, 'body'
-  from generate_series(10000, 309999) n;
-insert into pylash_effects(run, key, kind, hash, outcome, wait, started)
-  select n, 'k', 'durable_step', 'h', '1', 'wait-' || n, 1 from generate_series(1, 100000) n;
-insert into pylash_waits(id, name, session, kind, title, terminal, opened)
-  select 'wait-' || n, '{}', 'other-' || n % 10000, '', '', case when n % 10 > 0 then 'x'::bytea end, 1
-  from generate_series(1, 100000) n;
-insert into pylash_forks(number, session) select n, 'fork-' || n from generate_series(1, 10000) n;
-insert into pylash_queue(session, process, sequence, body, at)
-  select 'other-' || n, 'p', 1, '1', 1 from generate_series(1, 10000) n;
-insert into pylash_said(session, key, token, at)
-  select 'other-' || n % 10000, 'k' || n, 't', 1 from generate_series(1, 100000) n;
-insert into pylash_processes(number, id, run, registration, digest, created)
-  select n, 'p' || n, n, '{}', 'd', 1 from generate_series(1, 20000) n;
-analyze;
-"""
+FROM_THE_NEWEST = {
+    "inspection._LISTS[0]",
+    "inspection._PROCESS_LISTS[0]",
+    "inspection._NEWEST",
+    "inspection._PROCESSES_LIKE",
+    "inspection._TURNS_LIKE",
+    "inspection._TURNS_OF_LANE_LIKE",
+    "lookups._LISTS[0]",
+}
+"""Statements that go back from the newest row and stop: ``test_lists`` sees that they do."""
+
+OF_THE_OPEN = {
+    "pylash_runs_at",
+    "pylash_runs_open",
+    "pylash_waits_open",
+    "pylash_waits_session",
+    "pylash_effects_signals",
+    "pylash_triggers_match",
+}
+"""Indexes that hold nothing that is over: they may be read as a whole."""
 
 
-@pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return the statements that are executed from now on."""
-    drive, seen = PostgresDriver._drive, set[str]()
-
-    async def driving(driver: PostgresDriver, link: Any, operation: Operation[Any]) -> Any:
-        def steps() -> Steps[Any]:
-            inner = operation.steps()
-            answer: Any = None
-            while True:
-                try:
-                    step = inner.send(answer)
-                except StopIteration as end:
-                    return end.value
-                if isinstance(step, Statement):
-                    seen.add(step.sql)
-                answer = yield step
-
-        watched = Operation(operation.name, steps, operation.bare, read_only=operation.read_only)
-        return await drive(driver, link, watched)
-
-    monkeypatch.setattr(PostgresDriver, "_drive", driving)
-    return seen
+def test_every_statement_is_a_constant_of_its_module() -> None:
+    made = []
+    for path in Path(pylash.stores.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Statement":
+                inside = ast.walk(node.args[0])
+                if any(isinstance(part, ast.Constant) for part in inside):
+                    made.append(f"{path.name}: {ast.unparse(node)}")
+    assert made == []
 
 
-async def everything(store: SqlStore) -> None:
-    """Do everything that can be done to a session, and look for work."""
-    worker = await joined(store)
-    mine = await turning(store, worker=worker)
-    session_id = mine.session.id
-    process = await started(store, event_types=TYPES, wake_target=SessionRef(session_id))
-    await submitted(store, new_turn(session_id), worker)
-    await ask(store, AppendEvent(process, "alarm", "text"))
-    await store.sessions.enqueue(session_id, "k", "words", Policy.INTERRUPT)
-    await store.sessions.queued(session_id)
-    await taken(store, mine)
-    await store.sessions.cancel(session_id, "why")
-    await store.sessions.resume([mine.turn.run])
-    await ended(store, mine, b'"words"', b'"more"')
-    await store.sessions.results([mine.turn.id])
-    await store.sessions.states([mine.turn.id])
-    session = await session_of_id(store, session_id)
-    await store.sessions.nodes(session.path[-1])
-    await store.sessions.turns(session_id)
-    await store.sessions.fork(session, "fork", 1, (1, 1))
-    behind = Writing(nodes=((9, b"x"),))
-    await store.sessions.record((await running(store, worker)).fence, session, behind)
-    await claim_processes(store, worker)
-    await store.runs.next_due([TARGET])
-    await store.sessions.delete(session_id)
-    await store.sessions.delete("fork")
+# --- SQLite ---
 
 
-async def test_nothing_that_is_done_often_reads_a_table_of_all(
-    postgres: str, statements: set[str]
-) -> None:
+@pytest.mark.parametrize("analyzed", [False, True], ids=["plain", "analyzed"])
+async def test_no_statement_reads_the_past_on_sqlite(tmp_path: Path, *, analyzed: bool) -> None:
+    backend = SqliteBackend(tmp_path)
+    async with backend:
+        await backend.store()
+    scans = {}
+    with closing(sqlite3.connect(backend.path)) as connection:
+        connection.create_function("pylash_now", 0, lambda: 0)
+        for sql in filling(1_000):
+            connection.execute(dialect(sql))
+        if analyzed:
+            connection.execute("analyze")
+        for name, sql in statements().items():
+            if re.search(r"unnest|\$1|::", sql):  # PostgreSQL's own
+                continue
+            if found := list(_scanned(connection, sql)):
+                scans[name] = found
+    assert {name: found for name, found in scans.items() if name not in FROM_THE_NEWEST} == {}
+
+
+def _scanned(connection: sqlite3.Connection, sql: str) -> Iterator[str]:
+    """Return the steps of a plan that go through rows of the past."""
+    text = for_rows(sql, _columns(sql), 1) if "{rows}" in sql else dialect(sql)
+    nothing = (None,) * text.count("?")
+    plan = connection.execute(f"explain query plan {text}", nothing).fetchall()
+    for *_, line in plan:
+        walked = re.match(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?", line)
+        if walked is None or walked[2] in OF_THE_OPEN:
+            continue
+        names = {alias: table for table, alias in re.findall(r"pylash_(\w+) (?:as )?(\w)\b", text)}
+        table = str(names.get(walked[1], walked[1])).removeprefix("pylash_")
+        if table not in SMALL and _is_table(connection, table):
+            yield line
+
+
+def _columns(sql: str) -> int:
+    names = re.search(r"x\(([^)]*)\) as \(\{rows\}", sql)
+    assert names is not None
+    return names[1].count(",") + 1
+
+
+def _is_table(connection: sqlite3.Connection, name: str) -> bool:
+    asked = "select 1 from sqlite_master where type = 'table' and name = ?"
+    return bool(connection.execute(asked, (f"pylash_{name}",)).fetchall())
+
+
+# --- PostgreSQL ---
+
+
+async def test_no_statement_reads_the_past_on_postgres(postgres: str) -> None:
     async with PostgresBackend(postgres) as backend:
-        store = await backend.store()
+        await backend.store()
         connection = await asyncpg.connect(
             backend.url, server_settings={"plan_cache_mode": "force_generic_plan"}
         )
         try:
-            await connection.execute(FILLING)
-            statements.clear()
-            await everything(store)
+            for sql in filling(20_000):
+                await connection.execute(postgres_dialect.dialect(sql))
+            await connection.execute("analyze")
             scans = {}
-            for sql in sorted(statements):
-                found = re.findall(r"Seq Scan on pylash_(\w+)", await _plan(connection, sql))
-                if any(table in LARGE for table in found):
-                    scans[" ".join(sql.split())] = found
+            for name, sql in statements().items():
+                if "{rows}" in sql:  # SQLite's own
+                    continue
+                plan = await _plan(connection, sql)
+                if found := list(_read(plan, newest=name in FROM_THE_NEWEST)):
+                    scans[name] = found
             assert scans == {}
         finally:
             await connection.close()
 
 
-async def _plan(connection: Any, sql: str) -> str:
+async def _plan(connection: Any, sql: str) -> Any:
     """Return how a statement is executed, whatever its parameters."""
-    text = dialect(sql)
+    text = postgres_dialect.dialect(sql)
     await connection.execute(f"prepare asked as {text}")
     try:
         count = len(set(re.findall(r"\$(\d+)", text)))
         given = f"({', '.join(['null'] * count)})" if count else ""
-        rows = await connection.fetch(f"explain execute asked{given}")
-        return "\n".join(row[0] for row in rows)
+        rows = await connection.fetchval(f"explain (format json) execute asked{given}")
+        return json.loads(rows)[0]["Plan"]
     finally:
         await connection.execute("deallocate asked")
+
+
+def _read(plan: dict[str, Any], *, newest: bool) -> Iterator[str]:
+    """Return the parts of a plan that go through rows of the past."""
+    kind, table = plan["Node Type"], plan.get("Relation Name", "").removeprefix("pylash_")
+    index = plan.get("Index Name")
+    if kind == "Seq Scan" and table not in SMALL:
+        yield f"Seq Scan on {table}"
+    elif index is not None and "Index Cond" not in plan and index not in OF_THE_OPEN:
+        backward = plan.get("Scan Direction") == "Backward"
+        if not (newest and backward):
+            yield f"{kind} of all of {index}"
+    for part in plan.get("Plans", ()):
+        yield from _read(part, newest=newest)

@@ -134,6 +134,7 @@ from pylash.durable.runs import (
     RunState,
     RunView,
     WorkerId,
+    first_run_id,
     new_run_id,
 )
 from pylash.durable.scopes import (
@@ -410,6 +411,7 @@ __all__ = (
     "ending",
     "envelope",
     "expect",
+    "first_run_id",
     "fold",
     "just_started",
     "key_parts",

@@ -19,7 +19,9 @@ from pylash.durable import (
     session_of,
     shown_target,
 )
+from pylash.stores.carried import NODE_BITS
 from pylash.stores.lookups import known_targets
+from pylash.stores.run_lists import OF_RUN, PAGE, SHOWN, Lists, for_conditions, listed
 from pylash.stores.session_ends import DELETED
 from pylash.stores.sql import Port, Statement, Steps, operation
 from pylash.values import decode, encode
@@ -27,42 +29,79 @@ from pylash.values import decode, encode
 MATCHES: Final = 10
 """How many runs that begin with a text are worth showing."""
 
-# A run that no live worker knows is shown as blocked; nobody writes that. The first runs of a process
-# that continued itself have another scope, and are history.
+RECENT: Final = 10_000
+"""How many of the newest runs are looked through for what no index finds."""
+
+_ALL: Final = 1 << 63
+
+# The first runs of a process that continued itself have another scope, and are history.
+_VISIBLE = f"""
+substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'"""
+
+_COLUMNS = f"""
+select r.id as number, {SHOWN} as shown, r.kind, r.id as run, r.scope, r.target, p.id as process,
+       coalesce(r.reason, 'unknown_target') as reason, r.created, coalesce(p.settled, r.settled) as settled,
+       r.attempts, r.owner, r.lane, case when r.target = 'lashlang' then p.registration end"""
+
 _ROWS = f"""
-select * from (
-  select r.id as number, r.scope, r.kind, r.target, p.id as process,
-         case when p.status <> 'open' then p.status
-              when r.state in ('queued', 'waiting') and r.at <= {{now}} and r.target not in ({{texts}})
-              then 'blocked' else r.state end as shown,
-         coalesce(r.reason, 'unknown_target') as reason, r.created, coalesce(p.settled, r.settled) as settled,
-         r.attempts, r.owner, r.lane, case when r.target = 'lashlang' then p.registration end
-  from pylash_runs r left join pylash_processes p
-    on (p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number)
-  where substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'
-) as v"""
+select * from ({_COLUMNS}
+  from pylash_runs r left join pylash_processes p on {OF_RUN} where {_VISIBLE} and {{where}}) as v"""
 
-_LISTED = f"""{_ROWS}
-where shown in ({{texts}}) and kind in ({{texts}}) order by number desc limit ?"""
+_OF_STATUS = for_conditions(
+    _ROWS.replace("{where}", "{where} and r.kind = ?")
+    + " where shown in ({texts}) order by number desc limit ?"
+)
 
-_OF_PROCESS = f"{_ROWS} where process = ?"
+_LISTS = Lists(
+    f"""{_COLUMNS}
+from (select * from pylash_runs r where r.id < ? and {_VISIBLE} order by r.id desc limit {PAGE}) as r
+left join pylash_processes p on {OF_RUN} order by r.id desc""",
+    _OF_STATUS,
+)
 
-_OF_SCOPES = f"{_ROWS} where scope in ({{texts}})"
+_PROCESS_LISTS = Lists(
+    f"""{_COLUMNS.replace("r.id as number", "p.number")}
+from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
+join pylash_runs r on r.id = p.run order by p.number desc""",
+    _OF_STATUS,
+)
 
-_OF_LANE = f"{_ROWS} where lane = ? order by number desc limit ?"
+_OF_PROCESS = _ROWS.replace(
+    "{where}", "r.id = (select q.run from pylash_processes q where q.id = ?)"
+)
 
-_PROCESSES_LIKE = f"{_ROWS} where substr(process, 1, ?) = ? order by number desc limit {MATCHES}"
+_OF_SCOPES = _ROWS.replace("{where}", "r.scope in ({texts})")
+
+_OF_RUNS = _ROWS.replace("{where}", "r.id in ({bigints})") + " order by number desc limit ?"
+
+_RECENT = _ROWS.replace("{where}", "true").replace(
+    "from pylash_runs r", f"from (select * from pylash_runs order by id desc limit {RECENT}) as r"
+)
+
+_PROCESSES_LIKE = f"{_RECENT} where substr(process, 1, ?) = ? order by number desc limit {MATCHES}"
 
 # What is taken out of a scope's text was in it: LIKE would ignore case in one database, not in the other.
-_TURNS_LIKE = f"""{_ROWS}
+_TURNS_LIKE = f"""{_RECENT}
 where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or replace(scope, ?, '') <> scope)
 order by number desc limit {MATCHES}"""
 
 _TURNS_OF_LANE_LIKE = _TURNS_LIKE.replace("where kind", "where lane = ? and kind")
 
 _SESSIONS_LIKE = f"""
-select substr(lane, 9) from pylash_lanes where number is not null and substr(lane, 9, ?) = ?
-order by lane limit {MATCHES}"""
+select substr(lane, 9) from pylash_lanes where number is not null and lane {{from}} ? and lane {{below}} ?
+order by lane {{by_bytes}} limit {MATCHES}"""
+
+_LAST: Final = "\U0010ffff"
+"""Greater than all that follows a text in one that begins with it."""
+
+_LANE = "select number, holder from pylash_lanes where lane = ?"
+
+_QUEUED = "select id from pylash_runs where lane = ? and state = 'queued' and at is null"
+
+NODES_AT_ONCE: Final = 500
+
+_RUNS_OF_NODES = f"""
+select id, run from pylash_nodes where id > ? and id <= ? order by id desc limit {NODES_AT_ONCE}"""
 
 # The end of a sleep is not written, and the end of a wait only with the wait.
 _OPEN = """
@@ -88,7 +127,8 @@ _OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now
 _NEWEST = "select created from pylash_runs order by id desc limit 1"
 
 _ENDED_WAIT = """
-select 1 from pylash_waits where substr(id, 1, ?) = ? and terminal is not null limit 1"""
+select 1 from pylash_waits
+where id >= ? and id < ? and substr(id, 1, ?) = ? and terminal is not null limit 1"""
 
 _NOW = "select {now}"
 
@@ -152,10 +192,15 @@ class SqlInspection(Port):
     def runs(
         self, statuses: Sequence[str], kinds: Sequence[str], limit: int
     ) -> Steps[list[RunRow]]:
-        """Return runs, the newest first."""
+        """Return runs, the newest first.
+
+        Turns that ended well are looked for among the newest runs, if no processes are asked for.
+        """
         known = yield from known_targets()
-        given = (known, list(statuses), list(kinds), limit)
-        return [_row(row) for row in (yield Statement(_LISTED, given)).rows]
+        lists = _PROCESS_LISTS if set(kinds) == {"process"} else _LISTS
+        most = _ALL if "process" in kinds else RECENT
+        rows = yield from listed(lists, statuses, known, limit, kinds, most)
+        return [_row(row) for row in rows]
 
     @operation(read_only=True)
     def named(self, text: str) -> Steps[list[RunRow]]:
@@ -168,14 +213,21 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def turns(self, session_id: str, limit: int) -> Steps[list[RunRow]]:
-        """Return the turns of a session, the newest first."""
+        """Return the turns of a session that have messages, or will have some, the newest first."""
+        lane = session_lane(session_id)
+        rows = (yield Statement(_LANE, (lane,))).rows
+        if not rows:
+            return []
+        number, holder = rows[0]
+        runs = {run for (run,) in (yield Statement(_QUEUED, (lane,))).rows} | {holder}
+        runs |= yield from _runs_of_line(number, limit)
         known = yield from known_targets()
-        rows = (yield Statement(_OF_LANE, (known, session_lane(session_id), limit))).rows
-        return [_row(row) for row in rows]
+        given = (known, [run for run in runs if run is not None], limit)
+        return [_row(row) for row in (yield Statement(_OF_RUNS, given)).rows]
 
     @operation(read_only=True)
     def beginning(self, text: str) -> Steps[list[RunRow]]:
-        """Return some of the processes and turns that begin with a text, the newest first.
+        """Return some of the processes and turns among the newest that begin with a text, the newest first.
 
         A turn begins with its own id, or with its session's and a slash.
         """
@@ -190,7 +242,9 @@ class SqlInspection(Port):
     @operation(read_only=True)
     def sessions_beginning(self, text: str) -> Steps[list[str]]:
         """Return some of the sessions whose ids begin with a text."""
-        return [row[0] for row in (yield Statement(_SESSIONS_LIKE, (len(text), text))).rows]
+        begins = session_lane(text)
+        rows = (yield Statement(_SESSIONS_LIKE, (begins, begins + _LAST))).rows
+        return [row[0] for row in rows]
 
     @operation(read_only=True)
     def open_effects(self, runs: Sequence[int]) -> Steps[list[OpenEffect]]:
@@ -236,12 +290,29 @@ class SqlInspection(Port):
     @operation(read_only=True)
     def has_ended(self, wait: str) -> Steps[bool]:
         """Return whether a wait whose id begins like that was answered, or ended otherwise."""
-        return bool((yield Statement(_ENDED_WAIT, (len(wait), wait))).rows)
+        given = (wait, f"{wait}g", len(wait), wait)  # ids are hexadecimal
+        return bool((yield Statement(_ENDED_WAIT, given)).rows)
 
     @operation(read_only=True)
     def now(self) -> Steps[Instant]:
         """Return the store's time."""
         return Instant((yield Statement(_NOW)).rows[0][0])
+
+
+def _runs_of_line(number: int | None, limit: int) -> Steps[set[int]]:
+    """Return the last runs that wrote nodes of a session's line, as many as are asked for if there are."""
+    runs: set[int] = set()
+    if number is None:
+        return runs
+    base = number << NODE_BITS
+    last = base + (1 << NODE_BITS) - 1
+    while len(runs) < limit:
+        rows = (yield Statement(_RUNS_OF_NODES, (base, last))).rows
+        runs.update(run for _, run in rows)
+        if len(rows) < NODES_AT_ONCE:
+            break
+        last = rows[-1][0] - 1
+    return runs
 
 
 def _beginnings(text: str) -> tuple[str, str]:
@@ -266,7 +337,21 @@ def _scopes(text: str) -> list[str]:
 
 
 def _row(row: tuple[Any, ...]) -> RunRow:
-    run, scope, kind, target, process, shown, reason, created, settled, attempts, owner, *rest = row
+    (
+        _,
+        shown,
+        kind,
+        run,
+        scope,
+        target,
+        process,
+        reason,
+        created,
+        settled,
+        attempts,
+        owner,
+        *rest,
+    ) = row
     parsed = scope_from_text(scope)
     session = session_of(parsed)
     name = process or (parsed.id if session is None else f"{session}/{parsed.id}")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from pylash.durable import (
+    SECOND,
     SETTLED,
     Attached,
     Cancelled,
@@ -25,6 +26,7 @@ from pylash.durable import (
     JournalEntry,
     RunState,
     WorkerId,
+    first_run_id,
     scope_name,
     scope_text,
     scope_type,
@@ -55,6 +57,9 @@ INLINE_BYTES: Final = 1024 * 1024
 
 MAX_RECORDS: Final = 4
 """How many records, one in another, may be around the payload of an outcome."""
+
+SKEW: Final = 60 * SECOND
+"""How far the clocks of workers may be apart before pruning waits for the difference."""
 
 _FIND_RUN = """
 select id, fence, owner, settled,
@@ -147,9 +152,13 @@ _LOCK_WAIT = "select terminal from pylash_waits where id = ? {update}"
 
 _CANCEL_WAIT = "update pylash_waits set terminal = ?, resolved = {now} where id = ?"
 
-_OLD = """
-select r.id from pylash_runs r where r.settled <= {now} - ?
-  and exists (select 1 from pylash_effects e where e.run = r.id) order by r.id limit ?"""
+# The next runs that have effects, by jumps along the index over them, and whether each ended long ago.
+_NEXT_RUNS = """
+with recursive x(run) as (
+  select min(run) from pylash_effects where run > ?
+  union all select (select min(e.run) from pylash_effects e where e.run > x.run) from x where x.run < ?)
+select x.run, (select r.settled <= ? from pylash_runs r where r.id = x.run)
+from x where x.run is not null limit ?"""
 
 _FORGET = "delete from pylash_effects where run in ({bigints})"
 
@@ -168,6 +177,7 @@ class SqlJournal(Port, DrawsNumbers):
         super().__init__(driver)
         self._clock = clock
         self._entropy = entropy
+        self._pruned_to = 0
 
     async def attach(self, scope: ExecutionScope, worker: WorkerId) -> Attached:
         """Own the run of scope and return its journal."""
@@ -285,15 +295,34 @@ class SqlJournal(Port, DrawsNumbers):
         return delivered
 
     async def prune(self, age: int, limit: int) -> int:
-        """Forget the effects of some runs that ended longer ago than age; return how many runs."""
-        runs = await self._old(age, limit)
+        """Forget the effects of some runs that ended longer ago than age; return how many runs.
+
+        Calls that follow each other go on where the last one stopped, until one finds fewer than limit.
+        """
+        runs, self._pruned_to = await self._old(age, limit, self._pruned_to)
         if runs:
             await self._forget(runs)
         return len(runs)
 
     @operation(read_only=True)
-    def _old(self, age: int, limit: int) -> Steps[list[int]]:
-        return [run for (run,) in (yield Statement(_OLD, (age, limit))).rows]
+    def _old(self, age: int, limit: int, after: int) -> Steps[tuple[list[int], int]]:
+        """Return the next runs to forget, and behind which run to go on: 0 if there are no more.
+
+        Ids grow with time: whoever began after the age cannot have ended before it. Behind the clocks of other
+        machines a run is forgotten that much later.
+        """
+        ended = (yield Statement(_NOW)).rows[0][0] - age
+        begun = first_run_id(ended + SKEW)
+        runs: list[int] = []
+        while after < begun and len(runs) < limit:
+            rows = (yield Statement(_NEXT_RUNS, (after, begun, ended, limit))).rows
+            after = rows[-1][0] if rows else begun
+            for run, is_old in rows:
+                if is_old and len(runs) == limit:
+                    return runs, runs[-1]
+                if is_old:
+                    runs.append(run)
+        return runs, after if after < begun else 0
 
     @operation()
     def _forget(self, runs: Sequence[int]) -> Steps[None]:

@@ -33,6 +33,7 @@ from pylash.stores.logs import (
     event_from,
     record_from,
 )
+from pylash.stores.run_lists import OF_RUN, PAGE, SHOWN, Lists, for_conditions, listed
 from pylash.stores.sql import (
     Port,
     Statement,
@@ -50,11 +51,16 @@ where process = ? and sequence > ? order by sequence limit ?"""
 
 _QUEUED = "select process, sequence, body, at from pylash_queue where session = ? order by at, process, sequence"
 
-_RECORDS = RECORD.replace(
-    "where p.id = ?",
-    """where (p.number in ({bigints}) and p.run = p.number)
-    or (p.run in ({bigints}) and p.run <> p.number)""",
+_OF_FIRST_RUNS = RECORD.replace(
+    "where p.id = ?", "where p.number in ({bigints}) and p.run = p.number"
 )
+
+_OF_LATER_RUNS = RECORD.replace(
+    "where p.id = ?", "where p.run in ({bigints}) and p.run <> p.number"
+)
+
+# Apart, because most processes are found by one index and those that continued themselves by another.
+_RECORDS = f"{_OF_FIRST_RUNS} union all {_OF_LATER_RUNS}"
 
 _ATTENTION = """
 select p.cancel, e.type from pylash_processes p
@@ -71,24 +77,34 @@ select id, output from pylash_processes where id in ({texts}) and output is not 
 
 _TARGETS = "select targets from pylash_workers where expires > {now}"
 
-# A run that no live worker knows is shown as blocked; nobody writes that.
-_VIEW = """
-select p.id, r.target, case when p.status <> 'open' then p.status
-         when r.state in ('queued', 'waiting') and r.at <= {now} and r.target not in ({texts}) then 'blocked'
-         else r.state end as shown,
-       coalesce(r.reason, 'unknown_target'), p.created, p.settled,
-       case when r.target = 'lashlang' then p.registration end
-from pylash_processes p join pylash_runs r on r.id = p.run"""
+_COLUMNS = f"""
+p.number, {SHOWN} as shown, r.kind, p.id, r.target, coalesce(r.reason, 'unknown_target') as reason, p.created, p.settled,
+case when r.target = 'lashlang' then p.registration end"""
 
-_LISTED = f"""
-select * from ({_VIEW}) as v where cast(? as text) is null or shown = ?
-order by created desc, id limit ?"""
+_VIEW = f"""
+select {_COLUMNS} from pylash_processes p join pylash_runs r on r.id = p.run where p.id = ?"""
+
+_LISTS = Lists(
+    f"""
+select {_COLUMNS}
+from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
+join pylash_runs r on r.id = p.run order by p.number desc""",
+    for_conditions(f"""
+select * from (
+  select {_COLUMNS}, r.id as run from pylash_runs r join pylash_processes p on {OF_RUN}
+  where {{where}} and r.kind = ?) as v
+where shown in ({{texts}}) order by run desc limit ?"""),
+)
 
 _SIGNAL_WAITS = """
-select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_effects e
-join pylash_processes p on p.status = 'open'
-  and ((p.number = e.run and p.run = p.number) or (p.run = e.run and p.run <> p.number))
-where substr(e.wait, 1, 7) = 'signal:' and e.outcome is null order by e.started, e.key"""
+select run, key, wait, label, started, due from pylash_effects
+where substr(wait, 1, 7) = 'signal:' and outcome is null order by started, key"""
+
+_OPEN_OF_RUNS = """
+select p.run, p.id, p.epoch from pylash_processes p
+where p.number in ({bigints}) and p.run = p.number and p.status = 'open'
+union all select p.run, p.id, p.epoch from pylash_processes p
+where p.run in ({bigints}) and p.run <> p.number and p.status = 'open'"""
 
 _SIGNAL_WAITS_OF = """
 select p.id, e.key, e.wait, e.label, e.started, e.due, p.epoch from pylash_processes p
@@ -141,24 +157,31 @@ class SqlLookups(Port):
     def view(self, process_id: str) -> Steps[ProcessView | None]:
         """Return a process as people see it."""
         known = yield from known_targets()
-        rows = (yield Statement(_VIEW + " where p.id = ?", (known, process_id))).rows
+        rows = (yield Statement(_VIEW, (known, process_id))).rows
         return _view(rows[0]) if rows else None
 
     @operation(read_only=True)
     def listed(self, status: str | None, limit: int) -> Steps[list[ProcessView]]:
         """Return processes as people see them, the newest first."""
         known = yield from known_targets()
-        rows = (yield Statement(_LISTED, (known, status, status, limit))).rows
-        return [_view(row) for row in rows]
+        statuses = list(RunState) if status is None else [status]
+        return [_view(row) for row in (yield from listed(_LISTS, statuses, known, limit))]
 
     @operation(read_only=True)
     def signal_waits(self, process_id: str | None = None) -> Steps[list[SignalWait]]:
         """Return the open waits for signals, the oldest first."""
-        if process_id is None:
-            rows = (yield Statement(_SIGNAL_WAITS)).rows
-        else:
+        if process_id is not None:
             rows = (yield Statement(_SIGNAL_WAITS_OF, (process_id,))).rows
-        return [SignalWait(*row) for row in rows]
+            return [SignalWait(*row) for row in rows]
+        waits = (yield Statement(_SIGNAL_WAITS)).rows
+        runs = sorted({run for run, *_ in waits})
+        found = (yield Statement(_OPEN_OF_RUNS, (runs, runs))).rows if runs else []
+        names = {run: (process, epoch) for run, process, epoch in found}
+        return [
+            SignalWait(names[run][0], key, wait, label, started, due, names[run][1])
+            for run, key, wait, label, started, due in waits
+            if run in names
+        ]
 
     @operation(read_only=True)
     def outputs(self, process_ids: Sequence[str]) -> Steps[dict[str, Output]]:
@@ -208,7 +231,7 @@ def known_targets() -> Steps[list[str]]:
 
 
 def _view(row: tuple[Any, ...]) -> ProcessView:
-    process, target, shown, reason, created, settled, registration = row
+    _, shown, _, process, target, reason, created, settled, registration, *_ = row
     status = RunState(shown)
     why = reason if status is RunState.BLOCKED else None
     named = shown_target(target, registration)

@@ -24,6 +24,9 @@ _WORDS = {
     "{blob}": "bytea",
     "{lines}": "string_agg(n.body, '\\x0a'::bytea)",
     "{postgres_only}": "",
+    "{from}": "~>=~",
+    "{below}": "~<~",
+    "{by_bytes}": "using ~<~",
 }
 
 

@@ -165,9 +165,9 @@ MIGRATIONS: Final = (
     Migration(
         (
             # The runs of a worker (state is 'running' and owner is its id), and the open runs by state.
-            "create index pylash_runs_open on pylash_runs(state, owner) where settled is null",
+            "create index pylash_runs_open on pylash_runs(state, owner, id) where settled is null",
             # The ended runs that are rare and looked for; 'completed' is found by walking back from the newest.
-            """create index pylash_runs_failed on pylash_runs(state, id)
+            """create index pylash_runs_failed on pylash_runs(state, kind, id)
                 where state in ('failed', 'cancelled', 'stopped')""",
             # substr and not a range: a range of texts depends on the collation of the database.
             """create index pylash_effects_signals on pylash_effects(run)

@@ -146,6 +146,8 @@ _SAY = "insert into pylash_said(session, key, token, at) values (?, ?, ?, {now})
 
 _SAID = "select token from pylash_said where session = ? and key = ?"
 
+_LOCK_WORDS = WORDS + " {update}"
+
 _DROP_NODES = "delete from pylash_nodes where id > ? and id <= ?"
 
 _RESULTS = """
@@ -363,7 +365,7 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
         yield from fenced(fence)
         if tried and (yield from is_written(fence, session, tried[-1][1])):
             return tried[-1][0]  # what came meanwhile is for the next to take
-        rows = (yield Statement(WORDS + " {update}", (session.id,))).rows
+        rows = (yield Statement(_LOCK_WORDS, (session.id,))).rows
         queued = [queued_from(row) for row in rows]
         words = [one for one in queued if begins or one.policy is not Policy.NEXT_TURN]
         if words:

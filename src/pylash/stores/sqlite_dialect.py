@@ -22,6 +22,9 @@ _WORDS = {
     "{blob}": "blob",
     "{lines}": "cast(group_concat(n.body, char(10)) as blob)",
     "{sqlite_only}": "",
+    "{from}": ">=",
+    "{below}": "<",
+    "{by_bytes}": "",
 }
 
 

@@ -29,8 +29,9 @@ where pylash_triggers.enabled = 0
   or coalesce(pylash_triggers.session, '') = coalesce(excluded.session, '')"""
 
 _LISTED = """
-select body, created from pylash_triggers
-where enabled = 1 and (cast(? as text) is null or session = ?) order by created, key"""
+select body, created from pylash_triggers where enabled = 1 order by created, key"""
+
+_LISTED_OF_SESSION = _LISTED.replace("where ", "where session = ? and ")
 
 _CANCEL = "update pylash_triggers set enabled = 0 where key = ? and enabled = 1"
 
@@ -78,7 +79,10 @@ class SqlTriggers(Port, DrawsNumbers):
     @operation(read_only=True)
     def listed(self, session_id: str | None = None) -> Steps[list[SubscriptionView]]:
         """Return the subscriptions, the oldest first."""
-        rows = (yield Statement(_LISTED, (session_id, session_id))).rows
+        if session_id is None:
+            rows = (yield Statement(_LISTED)).rows
+        else:
+            rows = (yield Statement(_LISTED_OF_SESSION, (session_id,))).rows
         return [SubscriptionView(SUBSCRIPTIONS.decode(body), Instant(at)) for body, at in rows]
 
     @operation()

@@ -83,8 +83,10 @@ _LISTED = """
 select w.name, w.kind, w.title, w.tool, w.arguments, w.opened, w.deadline
 from pylash_waits w left join pylash_sessions s on s.id = w.session
 where w.terminal is null and w.opened is not null and w.generation >= coalesce(s.generation, 0)
-  and (cast(? as text) is null or w.session = ?) and (w.deadline is null or w.deadline > {now})
+  and (w.deadline is null or w.deadline > {now})
 order by w.opened, w.id"""
+
+_LISTED_OF_SESSION = _LISTED.replace("where ", "where w.session = ? and ")
 
 _INTERRUPTED = "select 1 from pylash_queue where session = ? and policy = 'interrupt' limit 1"
 
@@ -170,7 +172,10 @@ class SqlWaits(Port):
     @operation(read_only=True)
     def listed(self, session_id: str | None = None) -> Steps[list[WaitView]]:
         """Return the open waits."""
-        rows = (yield Statement(_LISTED, (session_id, session_id))).rows
+        if session_id is None:
+            rows = (yield Statement(_LISTED)).rows
+        else:
+            rows = (yield Statement(_LISTED_OF_SESSION, (session_id,))).rows
         return [
             WaitView(
                 WAIT_NAMES.decode(name),
