@@ -203,12 +203,14 @@ PROCESS_LINES: Final = (
 
 PYDANTIC, PYDANTIC_DBOS = "pydantic-ai", "pydantic-ai-dbos"
 LANGGRAPH, OPENAI = "langgraph", "openai-agents"
+ADAPTER: Final = "pylash-pydantic-ai"
+"""The role of pylash with a model of pydantic-ai."""
 FRAMEWORKS: Final = (PYDANTIC, PYDANTIC_DBOS, LANGGRAPH, OPENAI)
 """The roles of the peers that pylash's agents are compared with."""
 
 _AGENTS: Final = (
     ("pylash-agent", "pylash", "pylash"),
-    ("pylash-pydantic-agent", "pylash, model of pydantic-ai", "pylash-pydantic-ai"),
+    ("pylash-pydantic-agent", "pylash, model of pydantic-ai", ADAPTER),
     ("pydantic-agent", "pydantic-ai, a row a session", PYDANTIC),
     ("pydantic-dbos-agent", "pydantic-ai with DBOS", PYDANTIC_DBOS),
     ("langgraph-agent", "LangGraph, SQLite saver", LANGGRAPH),
@@ -232,8 +234,15 @@ def _opened(*loads: Load) -> Iterator[Line]:
         )
 
 
+def _long_turns(load: Load) -> Line:
+    """Return the line of I1 for a very long session, of the adapter that real models use."""
+    contender, label, role = _AGENTS[1]
+    return Line(Measure.TURN, contender, "sqlite", label, "turns", load, role, in_quick=False)
+
+
 AGENT_LINES: Final = (
     *_agents(Measure.TURN, "turns", Load(0, 30), Load(100, 15), Load(500, 8)),
+    _long_turns(Load(5_000, 15)),
     *_agents(Measure.TURN_BYTES, "turn_bytes", Load(0, 40), Load(100, 20), Load(500, 10)),
     *_agents(Measure.TURN_COMMITS, "turn_commits", Load(0, 20), Load(100, 10), Load(500, 5)),
     *_opened(Load(0, 10), Load(10_000, 10)),

@@ -155,7 +155,7 @@ _ABOUT: Final = {
         "ms",
         pooled=True,
         rounds=3,
-        seconds=120,
+        seconds=300,
     ),
     Measure.TURN_BYTES: About(
         "I2. What such a turn writes (KB)", "KB", rounds=1, warms_up=False, seconds=120

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.lines import FRAMEWORKS, NONE
+from benchmarks.lines import ADAPTER, FRAMEWORKS, NONE
 from benchmarks.measures import Measure
 from benchmarks.scores import Score, among
 
@@ -38,10 +38,12 @@ class Target:
     scopes: int | None = None
     """Beside how many parked processes, or after how many turns, if that matters."""
     at_most: bool = False
+    role: str = "pylash"
+    """Whose figure it is."""
 
     def reached(self, found: list[Score]) -> float | None:
         """Return what the run came to, if it was measured."""
-        score = among(found, "pylash", self.measure, self.database, self.scopes)
+        score = among(found, self.role, self.measure, self.database, self.scopes)
         if score is None:
             return None
         if not self.base:
@@ -53,7 +55,7 @@ class Target:
 
     def _grown(self, score: Score, found: list[Score]) -> float | None:
         """Return how many times what it was with nothing before it."""
-        role = "none" if self.base == "none" else "pylash"
+        role = "none" if self.base == "none" else self.role
         least = among(found, role, self.measure, self.database, 0)
         return None if least is None else score.median / least.median
 
@@ -97,6 +99,10 @@ TARGETS: Final = (
     Target("PostgreSQL, recovery", Measure.RECOVERY, _PG, "dbos", 20),
     Target("first turn", Measure.TURN, _LITE, "frameworks", 2, 0),
     Target("turn after 500", Measure.TURN, _LITE, "frameworks", 20, 500),
+    Target("adapter, after 500", Measure.TURN, _LITE, "first", 2, 500, at_most=True, role=ADAPTER),
+    Target(
+        "adapter, after 5,000", Measure.TURN, _LITE, "first", 2, 5_000, at_most=True, role=ADAPTER
+    ),
     Target("commits of a turn", Measure.TURN_COMMITS, _LITE, "", 4, 0, at_most=True),
     Target("written by a first turn", Measure.TURN_BYTES, _LITE, "", 32, 0, at_most=True),
     Target("written by a turn after 500", Measure.TURN_BYTES, _LITE, "", 32, 500, at_most=True),

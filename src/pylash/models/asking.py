@@ -18,7 +18,7 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.settings import ModelSettings
 
 from pylash.models.failures import failure
-from pylash.models.prompts import Prompt, prompt_of
+from pylash.models.prompts import Conversions, Prompt, prompt_of
 from pylash.models.replies import Pieces, reply_of
 from pylash.turn import Listen, ModelReply, ModelRequest, ToolMessage
 from pylash.values import LashError, ProviderError
@@ -32,13 +32,15 @@ WITHOUT_REASON: Final = (None, "test", "xai")
 """Providers that do not say why an answer ended."""
 
 
-async def ask(model: Model[Any], name: str, request: ModelRequest, listen: Listen) -> ModelReply:
-    """Return what a model answers.
+async def ask(
+    model: Model[Any], name: str, known: Conversions, request: ModelRequest, listen: Listen
+) -> ModelReply:
+    """Return what a model answers; ``known`` are the conversations that it was asked about before.
 
     Raises ProviderError, whatever went wrong.
     """
     try:
-        prompt = await prompt_of(request, model)
+        prompt = await prompt_of(request, model, known)
         answer = await _answer(model, prompt, Pieces(listen))
         _check_whole(answer, name)
         _check_content(answer, name, request)

@@ -4,6 +4,8 @@ Rule 1. Every call has one result, under an id that every provider takes and no 
         the call came from: a session may change its model, and its provider, between turns.
 Rule 2. Reasoning and files go back only to the model that they came from, with what its provider wants
         back; another one is told that there was a file.
+Rule 3. A stored message is converted once while its conversation is in use: messages are immutable, and a
+        request is mostly the one before it with a few messages more. What was handed out is never changed.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final, assert_never
 
@@ -39,6 +43,8 @@ from pylash.turn import (
 )
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_CONVERTED: Final = 30_000
+"""How many converted messages a model keeps: each takes about a kilobyte besides its text."""
 MANY: Final = 200
 """So many messages are turned in a thread, so that nobody is held up."""
 INTERRUPTED: Final = "[Your last answer was interrupted before its end.]"
@@ -57,15 +63,15 @@ class Prompt:
     origin: str
 
 
-async def prompt_of(request: ModelRequest, model: Model[Any]) -> Prompt:
-    """Return what a model is asked."""
+async def prompt_of(request: ModelRequest, model: Model[Any], known: Conversions) -> Prompt:
+    """Return what a model is asked; ``known`` are the conversations that it was asked about before."""
     origin = origin_of(model)
-    said = _Transcript(origin, getattr(model, "base_url", None))
-    if len(request.messages) < MANY:
-        said.add(request.messages)
-    else:
-        await asyncio.to_thread(said.add, request.messages)
-    messages = said.messages
+    key = request.session_id
+    before = known.take(key)
+    convert = partial(_converted, request, before, origin, getattr(model, "base_url", None))
+    said = convert() if len(request.messages) < MANY else await asyncio.to_thread(convert)
+    known.put(key, said)
+    messages = said.messages()
     if said.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
         # It is not told of the instructions: it would add words of its own to them.
         messages = model.prepare_messages(messages)
@@ -89,46 +95,110 @@ def _profile(model: Model[Any]) -> Mapping[str, Any]:
 # --- the transcript ---
 
 
-class _Transcript:
-    """Turns stored messages into those of pydantic-ai, the oldest first."""
+class Conversions:
+    """The conversations of one model as they were last sent, by session; the last used last.
+
+    ``most``: how many messages are kept altogether, besides those of the last conversation.
+    """
+
+    def __init__(self, most: int = MAX_CONVERTED) -> None:
+        self._most = most
+        self._known: OrderedDict[str, Converted] = OrderedDict()
+        self._count = 0
+
+    def take(self, session_id: str) -> Converted | None:
+        """Return a conversation, which belongs to the caller until it is put back."""
+        found = self._known.pop(session_id, None)
+        self._count -= 0 if found is None else len(found)
+        return found
+
+    def put(self, session_id: str, said: Converted) -> None:
+        """Keep a conversation; one outside of sessions, or with the bytes of files, is not worth it."""
+        if not session_id or said.holds_bytes:
+            return
+        self.take(session_id)
+        self._known[session_id] = said
+        self._count += len(said)
+        while self._count > self._most and len(self._known) > 1:
+            self.take(next(iter(self._known)))
+
+
+def _converted(
+    request: ModelRequest, before: Converted | None, origin: str, url: str | None
+) -> Converted:
+    """Return the conversation of a request, as what came before it and the rest, or anew."""
+    stored = list(request.messages)
+    first = next((n for n, one in enumerate(stored) if not isinstance(one, SystemMessage)), 0)
+    del stored[:first]
+    if before is None or not before.begins(stored, origin):
+        before = Converted(origin, url)
+    before.add(stored[len(before) :])
+    return before
+
+
+class Converted:
+    """Stored messages as those of pydantic-ai, the oldest first; it grows at its end only."""
 
     def __init__(self, origin: str, url: str | None) -> None:
-        self.messages: list[wire.ModelMessage] = []
-        self.shows_pictures = False
+        self.shows_pictures = self.holds_bytes = False
+        self._stored: list[SystemMessage | Message] = []
+        self._messages: list[wire.ModelMessage] = []
         self._origin = origin
         self._url = url
         self._used: set[str] = set()
         self._open: dict[str, tuple[ToolCall, str]] = {}
         self._parts: list[wire.ModelRequestPart] = []
 
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def begins(self, stored: Sequence[SystemMessage | Message], origin: str) -> bool:
+        """Return whether a conversation for a model begins with this one."""
+        # Comparing lists is quick where both hold the same objects.
+        return origin == self._origin and self._stored == stored[: len(self._stored)]
+
     def add(self, stored: Sequence[SystemMessage | Message]) -> None:
-        """Take the messages of a request."""
+        """Take the next messages."""
         for message in stored:
-            match message:
-                case SystemMessage():
-                    pass  # it is an instruction, beside the transcript
-                case UserMessage():
-                    self._close_calls()
-                    self._parts.append(_user_part(message))
-                case ToolMessage():
-                    self._result(message)
-                case AssistantMessage():
-                    self._close_calls()
-                    self._answer(message)
-                case _:
-                    assert_never(message)
-        self._close_calls()
-        self._flush()
+            self._convert(message)
+        self._stored += stored
+
+    def messages(self) -> list[wire.ModelMessage]:
+        """Return all messages; what comes later is told apart from what is returned here."""
+        parts = [*self._parts, *self._missing_results()]
+        return [*self._messages, wire.ModelRequest(parts)] if parts else [*self._messages]
+
+    def _convert(self, message: SystemMessage | Message) -> None:
+        match message:
+            case SystemMessage():
+                pass  # it is an instruction, beside the transcript
+            case UserMessage():
+                self._close_calls()
+                self._parts.append(_user_part(message))
+                self.holds_bytes |= any(isinstance(part, Attachment) for part in message.parts)
+            case ToolMessage():
+                self._result(message)
+            case AssistantMessage():
+                self._close_calls()
+                self._answer(message)
+                self.holds_bytes |= bool(message.attachments)
+            case _:
+                assert_never(message)
 
     def _flush(self) -> None:
         if self._parts:
-            self.messages.append(wire.ModelRequest(self._parts))
+            self._messages.append(wire.ModelRequest(self._parts))
             self._parts = []
 
+    def _missing_results(self) -> list[wire.ToolReturnPart]:
+        """Return results for calls that have none in this transcript: every provider wants them."""
+        return [
+            wire.ToolReturnPart(call.tool, "No result.", wire_id)
+            for call, wire_id in self._open.values()
+        ]
+
     def _close_calls(self) -> None:
-        """Give calls whose results are not in this transcript one: every provider wants them."""
-        for call, wire_id in self._open.values():
-            self._parts.append(wire.ToolReturnPart(call.tool, "No result.", wire_id))
+        self._parts += self._missing_results()
         self._open = {}
 
     def _result(self, message: ToolMessage) -> None:
@@ -136,7 +206,8 @@ class _Transcript:
         if wire_id is None:
             return  # its call is not in this transcript
         pictures = [_binary(one) for one in message.attachments if one.data]
-        self.shows_pictures = self.shows_pictures or bool(pictures)
+        self.shows_pictures |= bool(pictures)
+        self.holds_bytes |= bool(pictures)
         part = wire.ToolReturnPart(
             message.tool,
             [message.text, *pictures] if pictures else message.text,
@@ -166,11 +237,11 @@ class _Transcript:
             self._parts.append(wire.UserPromptPart(INTERRUPTED))
 
     def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
-        last = self.messages[-1] if self.messages else None
+        last = self._messages[-1] if self._messages else None
         if isinstance(last, wire.ModelResponse):  # no provider takes two answers in a row
-            last.parts = [*last.parts, *parts]
+            self._messages[-1] = replace(last, parts=[*last.parts, *parts])
         elif parts:  # nor one that is nothing
-            self.messages.append(wire.ModelResponse(parts, **provider))
+            self._messages.append(wire.ModelResponse(parts, **provider))
 
     def _wire_id(self, call: ToolCall) -> str:
         wire_id = call.provider_id or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +14,7 @@ from pylash.turn import Listen, ModelReply, ModelRequest
 Model = Any
 """A model of pydantic-ai. Its type is not named here: who checks types would read its whole package."""
 
-Ask = Callable[[Model, str, ModelRequest, Listen], Awaitable[ModelReply]]
+Ask = Callable[[ModelRequest, Listen], Awaitable[ModelReply]]
 
 
 class PydanticProvider:
@@ -33,8 +34,8 @@ class PydanticProvider:
 
         Cancellation: closes the connection. Raises ProviderError, and what ``named_model`` raises.
         """
-        model, ask = await self._ready()
-        return await ask(model, self.name, request, listen)
+        _, ask = await self._ready()
+        return await ask(request, listen)
 
     async def close(self) -> None:
         """Close the connections; the next request opens them again."""
@@ -54,4 +55,5 @@ class PydanticProvider:
 
     def _load(self) -> tuple[Model, Ask]:
         model = self._make()
-        return model, import_module("pylash.models.asking").ask
+        asking = import_module("pylash.models.asking")
+        return model, partial(asking.ask, model, self.name, asking.Conversions())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from pylash.turn.messages import MESSAGES, Message
 
@@ -45,6 +45,8 @@ class Transcript(_Comparable[Message]):
         self.missing = missing
         self.fetch: Callable[[], Sequence[bytes]] | None = None
         self._items: list[Message | bytes] = list(stored)
+        self._decoded = 0
+        """How many of the first items are known to be decoded."""
         self._lock = lock()
         self._fetching = lock()
 
@@ -53,6 +55,7 @@ class Transcript(_Comparable[Message]):
         with self._lock:
             if len(bodies) == self.missing - missing:  # else another has fetched them meanwhile
                 self._items[:0] = bodies
+                self._decoded = 0
                 self.missing = missing
 
     def add_stored(self, bodies: Iterable[bytes]) -> None:
@@ -72,6 +75,15 @@ class Transcript(_Comparable[Message]):
             return len(self._items)
         with self._lock:
             return self.missing + len(self._items)
+
+    def __iter__(self) -> Iterator[Message]:
+        if self.missing:
+            self[0]  # fetches them
+        with self._lock:
+            for place in range(self._decoded, len(self._items)):
+                self._at(place)
+            self._decoded = len(self._items)
+            return iter(cast("list[Message]", self._items[:]))
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -112,13 +124,18 @@ class Joined(_Comparable[T_co]):
     """Sequences behind each other, as long as they were when they were joined."""
 
     def __init__(self, *parts: Sequence[T_co]) -> None:
-        self._parts = [(part, len(part)) for part in parts]
+        self.parts: list[tuple[Sequence[T_co], int]] = []
+        for part in parts:
+            if isinstance(part, Joined):  # reading a joined one again would take twice as long
+                self.parts += part.parts
+            else:
+                self.parts.append((part, len(part)))
 
     def __len__(self) -> int:
-        return sum(length for _, length in self._parts)
+        return sum(length for _, length in self.parts)
 
     def __iter__(self) -> Iterator[T_co]:
-        return chain.from_iterable(islice(part, length) for part, length in self._parts)
+        return chain.from_iterable(islice(part, length) for part, length in self.parts)
 
     @overload
     def __getitem__(self, index: int) -> T_co: ...
@@ -128,7 +145,7 @@ class Joined(_Comparable[T_co]):
         if isinstance(index, slice):
             return [self[n] for n in range(*index.indices(len(self)))]
         place = index if index >= 0 else index + len(self)
-        for part, length in self._parts:
+        for part, length in self.parts:
             if 0 <= place < length:
                 return part[place]
             place -= length
