@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai import messages as wire
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -163,6 +163,7 @@ messages = st.one_of(
 )
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(messages, max_size=4), min_size=1, max_size=5))
 async def test_a_conversation_that_grew_is_what_it_would_be_at_once(
     pieces: list[list[Message]],

@@ -48,7 +48,7 @@ FULL: tuple[Message, ...] = (
         (PICTURE,),
         interrupted=True,
     ),
-    ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1"),
+    ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1", ("sha256:2",)),
 )
 
 
