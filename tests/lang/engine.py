@@ -48,7 +48,12 @@ class World(Host):
         ]
 
     async def start(
-        self, key: str, process_id: str, process: str, args: dict[str, Any]
+        self,
+        key: str,
+        process_id: str,
+        process: str,
+        args: dict[str, Any],
+        handles: tuple[str, ...],
     ) -> None: ...
 
     async def await_process(self, key: str, process_id: str) -> dict[str, Any]:

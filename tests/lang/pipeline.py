@@ -115,7 +115,16 @@ def started(program: Artifact, process: str, source: str) -> None:
             continue
         around = Surroundings(World(), MODULES)
         ended = asyncio.run(
-            run_process(program, process, args, around, lambda: 0.0, process_id="P", bounds=SMALL)
+            run_process(
+                program,
+                process,
+                args,
+                around,
+                lambda: 0.0,
+                process_id="P",
+                handles=(),
+                bounds=SMALL,
+            )
         )
         json.dumps(ended.value, allow_nan=False)
         if ended.failure is not None and ended.failure.code != "process_failed":

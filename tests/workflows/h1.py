@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from pylash import Lash, LashError, LashlangError, ProcessContext, Tool, ToolError
-from pylash.lang import surface_of
+from pylash.lang import shaped_id, surface_of
 from pylash.testing import SimClock
 from pylash.testing.lashlang.cases import Case, wanted_call
 from pylash.testing.lashlang.comparing import (
@@ -118,7 +118,7 @@ class H1App:
         assert case.entry is not None
         target = module[case.entry].options(id=case.pid, delay=MOMENT / SECOND)
         try:
-            handle = await app.start(target, **case.args)
+            handle = await app.start(target, **self._given(case.args))
         except LashError as error:
             return {"fail": {"code": error.code, "message": error.message, "raw": None}}
         for signal in sorted(case.signals, key=lambda one: one.at_ms or -1):
@@ -142,6 +142,17 @@ class H1App:
                 return {"cancelled": "the process was cancelled"}
             case _:
                 return {"waiting": "signal"}
+
+    def _given(self, args: Any) -> Any:
+        """Return arguments in which what looks like a handle is one: H1 says so."""
+        if isinstance(args, list):
+            return [self._given(one) for one in args]
+        if not isinstance(args, dict):
+            return args
+        found = shaped_id(args)
+        if found is not None:
+            return self.app.process_handle(found)
+        return {name: self._given(one) for name, one in args.items()}
 
     async def _compared(self, outcome: dict[str, Any]) -> list[str]:
         expect, pid = self.case.expect, self.case.pid

@@ -74,6 +74,10 @@ class Shop:
         """Return what a program finishes with."""
         return await (await self.start(source, **args)).result(timeout="10s")
 
+    async def run_as(self, process_id: str, source: str, **args: Any) -> Any:
+        """Return what a program finishes with, as the process of an id."""
+        return await (await self.start(source, process_id=process_id, **args)).result(timeout="10s")
+
     async def fails(self, source: str, **args: Any) -> dict[str, Any]:
         """Return how a program fails."""
         try:

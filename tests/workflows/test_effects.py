@@ -334,7 +334,7 @@ async def test_an_answer_to_a_wait_for_a_signal_must_fit_too() -> None:
     [
         ("signal run h other with 1", "other"),
         ('signal run h n with "x"', "n"),
-        ('signal run { __handle__: "process", id: "nobody" } n with 1', "n"),
+        ("signal run nobody n with 1", "n"),
         ("r = await g; signal run g n with 1", "n"),
         ("signal run g with 1", "signal"),
     ],
@@ -342,7 +342,7 @@ async def test_an_answer_to_a_wait_for_a_signal_must_fit_too() -> None:
 async def test_a_signal_that_cannot_be_sent_fails_its_sender(statement: str, said: str) -> None:
     shop = Shop()
     source = f"""
-    process main() {{
+    process main(nobody: any) {{
       h = start waits()
       g = start ends()
       {statement}
@@ -350,7 +350,7 @@ async def test_a_signal_that_cannot_be_sent_fails_its_sender(statement: str, sai
     process waits() signals {{ n: int }} {{ finish wait signal n }}
     process ends() signals {{ n: int }} {{ finish 1 }}"""
     async with shop.app:
-        failure = await shop.fails(source)
+        failure = await shop.fails(source, nobody=shop.app.process_handle("nobody"))
     assert (failure["code"], failure["raw"]["kind"]) == ("process_runtime_error", "signal_failed")
     assert f"`{said}`" in failure["message"]
 
@@ -361,20 +361,21 @@ async def test_programs_and_python_processes_signal_and_await_each_other(backend
 
     @shop.app.process
     async def asks(ctx: ProcessContext[None]) -> Any:
-        child = await ctx.start(module["main"].options(id="asked"), h=None)
+        child = await ctx.start(module["main"].options(id="asked"), asker=handle)
         await child.signal("n", 3)
         started.append(child.id)
         return [await child.result(), await ctx.wait_signal("back")]
 
     source = """
-    process main(h: any) signals { n: int } {
+    process main(asker: any) signals { n: int } {
       got = wait signal n
-      signal run { __handle__: "process", id: "asker" } back with { got: got }
+      signal run asker back with { got: got }
       finish got + 1
     }"""
     async with shop.app:
         module = await shop.app.lashlang(source)
-        handle = await shop.app.start(asks.options(id="asker"))
+        handle: ProcessHandle[Any] = shop.app.process_handle("asker")
+        await shop.app.start(asks.options(id="asker"))
         assert await handle.result(timeout="10s") == [4, {"got": 3}]
 
 
@@ -385,19 +386,18 @@ async def test_children_outlive_their_parent_and_are_cancelled_only_by_name(
     backend: Backend,
 ) -> None:
     source = """
-    process main() {
+    process main(nobody: any) {
       a = start sleeper(n: 1)
       b = start sleeper(n: 2)
       cancel a
       cancel a
-      nobody = { __handle__: "process", id: "nobody" }
       cancel nobody
       finish { a: await a, b: b, none: await nobody }
     }
     process sleeper(n: int) { x = wait signal; finish n }"""
     shop = Shop(backend.url, PARKING)
     async with shop.app:
-        result = await shop.run(source)
+        result = await shop.run(source, nobody=shop.app.process_handle("nobody"))
         assert result["a"]["ok"] is False
         assert result["none"]["ok"] is False
         other: ProcessHandle[Any] = shop.app.process_handle(result["b"]["id"])

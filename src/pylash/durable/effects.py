@@ -97,6 +97,18 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
 
     command: Any
 
+    def hashed(self) -> Any:
+        """Leave out which handles are in the arguments of a start: older versions did not write it."""
+        match self.command:
+            case {"registration": {"input": {"handles": _}}}:
+                registration = self.command["registration"]
+                given = {**registration["input"]}
+                del given["handles"]
+                start = {**self.command, "registration": {**registration, "input": given}}
+                return {"kind": "process", "command": start}
+            case _:
+                return self
+
 
 class ExecCode(_Command, frozen=True, gc=False, tag="exec_code"):
     """Run code that the model wrote."""

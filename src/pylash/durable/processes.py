@@ -53,13 +53,18 @@ class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
 
 
 class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang"):
-    """A process of a Lashlang module: references to what is stored under them, and its arguments."""
+    """A process of a Lashlang module: references to what is stored under them, and its arguments.
+
+    ``handles`` are the processes whose handles are in the arguments; whatever else looks like a handle is data. It is unset in
+    what older versions stored. The identity of a start does not depend on it.
+    """
 
     module_ref: str
     process_ref: str
     required_surface_ref: str
     process_name: str
     arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="args")
+    handles: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external"):
@@ -160,7 +165,10 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def digest(self) -> bytes:
         """What makes another registration of the id the same one: its input."""
-        return hashlib.sha256(encode(self.input)).digest()
+        given = self.input
+        if isinstance(given, LashlangInput):
+            given = msgspec.structs.replace(given, handles=msgspec.UNSET)
+        return hashlib.sha256(encode(given)).digest()
 
 
 REGISTRATIONS: msgspec.json.Decoder[Registration] = msgspec.json.Decoder(Registration)

@@ -33,6 +33,7 @@ from pylash.lang.running.data import (
     TRIGGER_EVENT,
     Resource,
     from_json,
+    shaped_id,
     text_of,
     to_json,
 )
@@ -117,6 +118,7 @@ __all__ = (
     "parse",
     "run_cell",
     "run_process",
+    "shaped_id",
     "show",
     "show_type",
     "signal_schemas",

@@ -37,14 +37,17 @@ Code = Literal[
 _LARGEST_SCHEMA: Final = 2**18
 
 
-class Registration(msgspec.Struct, frozen=True, tag_field="engine", tag="lashlang"):
-    """A process to be run: which one, by reference, and its arguments."""
+class Registration(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="engine", tag="lashlang"
+):
+    """A process to be run: which one, by reference, its arguments, and which handles are in them."""
 
     module_ref: str
     process_ref: str
     required_surface_ref: str
     process_name: str
     args: dict[str, Any]
+    handles: tuple[str, ...] = ()
 
 
 class StartProblem(NamedTuple):
@@ -54,7 +57,9 @@ class StartProblem(NamedTuple):
     message: str
 
 
-def registration(artifact: Artifact, process: str, args: dict[str, Any]) -> Registration:
+def registration(
+    artifact: Artifact, process: str, args: dict[str, Any], handles: tuple[str, ...] = ()
+) -> Registration:
     """Return the registration of a process of the artifact."""
     return Registration(
         module_ref=artifact.module_ref,
@@ -62,6 +67,7 @@ def registration(artifact: Artifact, process: str, args: dict[str, Any]) -> Regi
         required_surface_ref=artifact.required_surface_ref,
         process_name=process,
         args=args,
+        handles=handles,
     )
 
 

@@ -251,7 +251,8 @@ class ProcessContext(StepContext[D]):
         part = branch.take(name)
         seed = digest(self._run.seed, self._run.epoch, branch.key(part))
         start, result = self._services.child(self._run, target, args, kwargs, seed[:8].hex())
-        ask = self._command("start", start, part=part)
+        # Counted by what is in the key: all processes of Lashlang have one target.
+        ask = self._command("start", start)
 
         async def started() -> ChildHandle[R]:
             await ask

@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pylash.durable import (
@@ -128,6 +130,7 @@ async def run_workflow(
             around,
             services.monotonic,
             process_id=run.seed,
+            handles=None if given.handles is UNSET else given.handles,
         )
     except asyncio.CancelledError:
         if run.cancelled and run.is_cancelled_here():
@@ -195,7 +198,7 @@ class WorkflowHost(Host):
         if operation is None:  # another module of the resource's type has it
             raise HostFailed(f"the module `{call.path}` has no operation `{call.operation}`")
         if operation.id in _TRIGGERS:
-            return await self._trigger(call.operation, self._short(call.key), call.payload)
+            return await self._trigger(call, self._short(call.key))
         branch = self._branch()
         tool = self._services.tool(operation.id)
         # A call without arguments, unless the tool has a parameter of that name.
@@ -207,7 +210,14 @@ class WorkflowHost(Host):
 
     # Other processes.
 
-    async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
+    async def start(
+        self,
+        key: str,
+        process_id: str,
+        process: str,
+        args: dict[str, Any],
+        handles: tuple[str, ...],
+    ) -> None:
         """Start another process of the module."""
         made = self._artifact
         if not self._is_recorded(key):
@@ -215,7 +225,7 @@ class WorkflowHost(Host):
             if problem is not None:
                 raise Refused(problem)
         registration = replace(
-            self._heir(process, process_input(made, process, args)),
+            self._heir(process, process_input(made, process, args, handles)),
             id=process_id,
             parent="",  # whoever starts it: of a fork that is another than the first time
         )
@@ -223,13 +233,16 @@ class WorkflowHost(Host):
         self._names[process_id] = process
 
     async def _foreign(self, key: str, process_id: str) -> bool:
-        """Tell whether a program that a session's model wrote reaches for what its session did not start."""
+        """Tell whether a program of a session reaches for what its session neither started nor was granted."""
         mine = self._run.process.registration.originator
         if not isinstance(mine, SessionRef) or self._is_recorded(key):
             return False
         with self._run.guarded():
             record = await self._services.store.processes.get(process_id)
-        return record is not None and record.registration.originator != mine
+            if record is None or record.registration.originator == mine:
+                return False
+            held = await self._services.store.processes.grants(mine)
+        return all(grant.process_id != process_id for grant in held)
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
@@ -323,12 +336,12 @@ class WorkflowHost(Host):
 
     # Triggers.
 
-    async def _trigger(self, operation: str, key: str, payload: Mapping[str, Any]) -> Any:
-        perform = {"register": self._register, "list": self._list, "cancel": self._unregister}[
-            operation
-        ]
+    async def _trigger(self, call: HostCall, key: str) -> Any:
+        register = partial(self._register, call.handles)  # no part of what is recorded and compared
+        operations: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]]
+        operations = {"register": register, "list": self._list, "cancel": self._unregister}
         step = self._context.options(key=key).step
-        return await step(perform, dict(payload))
+        return await step(operations[call.operation], dict(call.payload))
 
     @property
     def _session(self) -> str | None:
@@ -367,19 +380,19 @@ class WorkflowHost(Host):
             if not await type_.grants(session, source_key):
                 raise TriggerSourceNotGranted(session, type_.name, source_key)
 
-    async def _register(self, payload: dict[str, Any]) -> Any:
+    async def _register(self, handles: tuple[str, ...], payload: dict[str, Any]) -> Any:
         try:
-            return await self._registered(payload)
+            return await self._registered(handles, payload)
         except InvalidTrigger as error:
             raise LashError(error.message, code=error.code) from None
 
-    async def _registered(self, payload: dict[str, Any]) -> Any:
+    async def _registered(self, handles: tuple[str, ...], payload: dict[str, Any]) -> Any:
         wanted = subscription(payload, self._offered.trigger_sources, "")
         type_, source_key = self._triggers[wanted.source_type], _source_key(wanted.source)
         await self._check_granted(type_, source_key)
         key = await self._stored_key(check_name("trigger key", wanted.key))
         target = wanted.target["process_name"]  # of this module: the linker saw to it
-        template = self._heir(target, process_input(self._artifact, target, {}))
+        template = self._heir(target, process_input(self._artifact, target, {}, handles))
         inputs = {
             name: EventBinding() if value == {TRIGGER_EVENT: True} else ValueBinding(value)
             for name, value in wanted.inputs.items()

@@ -27,11 +27,15 @@ from pylash.lang import (
     static_map,
     to_json,
 )
-from pylash.runtime import Definition, Shape
+from pylash.runtime import ChildHandle, Definition, ProcessHandle, Shape
 from pylash.values import ProcessArgumentsInvalid, ProcessNotInModule, ProcessSurfaceIncompatible
 
 if TYPE_CHECKING:
     from pylash.durable import Envs
+
+
+_LEVELS: Final = 64
+"""How deep the arguments of a program may nest."""
 
 
 class LashlangModule:
@@ -98,17 +102,66 @@ class LashlangProcess(Definition[..., Any]):
 
     def input(self, arguments: dict[str, Any]) -> LashlangInput:
         """Return what a process of it is registered with."""
-        return process_input(self.artifact, self.name, arguments)
+        return process_input(self.artifact, self.name, arguments, handles_given(arguments))
 
     def signals(self) -> dict[str, Any]:
         """Return the JSON Schemas of the signals it takes, by name."""
         return signal_schemas(self.artifact, self.name)
 
 
-def process_input(made: Artifact, name: str, arguments: dict[str, Any]) -> LashlangInput:
-    """Return what a process of a module is registered with."""
+def process_input(
+    made: Artifact, name: str, arguments: dict[str, Any], handles: Iterable[str]
+) -> LashlangInput:
+    """Return what a process of a module is registered with; ``handles`` are those in its arguments."""
     refs = (made.module_ref, made.processes[name], made.required_surface_ref)
-    return LashlangInput(*refs, name, arguments)
+    return LashlangInput(*refs, name, arguments, tuple(handles))
+
+
+class GivenHandle(dict[str, str]):
+    """The JSON of a handle that was given as a handle. Equal JSON that came as data is no handle."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(__handle__="process", id=process_id)
+
+
+def with_handles(value: Any, held: Callable[[Any], str | None], levels: int = _LEVELS) -> Any:
+    """Return value with a ``GivenHandle`` in place of each part that ``held`` names a process for.
+
+    What nests deeper than arguments may is left as it is, to be refused.
+    """
+    process_id = held(value)
+    if process_id is not None:
+        return GivenHandle(process_id)
+    if levels and isinstance(value, dict):
+        return {key: with_handles(item, held, levels - 1) for key, item in value.items()}
+    if levels and isinstance(value, list):
+        return [with_handles(item, held, levels - 1) for item in value]
+    return value
+
+
+def handles_given(value: Any) -> list[str]:
+    """Return the processes whose handles were given, at any depth of a value."""
+    if isinstance(value, GivenHandle):
+        return [value["id"]]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sorted({process_id for item in items for process_id in handles_given(item)})
+
+
+def _held_by_object(value: Any) -> str | None:
+    if isinstance(value, ProcessHandle | ChildHandle | GivenHandle):
+        return value["id"] if isinstance(value, GivenHandle) else value.id
+    return None
+
+
+def _remarked(plain: Any, given: Any) -> Any:
+    """Return plain JSON with the handles that were given in the value it was made of."""
+    if isinstance(given, GivenHandle):
+        return given
+    if isinstance(given, dict):
+        return {key: _remarked(item, given[key]) for key, item in plain.items()}
+    if isinstance(given, list):
+        return [_remarked(*both) for both in zip(plain, given, strict=True)]
+    return plain
 
 
 class WorkflowArguments:
@@ -135,8 +188,10 @@ class WorkflowArguments:
         return plain
 
     def dump_one(self, name: str, value: Any) -> Any:
-        """Return one argument as plain JSON."""
-        return Shape(Any).dump(value, f"$.{name}")
+        """Return one argument as plain JSON; a ``ProcessHandle`` in it becomes a handle of the program."""
+        given = with_handles(value, _held_by_object)
+        plain = Shape(Any).dump(given, f"$.{name}")
+        return _remarked(plain, given) if handles_given(given) else plain
 
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse names that are no parameters, and missing ones."""

@@ -26,12 +26,12 @@ from pylash.durable import (
     StartProcess,
     Success,
 )
-from pylash.lang import LashlangError, Surface
+from pylash.lang import LashlangError, Surface, shaped_id
 from pylash.runtime import Catalog, Services, Tool, ToolContext
 from pylash.turn import SessionOptions
 from pylash.values import ProcessUnknown
 from pylash.workflows.guide import LANGUAGE, operations
-from pylash.workflows.modules import LashlangModule, linked_module
+from pylash.workflows.modules import LashlangModule, linked_module, with_handles
 
 MODULE: Final = "workflows"
 
@@ -103,7 +103,8 @@ class WorkflowTools:
             self._app.template, originator=session, wake_target=session
         )
         process_id = f"{process}-{ctx.idempotency_key[:16]}"
-        command = chosen.options(id=process_id).command((), args or {}, str, template)
+        given = await self._with_granted(session, args or {})
+        command = chosen.options(id=process_id).command((), given, str, template)
         await self._app.running.store.processes.start(
             StartProcess(command.registration, grant=session)
         )
@@ -141,6 +142,15 @@ class WorkflowTools:
             CancelProcess(process_id, "its conversation asked for it")
         )
         return "asked to end"
+
+    async def _with_granted(self, holder: SessionRef, args: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments in which what looks like the handle of a process is one if the session holds it."""
+        grants = await self._app.running.store.processes.grants(holder)
+        held = {grant.process_id for grant in grants}
+        given: dict[str, Any] = with_handles(
+            args, lambda value: found if (found := shaped_id(value)) in held else None
+        )
+        return given
 
     async def _module(self, ctx: ToolContext[Any], source: str) -> LashlangModule:
         names = await self._allowed(ctx)

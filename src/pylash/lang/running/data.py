@@ -5,13 +5,15 @@
    place marks its own copy with its token (`owner`); see `owned.py`.
 3. Size and depth of a list or record are worked out once and kept beside it.
 4. Nothing nests deeper than `MAX_DEPTH`: what would is refused when a variable, or the world, gets it.
+5. A handle is a record that carries the mark `handle`. Programs cannot set the mark, and JSON does not hold it:
+   it comes from `process_handle`, and from arguments whose sender says which ids in them are handles.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from math import isinf, isnan
 from typing import Any, Final, NamedTuple
@@ -49,10 +51,12 @@ class List(list[Any]):
 class Record(dict[str, Any]):
     """A record of the language: keys keep the order in which they came."""
 
-    __slots__ = ("depth", "owner", "size")
+    __slots__ = ("depth", "handle", "owner", "size")
     size: int
     depth: int
     owner: object
+    handle: str
+    """The process that the record is the handle of. Only the runtime sets it; copies keep it."""
 
 
 class Image(NamedTuple):
@@ -322,6 +326,47 @@ def _json_text(value: Value) -> str:
             return "[" + ",".join(map(_json_text, value)) + "]"
 
 
+# Handles of processes.
+
+
+def process_handle(process_id: str) -> Record:
+    """Return the handle of a process."""
+    made = Record(__handle__="process", id=process_id)
+    made.handle = process_id
+    return made
+
+
+def handle_id(value: Value) -> str | None:
+    """Return the process that a value is the handle of; a record that only looks like one is none."""
+    process_id = getattr(value, "handle", None)
+    return process_id if process_id is not None and shaped_id(value) == process_id else None
+
+
+def shaped_id(value: Any) -> str | None:
+    """Return the id in a record, or in JSON, that looks like a handle."""
+    if isinstance(value, dict) and value.get("__handle__") == "process":
+        found = value.get("id")
+        return found if isinstance(found, str) else None
+    return None
+
+
+def handle_ids(value: Value) -> tuple[str, ...]:
+    """Return the processes whose handles are in a value, at any depth."""
+    found: set[str] = set()
+    _add_handles(value, found)
+    return tuple(sorted(found))
+
+
+def _add_handles(value: Value, found: set[str]) -> None:
+    kind = type(value)
+    if kind is Record and (process_id := handle_id(value)) is not None:
+        found.add(process_id)
+    if kind in CONTAINERS:
+        for item in value.values() if kind is Record else value:
+            if type(item) in CONTAINERS:
+                _add_handles(item, found)
+
+
 # To and from JSON.
 
 
@@ -359,11 +404,29 @@ def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -
     return made[id(data)]
 
 
-def from_json(data: Any, *, shapes: bool = True) -> Any:
-    """Return the value that plain JSON data means; `shapes` of images and resources become their kinds."""
+def from_json(
+    data: Any, *, shapes: bool = True, handles: Collection[str] | None = frozenset()
+) -> Any:
+    """Return the value that plain JSON data means; `shapes` of images and resources become their kinds.
+
+    `handles` are the processes whose handles may be in the data, said by whoever knows its origin. None stands for
+    every process: an older version stored arguments without saying which ids in them were handles.
+    """
     value = _decoded(data, shapes, MAX_DEPTH)
+    if handles is None or handles:
+        _mark_handles(value, handles)
     measure(value)
     return value
+
+
+def _mark_handles(value: Value, handles: Collection[str] | None) -> None:
+    if type(value) is Record:
+        process_id = shaped_id(value)
+        if process_id is not None and (handles is None or process_id in handles):
+            value.handle = process_id
+    if type(value) in CONTAINERS:
+        for item in value.values() if type(value) is Record else value:
+            _mark_handles(item, handles)
 
 
 def _decoded(data: Any, shapes: bool, levels: int) -> Any:

@@ -6,7 +6,7 @@ execution passes through untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ async def run_cell(
     return CellOutcome(finished=True, value=to_json(value), text=text)
 
 
-async def run_process(
+async def run_process(  # noqa: PLR0913 - what a process is, and what it is given
     artifact: Artifact,
     name: str,
     args: Mapping[str, Any],
@@ -95,15 +95,28 @@ async def run_process(
     now: Callable[[], float],
     *,
     process_id: str,
+    handles: Collection[str] | None,
     bounds: Bounds = PROCESS_BOUNDS,
 ) -> ProcessOutcome:
-    """Run a process whose arguments were checked."""
+    """Run a process whose arguments were checked.
+
+    `handles` are the processes whose handles are in the arguments. None: an older version started the process and did not
+    say so; everything in the execution that looks like a handle is one, as it was then.
+    """
     code = compiled(artifact, traced=around.traced)
     frame_meter = Meter(bounds, now)
-    frame = Frame(around, frame_meter, f"process:{process_id}", code.sites, code.children)
+    frame = Frame(
+        around,
+        frame_meter,
+        f"process:{process_id}",
+        code.sites,
+        code.children,
+        shapes_are_handles=handles is None,
+    )
     _tell_start(around, artifact, name)
     try:
-        value = to_json(await _called(code, artifact, name, args, frame_meter, frame))
+        values = {each: from_json(value, handles=handles) for each, value in args.items()}
+        value = to_json(await _called(code, artifact, name, values, frame_meter, frame))
     except Failed as failed:
         message = str(failed)
         frame.leave(None)
@@ -130,7 +143,7 @@ async def _called(
 ) -> Value:
     declaration = next(p for p in artifact.canonical.processes if p.name == name)
     names = [parameter.name for parameter in declaration.parameters]
-    values = [from_json(args[parameter]) for parameter in names]
+    values = [args[parameter] for parameter in names]
     inputs = Record(zip(names, values, strict=True))
     single = inputs if len(names) > 1 else (values[0] if values else None)
     extra = [value for key, value in (("inputs", inputs), ("input", single)) if key not in names]

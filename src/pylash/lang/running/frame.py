@@ -3,6 +3,8 @@
 1. Counters of occurrences, events, sleeps, waits and signals live here and nowhere else: running the body
    again from its start counts the same.
 2. Arguments are evaluated, counted and turned to plain JSON before the host hears of an effect.
+3. Only a handle reaches another process. What comes from the world (results, signals, JSON) holds none,
+   whatever it looks like.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from pylash.lang.running.data import (
     RunError,
     Value,
     from_json,
+    handle_id,
+    handle_ids,
     kind_of,
+    process_handle,
+    shaped_id,
     size_of,
     text_of,
     to_json,
@@ -78,7 +84,13 @@ class Frame:
         scope: str,
         sites: Mapping[int, Site],
         children: Mapping[str, dict[str, str]],
+        *,
+        shapes_are_handles: bool = False,
     ) -> None:
+        """Make the frame; with `shapes_are_handles` every record that looks like a handle is one.
+
+        That is how an older version began the execution, and how it must go on.
+        """
         self._host = around.host
         self._modules = around.modules
         self._traced = around.traced
@@ -88,6 +100,7 @@ class Frame:
         self._scope = scope
         self._sites = sites
         self._children = children
+        self._handle_id = shaped_id if shapes_are_handles else handle_id
         self._occurrences: dict[int, int] = {}
         self._waits: dict[str, int] = {}
         self._steps: list[tuple[int, int]] = []
@@ -195,7 +208,8 @@ class Frame:
         occurrence = self._reach(site)
         node = self._sites[site].node
         key = f"{self._scope}:op:{path}.{name}:{node}:{occurrence}"
-        return HostCall(key, path, name, to_json(payload), node, occurrence)
+        handles = handle_ids(payload)
+        return HostCall(key, path, name, to_json(payload), node, occurrence, handles)
 
     def pending_on(
         self, site: int, receiver: Value, name: str, arguments: tuple[Value, ...]
@@ -258,7 +272,7 @@ class Frame:
         self._meter.leaving(value)
         occurrence = self._reach(site)
         handles: list[str] = []
-        _find_handles(value, handles)
+        self._find_handles(value, handles)
         if not handles:
             return value
         node = self._sites[site].node
@@ -271,7 +285,27 @@ class Frame:
                 raise RunError("host_failed", str(error)) from error
             finally:
                 self._meter.resume()
-        return _with_results(value, iter(results))
+        return self._with_results(value, iter(results))
+
+    def _find_handles(self, value: Value, found: list[str]) -> None:
+        process_id = self._handle_id(value)
+        if process_id is not None:
+            found.append(process_id)
+        elif type(value) is List or type(value) is tuple:
+            for item in value:
+                self._find_handles(item, found)
+        elif type(value) is Record:
+            for item in value.values():
+                self._find_handles(item, found)
+
+    def _with_results(self, value: Value, results: Iterator[Value]) -> Value:
+        if self._handle_id(value) is not None:
+            return next(results)
+        if type(value) is List or type(value) is tuple:
+            return type(value)([self._with_results(item, results) for item in value])
+        if type(value) is Record:
+            return Record({key: self._with_results(item, results) for key, item in value.items()})
+        return value
 
     # Processes.
 
@@ -284,18 +318,30 @@ class Frame:
             process_id = f"lash-{digest[:32]}"
             key = f"{self._scope}:start:{node}:{occurrence}"
             try:
-                await self._host.start(key, process_id, process, to_json(arguments))
+                handles = handle_ids(arguments)
+                await self._host.start(key, process_id, process, to_json(arguments), handles)
             except Refused as error:
                 raise RunError("start_failed", f"could not start `{process}`: {error}") from error
             if self._traced:
                 child = {"process_id": process_id, **self._children[process]}
                 event = {"event": "child_started", "node_id": node, "occurrence": occurrence}
                 self._host.trace({**event, "child": child})
-        return Record(__handle__="process", id=process_id)
+        return process_handle(process_id)
+
+    def _process_id(self, word: str, handle: Value) -> str:
+        process_id = self._handle_id(handle)
+        if process_id is None:
+            found = f"a {kind_of(handle)}"
+            if shaped_id(handle) is not None:
+                found = (
+                    "a record that looks like one; a handle comes from `start` or from an argument"
+                )
+            raise RunError("not_a_handle", f"`{word}` needs the handle of a process, found {found}")
+        return process_id
 
     async def cancel(self, site: int, handle: Value) -> None:
         """Ask a process to stop."""
-        process_id = _process_id("cancel", handle)
+        process_id = self._process_id("cancel", handle)
         key = f"{self._scope}:cancel:{self._sites[site].node}:{self._reach(site)}"
         try:
             await self._host.cancel(key, process_id)
@@ -344,7 +390,7 @@ class Frame:
 
     async def send_signal(self, site: int, handle: Value, name: str, payload: Value) -> None:
         """`signal run`."""
-        process_id = _process_id("signal run", handle)
+        process_id = self._process_id("signal run", handle)
         self._meter.leaving(payload)
         key = f"{self._scope}:signal:{self._signals}"
         self._signals += 1
@@ -392,47 +438,6 @@ def _result(answer: Mapping[str, Any]) -> Record:
         return Record(ok=True, value=from_json(answer["value"]))
     error = from_json(answer["error"])
     return Record(ok=False, error=text_of(error))
-
-
-def _handle_id(value: Value) -> str | None:
-    if (
-        type(value) is Record
-        and value.get("__handle__") == "process"
-        and type(value.get("id")) is str
-    ):
-        return str(value["id"])
-    return None
-
-
-def _process_id(word: str, handle: Value) -> str:
-    process_id = _handle_id(handle)
-    if process_id is None:
-        raise RunError(
-            "not_a_handle", f"`{word}` needs the handle of a process, found a {kind_of(handle)}"
-        )
-    return process_id
-
-
-def _find_handles(value: Value, found: list[str]) -> None:
-    process_id = _handle_id(value)
-    if process_id is not None:
-        found.append(process_id)
-    elif type(value) is List or type(value) is tuple:
-        for item in value:
-            _find_handles(item, found)
-    elif type(value) is Record:
-        for item in value.values():
-            _find_handles(item, found)
-
-
-def _with_results(value: Value, results: Iterator[Value]) -> Value:
-    if _handle_id(value) is not None:
-        return next(results)
-    if type(value) is List or type(value) is tuple:
-        return type(value)([_with_results(item, results) for item in value])
-    if type(value) is Record:
-        return Record({key: _with_results(item, results) for key, item in value.items()})
-    return value
 
 
 def _built(shape: Shape | Leaf, settled: list[Value]) -> Value:

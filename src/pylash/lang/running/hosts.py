@@ -15,7 +15,7 @@ class HostFailed(Exception):
 
 
 class HostCall(NamedTuple):
-    """One operation to perform. `payload` is plain JSON."""
+    """One operation to perform. `payload` is plain JSON; `handles` are the processes whose handles are in it."""
 
     key: str
     path: str
@@ -23,6 +23,7 @@ class HostCall(NamedTuple):
     payload: Any
     node: str
     occurrence: int
+    handles: tuple[str, ...] = ()
 
 
 class Host(Protocol):
@@ -32,8 +33,18 @@ class Host(Protocol):
         """Perform the operations at once; answer each `{"ok": true, "value"}` or `{"ok": false, "error"}`."""
         ...
 
-    async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
-        """Start a process of the same module, or raise `Refused`."""
+    async def start(
+        self,
+        key: str,
+        process_id: str,
+        process: str,
+        args: dict[str, Any],
+        handles: tuple[str, ...],
+    ) -> None:
+        """Start a process of the same module, or raise `Refused`.
+
+        `handles` are the processes whose handles are in the arguments: what else looks like one is data.
+        """
         ...
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:

@@ -65,6 +65,8 @@ def _copied(value: Any, token: object) -> Any:
     size, depth = measure(value)
     copy = type(value)(value)
     copy.size, copy.depth, copy.owner = size, depth, token
+    if type(value) is Record and hasattr(value, "handle"):
+        copy.handle = value.handle
     return copy
 
 

@@ -17,7 +17,7 @@ from pylash.lang.linker import link
 from pylash.lang.maps import static_map
 from pylash.lang.parsing.parser import parse
 from pylash.lang.problems import LashlangError
-from pylash.lang.running.data import from_json
+from pylash.lang.running.data import from_json, handle_ids
 from pylash.lang.running.execution import run_cell
 from pylash.lang.running.meter import CELL_BOUNDS, PROCESS_BOUNDS, Bounds
 from pylash.lang.starting import Registration, StartProblem, registration
@@ -186,8 +186,15 @@ def run_entry(case: Case) -> Observed:
     if case.entry not in made.processes:
         seen.outcome = {"missing": f"the source has no process {case.entry}"}
         return seen
-    _run_process(case, world, registration(made, case.entry, case.args), seen)
+    _run_process(case, world, _from_outside(made, case), seen)
     return seen
+
+
+def _from_outside(made: Artifact, case: Case) -> Registration:
+    """Return the registration of a case's process: H1 says that what looks like a handle in its arguments is one."""
+    assert case.entry is not None
+    args = from_json(case.args, handles=None)
+    return registration(made, case.entry, case.args, handle_ids(args))
 
 
 def _run_process(case: Case, world: World, wanted: Registration, seen: Observed) -> None:
@@ -257,7 +264,7 @@ def _run_scenario(case: Case) -> Observed:
         return Observed(outcome={"error": error.errors[0]})
     world = World(offered, bounds_of(case.bounds, PROCESS_BOUNDS))
     world.store(made)
-    wanted = registration(made, case.entry, case.args)
+    wanted = _from_outside(made, case)
     seen = Observed(world=world, process_id=case.pid, artifacts=[made], registration=wanted)
     match case.scenario:
         case "artifact_missing":

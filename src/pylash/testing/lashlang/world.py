@@ -180,6 +180,7 @@ async def performed(process: Process, body: Body, bounds: Bounds) -> Outcome:
         body.around(),
         perf_counter,
         process_id=process.id,
+        handles=wanted.handles,
         bounds=bounds,
     )
     if ended.failure is None:
@@ -241,11 +242,18 @@ class Body:
         requests = {call.key: [call.path, call.operation, call.payload] for call in calls}
         return await self.journal.batch(requests, perform)
 
-    async def start(self, key: str, process_id: str, process: str, args: dict[str, Any]) -> None:
+    async def start(
+        self,
+        key: str,
+        process_id: str,
+        process: str,
+        args: dict[str, Any],
+        handles: tuple[str, ...],
+    ) -> None:
         """Start a process of the same module."""
 
         async def perform() -> None:
-            wanted = registration(self._artifact, process, args)
+            wanted = registration(self._artifact, process, args, handles)
             problem = self._world.start(process_id, wanted)
             if problem is not None:
                 raise Refused(problem.message)
