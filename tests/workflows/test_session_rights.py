@@ -205,10 +205,10 @@ async def send(to: str) -> str:
     ("first", "second", "shared"),
     [
         ({"name": "send-mail"}, {"name": "send_mail"}, "tools.send_mail"),
-        ({"name": "a", "module": "my.mail"}, {"name": "b", "module": "my_mail"}, "MyMail"),
-        ({"name": "a", "module": "mail"}, {"name": "b", "module": "Mail"}, "Mail"),
+        ({"name": "s-x", "module": "my.mail"}, {"name": "s_x", "module": "my_mail"}, "MyMail.s_x"),
+        ({"name": "s-x", "module": "mail"}, {"name": "s_x", "module": "Mail"}, "Mail.s_x"),
         ({"name": "a"}, {"name": "register", "module": "triggers"}, "triggers.register"),
-        ({"name": "a"}, {"name": "b", "module": "Triggers"}, "Triggers"),
+        ({"name": "a"}, {"name": "list", "module": "Triggers"}, "triggers.list"),
     ],
 )
 def test_tools_that_are_one_operation_in_programs_are_refused(

@@ -1,7 +1,7 @@
 """How tools and triggers are called in Lashlang, where a name is an identifier.
 
-Rule 1. Two tools never share an operation, two modules never share a resource type, and two triggers never share
-        a source type. A program calls a tool by these names alone, so a shared name would run the wrong tool.
+Rule 1. Two tools never share an operation of a resource type, and two triggers never share a source type. A
+        program knows a tool by these names alone, so a shared name would run the wrong tool.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class NamedTool(Protocol):
         """The path of its module."""
         ...
 
+    @property
+    def id(self) -> str:
+        """Its name with its module."""
+        ...
+
 
 def identifier(name: str) -> str:
     """Return a name as a program writes it: each character that an identifier cannot have is an underscore."""
@@ -54,24 +59,19 @@ def trigger_path(trigger: str) -> str:
 
 
 def check_tool_names(new: NamedTool, others: Iterable[NamedTool]) -> None:
-    """Refuse a tool whose operation or resource type is another one's."""
+    """Refuse a tool that has the operation of another one, in the same module or in one of the same resource type."""
     operation, kind = identifier(new.name), resource_type(new.module)
-    if new.module == TRIGGERS_MODULE and operation in TRIGGERS_OPERATIONS:
-        raise NameAmbiguous(
-            f"The tool {new.name!r} in the module 'triggers'",
-            "the built-in operation",
-            f"triggers.{operation}",
-        )
-    if new.module != TRIGGERS_MODULE and kind == resource_type(TRIGGERS_MODULE):
-        raise NameAmbiguous(f"The module {new.module!r}", "the built-in module 'triggers'", kind)
+    if kind == resource_type(TRIGGERS_MODULE) and operation in TRIGGERS_OPERATIONS:
+        named = f"The tool {new.name!r} of the module {new.module!r}"
+        raise NameAmbiguous(named, "the built-in operation", f"triggers.{operation}")
     for other in others:
         if other.name == new.name:
             continue
-        if other.module == new.module and identifier(other.name) == operation:
-            shared = f"{new.module}.{operation}"
-            raise NameAmbiguous(f"The tool {new.name!r}", f"the tool {other.name!r}", shared)
-        if other.module != new.module and resource_type(other.module) == kind:
-            raise NameAmbiguous(f"The module {new.module!r}", f"the module {other.module!r}", kind)
+        if identifier(other.name) == operation and resource_type(other.module) == kind:
+            shared = (
+                f"{new.module}.{operation}" if other.module == new.module else f"{kind}.{operation}"
+            )
+            raise NameAmbiguous(f"The tool {new.id!r}", f"the tool {other.id!r}", shared)
 
 
 def check_trigger_name(new: str, others: Iterable[str]) -> None:

@@ -202,7 +202,7 @@ class NameTaken(Misuse):
 
 
 class NameAmbiguous(Misuse):
-    """Two tools, modules or triggers have the same name in Lashlang."""
+    """Two tools, or two triggers, have the same name in Lashlang."""
 
     def __init__(self, new: str, other: str, shared: str) -> None:
         super().__init__(
