@@ -1,6 +1,7 @@
 # Everything a newcomer needs is `make demo` and `make test`; both set themselves up.
 PYTHON ?= python3
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -13,7 +14,7 @@ IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -k /dev/shm | awk 'END {print $$
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests coverage check format bench torture constraints clean
+.PHONY: help demo test tests coverage check format lowest bench torture constraints clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +67,20 @@ format: $(VENV)/.dev  ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# Everything else stays at the versions of constraints.txt, so that a failure is about a lower bound.
+$(LOWEST)/.dev: pyproject.toml constraints.txt constraints-lowest.txt
+	@echo "Installing the oldest libraries that are allowed into $(LOWEST) (once)..."
+	@$(PYTHON) -m venv $(LOWEST)
+	@awk -F== 'NR == FNR {low[tolower($$1)]; print; next} !(tolower($$1) in low)' \
+		constraints-lowest.txt constraints.txt > $(LOWEST)/constraints.txt
+	@$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile \
+		--constraint $(LOWEST)/constraints.txt --editable '.[dev]'
+	@touch $@
+
+lowest: $(LOWEST)/.dev  ## test models and integrations with the oldest libraries that are allowed
+	@$(IN_MEMORY) $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not torture" \
+		tests/models tests/integrations tests/values tests/cli/test_look.py tests/stores/test_postgres.py
+
 bench: $(VENV)/.bench  ## measure beside the raw databases and the peers
 	@$(RUN) -m benchmarks
 
@@ -78,4 +93,4 @@ constraints: $(VENV)/.bench  ## write the versions in use to constraints.txt
 		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
 clean:  ## remove everything that was set up
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -180,7 +180,48 @@ def test_the_readme_has_exactly_the_two_commands_that_make_knows() -> None:
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 
 
-def test_constraints_pin_exactly_and_name_no_index() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-lowest.txt"])
+def test_constraints_pin_exactly_and_name_no_index(file: str) -> None:
+    lines = (ROOT / file).read_text().splitlines()
     for line in lines:
         assert line.startswith("#") or re.fullmatch(r"[\w.\-\[\]]+==[\w.+!]+", line), line
+
+
+def requirements() -> dict[str, list[str]]:
+    """Return what users install, by extra; "" is what everybody does."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    extras = {name: extras[name] for name in extras.keys() - {"all", "bench", "dev"}}
+    return {"": project["dependencies"], **extras}
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed() -> None:
+    """A lower bound that nothing tests is a guess."""
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    for requirement in (one for several in requirements().values() for one in several):
+        found = re.fullmatch(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", requirement)
+        assert found is not None, f"{requirement} has no lower bound"
+        lowest = [int(part) for part in tested[found[1]].split(".")]
+        allowed = [int(part) for part in found[2].split(".")]
+        assert lowest == allowed + [0] * (len(lowest) - len(allowed)), requirement
+
+
+def test_every_package_of_an_extra_is_imported_somewhere() -> None:
+    imported = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    for extra, several in requirements().items():
+        for requirement in several:
+            package = re.split(r"[\[>=]", requirement)[0].replace("-slim", "").replace("-", "_")
+            assert package in imported, f"nothing imports {package} of the extra {extra!r}"
+
+
+def test_an_app_can_be_installed_with_every_extra_at_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (every,) = project["optional-dependencies"]["all"]
+    assert every == f"pylash[{','.join(sorted(requirements().keys() - {''}))}]"

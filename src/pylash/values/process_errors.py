@@ -217,6 +217,13 @@ class ArgumentsInvalid(Misuse):
         super().__init__(f"The arguments of {name} do not fit: {reason}.")
 
 
+class NotSupported(Misuse):
+    """Something that the interface names and this version does not do yet."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(f"{what} is not supported yet: {instead}.")
+
+
 class ToolUnknown(Misuse):
     """There is no tool of that name."""
 
