@@ -63,7 +63,7 @@ from pylash.runtime import (
     system_entropy,
 )
 from pylash.stores import SqlStore, open_store
-from pylash.turn import Attachment, History, SessionOptions, TurnBudget, checked_history
+from pylash.turn import Attachment, History, SessionOptions, TurnBudget, checked_options
 from pylash.values import (
     MAX_NAME_BYTES,
     AppNotOpen,
@@ -114,6 +114,13 @@ class Lash(Declarations):
         clock: Clock | None = None,
         migrate: bool | None = None,
     ) -> None:
+        for name, given, kind, wanted in (
+            ("instructions", instructions, str, "a text"),
+            ("worker", worker, WorkerConfig | None, "a WorkerConfig or None"),
+            ("retention", retention, Retention, "a Retention"),
+        ):
+            if not isinstance(given, kind):
+                raise ArgumentsInvalid("Lash", f"{name}={given!r} is not {wanted}")
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
         self._models = Models()
         super().__init__(Catalog(chosen, instructions, plugins, self._models.adapt))
@@ -235,6 +242,9 @@ class Lash(Declarations):
         """
         services = self._use("start")
         chosen = prepared(target)
+        if chosen.attached:
+            reason = "attached=True is for a process that another one starts with ctx.start"
+            raise ArgumentsInvalid("app.start", reason)
         await chosen.definition.prepare()
         command = chosen.command(args, kwargs, services.new_id, self._template)
         await self._worker.start(command, is_new=chosen.process_id is None)
@@ -264,6 +274,8 @@ class Lash(Declarations):
             raise ArgumentsInvalid(
                 "app.processes", f"there is no status {status!r} (known: {known})"
             )
+        if not isinstance(limit, int) or limit < 1:
+            raise ArgumentsInvalid("app.processes", f"limit={limit!r} is no number of at least 1")
         wanted = None if status is None else RunState(status).value
         return await self.store.processes.listed(wanted, limit)
 
@@ -345,6 +357,8 @@ class Lash(Declarations):
     ) -> Session:
         """Return a conversation: a handle, made by the first use. Other options hold from the next turn.
 
+        ``mode`` and ``language`` are refused unless they are as given here: models act by calling tools.
+
         >>> session = app.session("chat-42")
         """
         self._use("session")
@@ -355,9 +369,10 @@ class Lash(Declarations):
             mode=mode,
             language=language,
             budget=budget,
-            history=checked_history(history),
+            history=history,
             plugin_options=plugin_options,
         )
+        checked_options("app.session", options)
         if self.worker_config is not None:  # else others run it, and know what there is
             self._catalog.check(options)
         return Session(id, options, self._services, self._worker, self._turn_observers)

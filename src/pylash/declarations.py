@@ -129,6 +129,8 @@ class Declarations:
 
     def subagents(self, *names: str) -> Tool[..., Any]:
         """Give the model a ``spawn_agent`` tool for these kinds of subagents, and return it."""
+        if not names:
+            raise ArgumentsInvalid("app.subagents", "name at least one agent of app.agent")
         return self._catalog.add_tool(SpawnAgent(self._catalog, names))
 
     def trigger(self, name: str, *, payload: Any = Any, sessions: SourceGrant = False) -> None:

@@ -233,3 +233,25 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
     os.close(ours)
     assert "expected a value" in shown
     assert ("\x1b[31m" in shown) is coloured
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--store", "memory://", "check", "a.lash"), "--store is not for programs"),
+        (("--store", "memory://", "fmt", "a.lash"), "--store is not for programs"),
+        (("graph", "--json", "--svg", "a.lash"), "leave --svg and --output out"),
+        (("graph", "--json", "-o", "a.svg", "a.lash"), "leave --svg and --output out"),
+        (("fmt", "--check", "--stdout", "a.lash"), "leave --check and --json out"),
+        (("fmt", "--json", "--stdout", "a.lash"), "leave --check and --json out"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    folder: Path, pylash: Call, given: tuple[str, ...], said: str
+) -> None:
+    (folder / "a.lash").write_text("x=1")
+    done = pylash(*given)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert (folder / "a.lash").read_text() == "x=1"

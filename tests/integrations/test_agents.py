@@ -433,6 +433,26 @@ async def test_a_model_that_is_busy_is_asked_again_and_each_attempt_is_recorded(
     ]
 
 
+async def test_a_retry_that_names_its_errors_is_for_those_only(lash: LashHarness) -> None:
+    def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        ran["model"] += 1
+        if ran["model"] == 1:
+            raise NoSuchOrder(7)
+        raise ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m")
+
+    retry = Retry(3, delay=0, on=(NoSuchOrder,))
+    agent = made_durable(Agent(FunctionModel(reply), name="a"), retry=retry)
+
+    @lash.app.process
+    async def picky(ctx: ProcessContext[None]) -> str:
+        with pytest.raises(ModelRateLimitError):
+            await agent.run("go")
+        return "refused"
+
+    assert await (await lash.app.start(picky)).result(timeout="10s") == "refused"
+    assert ran["model"] == 2
+
+
 async def test_without_patience_the_last_failure_is_its_own_class(lash: LashHarness) -> None:
     def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m")

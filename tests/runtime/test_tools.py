@@ -333,15 +333,8 @@ async def test_a_type_may_be_defined_after_the_tool() -> None:
 
 
 def test_a_tool_has_its_options() -> None:
-    made = tool(name="pay-out", module="shop", scheduling="serial", once=True, retry=Retry(2))(
-        refund
-    )
-    assert (made.id, made.scheduling, made.once, made.retry) == (
-        "shop.pay-out",
-        "serial",
-        True,
-        Retry(2),
-    )
+    made = tool(name="pay-out", module="shop", scheduling="serial", retry=Retry(2))(refund)
+    assert (made.id, made.scheduling, made.retry) == ("shop.pay-out", "serial", Retry(2))
     assert (made.approval, made.approval_timeout, made.timeout) == (False, "7d", None)
     assert (made.reconcile, made.projection) == (None, None)
 
@@ -419,7 +412,7 @@ def test_a_function_without_a_name_must_be_given_one() -> None:
             {"projection": "file"},
             "its projection 'file' is none of its parameters (order_id, cents)",
         ),
-        ({"reconcile": print}, "reconcile is a function and goes with once=True"),
+        ({"module": 5}, "its module 5 is no name"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], said: str) -> None:

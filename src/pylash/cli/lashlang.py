@@ -47,15 +47,16 @@ def check(files: tuple[str, ...], app: str | None, as_json: bool) -> int:
     Each is shown with its place and, if we can guess, with what to write instead. The status is 1 if there
     are any.
     """
+    as_json = _for_programs(as_json)
     surface = _surface(app)
     found = [(file, source, _problems(source, surface)) for file, source in _sources(files)]
-    if _for_programs(as_json):
+    if as_json:
         say_json([_json(file, problem) for file, _, several in found for problem in several])
     else:
         for file, source, several in found:
             _draw(file, source, several)
     wrong = any(several for _, _, several in found)
-    if not (wrong or _for_programs(as_json)):
+    if not (wrong or as_json):
         say(paint("ok", "green"))
     return int(wrong)
 
@@ -80,6 +81,9 @@ def graph(
 
     The nodes are its effects, branches and labelled steps; - is what is piped in.
     """
+    as_json = _for_programs(as_json)
+    if as_json and (svg or output):
+        raise click.UsageError("--json prints the graph as JSON: leave --svg and --output out.")
     [(_, source)] = _sources((file,))
     try:
         parsed = parse(source)
@@ -89,7 +93,7 @@ def graph(
         _draw(file, source, error.errors)
         return 1
     drawn = module.graph(process)
-    if _for_programs(as_json):
+    if as_json:
         say_json(drawn.to_dict())
         return 0
     picture = svg or (output or "").endswith(".svg")
@@ -117,6 +121,8 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
     Comments and single blank lines stay. A program that cannot be read is left alone, and its mistakes are shown.
     """
     status, as_json = 0, _for_programs(as_json)
+    if to_output and (only_check or as_json):
+        raise click.UsageError("--stdout prints the programs: leave --check and --json out.")
     report: list[dict[str, object]] = []
     for file, source in _sources(files):
         try:
@@ -167,7 +173,10 @@ def _problems(source: str, surface: Surface | None) -> tuple[Problem, ...]:
 
 def _for_programs(as_json: bool) -> bool:
     """Return whether JSON is asked for, before or after the name of the command."""
-    return as_json or bool(click.get_current_context().find_root().params.get("as_json"))
+    before = click.get_current_context().find_root().params
+    if before.get("store"):
+        raise click.UsageError("--store is not for programs of Lashlang: they are in files.")
+    return as_json or bool(before.get("as_json"))
 
 
 def _sources(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:

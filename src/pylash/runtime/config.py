@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
 from pylash.durable import Registration
 from pylash.runtime.runs import LiveRun
-from pylash.values import Duration
+from pylash.values import ArgumentsInvalid, Duration, seconds
+
+Residency = Literal["keep_all", "active_path_only"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,13 +27,23 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     renew: Duration | None = None
     park_after: Duration = "1s"
     grace: Duration = "10s"
-    residency: Literal["keep_all", "active_path_only"] = "keep_all"
+    residency: Residency = "keep_all"
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise ValueError(
-                f"WorkerConfig(concurrency={self.concurrency}): at least 1 must execute"
-            )
+        lease = seconds(self.lease)
+        renew = lease / 3 if self.renew is None else seconds(self.renew)
+        seconds(self.park_after)
+        seconds(self.grace)
+        numbered = isinstance(self.concurrency, int) and not isinstance(self.concurrency, bool)
+        for name, fits, wanted in (
+            ("concurrency", numbered and self.concurrency >= 1, "a number of at least 1"),
+            ("lease", lease > 0, "longer than 0"),
+            ("renew", 0 < renew < lease or lease == 0, f"between 0 and the lease, {self.lease!r}"),
+            ("residency", self.residency in get_args(Residency), f"one of {get_args(Residency)}"),
+        ):
+            if not fits:
+                reason = f"{name}={getattr(self, name)!r} is not {wanted}"
+                raise ArgumentsInvalid("WorkerConfig", reason)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +56,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     journal: Duration = "30d"
+
+    def __post_init__(self) -> None:
+        seconds(self.journal)
 
 
 class Drive(Protocol):

@@ -41,7 +41,7 @@ from pylash.runtime.process_steps import (
 from pylash.runtime.process_tools import ProcessToolCall
 from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
-from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_history
+from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_options
 from pylash.values import (
     AwaitEventUnknownOrRevoked,
     Duration,
@@ -320,9 +320,9 @@ class ProcessContext(StepContext[D]):
             instructions=instructions,
             tools=names,
             budget=budget,
-            history=checked_history(history),
+            history=history,
         )
-        return ProcessSession(id, options, self)
+        return ProcessSession(id, checked_options("ctx.session", options), self)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once."""

@@ -57,13 +57,24 @@ class Retry(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.max, int) or self.max < 1:
-            raise ValueError(f"Retry(max={self.max!r}): the number of tries is at least 1")
+            raise ArgumentsInvalid("Retry", f"max={self.max!r} is no number of at least 1")
         seconds(self.delay)
+        if not isinstance(self.factor, int | float) or self.factor <= 0:
+            raise ArgumentsInvalid("Retry", f"factor={self.factor!r} is no number above 0")
+        if not isinstance(self.jitter, bool):
+            raise ArgumentsInvalid("Retry", f"jitter={self.jitter!r} is neither True nor False")
+        if not (isinstance(self.on, tuple) and self.on and all(map(_is_exception, self.on))):
+            reason = f"on={self.on!r} is no tuple of exceptions such as (OSError,)"
+            raise ArgumentsInvalid("Retry", reason)
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after so many failures."""
         pause = seconds(self.delay) * self.factor ** (failures - 1)
         return pause * (0.5 + chance / 2) if self.jitter else pause
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 class StepOptions(msgspec.Struct, frozen=True):

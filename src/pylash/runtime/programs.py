@@ -170,10 +170,23 @@ class ProcessDefinition(Definition[P, R]):
         named = str(getattr(function, "__name__", "process")) if name is None else name
         self.name = check_name("process name", named)
         self.timeout = None if timeout is None else micros(timeout)
+        self._refuse_slot(concurrency, key)
         self._concurrency = concurrency
         self._key = key
         self._prepared = False
         self.__doc__ = function.__doc__
+
+    def _refuse_slot(self, concurrency: Any, key: Any) -> None:
+        limited = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+        reason = None
+        if concurrency is not None and not (limited and concurrency >= 1):
+            reason = f"concurrency={concurrency!r} is no number of at least 1"
+        elif key is not None and concurrency is None:
+            reason = f"key={key!r} does nothing without concurrency="
+        elif not (key is None or isinstance(key, str) or callable(key)):
+            reason = f"key={key!r} is neither a text such as '{{user}}' nor a function"
+        if reason is not None:
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
 
     def __repr__(self) -> str:
         return f"ProcessDefinition({self.name!r})"
@@ -282,6 +295,12 @@ class Prepared(Generic[P, R]):
         self, constants: Mapping[str, Any], inherited: Registration, session_id: str | None
     ) -> Registration:
         """Return what a subscription starts, still without an id, and with its constants checked."""
+        if self.process_id is not None or self.attached:
+            given = "attached" if self.process_id is None else "id"
+            reason = (
+                f"every event starts a process of its own, so {given}= of its options does nothing"
+            )
+            raise ArgumentsInvalid("triggers.register", reason)
         signature = self.definition.arguments
         arguments = {name: signature.dump_one(name, value) for name, value in constants.items()}
         session = None if session_id is None else SessionRef(session_id)

@@ -53,6 +53,7 @@ from pylash.turn import Attachment, ToolManifest
 from pylash.values import (
     ArgumentsInvalid,
     Duration,
+    NotSupported,
     ResultInvalid,
     ToolDefinitionInvalid,
     ToolTimeout,
@@ -288,6 +289,12 @@ class Tool(Generic[P, R]):
     # --- what is refused at definition ---
 
     def _refuse_options(self) -> None:
+        for name, given in (("once", self.once), ("reconcile", self.reconcile is not None)):
+            if given:  # a promise that nobody would keep
+                what = f"{name}= of tool {self.name!r}"
+                raise NotSupported(
+                    what, "make the call idempotent with ctx.idempotency_key instead"
+                )
         for trouble, reason in self._troubles():
             if trouble:
                 raise ToolDefinitionInvalid(self.name, reason)
@@ -301,7 +308,8 @@ class Tool(Generic[P, R]):
         known = ", ".join(self._signature.parameters) or "none"
         return (
             (
-                not all(map(str.isidentifier, self.module.split("."))),
+                not isinstance(self.module, str)
+                or not all(map(str.isidentifier, self.module.split("."))),
                 f"its module {self.module!r} is no name such as 'tools'",
             ),
             (
@@ -315,10 +323,6 @@ class Tool(Generic[P, R]):
             (
                 blank or not agreed,
                 f"its approval is {self.approval!r} and must be True, False, a reason or a function",
-            ),
-            (
-                self.reconcile is not None and not (callable(self.reconcile) and self.once),
-                "reconcile is a function and goes with once=True",
             ),
             (
                 self.projection is not None and self.projection not in self._signature.parameters,

@@ -93,6 +93,8 @@ async def resolve_wait(
     if name is not None and isinstance(name.wait, ProcessSignal):
         if error is not None:
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
+        if by is not None:
+            raise ArgumentsInvalid("resolve", "a signal records nobody, so leave by out")
         return await _send(host, name, name.wait, value)
     plain = Shape(Any).dump(value)
     if name is not None and is_approval(name) and error is None:

@@ -7,6 +7,7 @@ from pylash.turn.asks import (
     SessionOptions,
     TurnAsk,
     TurnEnvironment,
+    checked_options,
 )
 from pylash.turn.budgets import (
     Spent,
@@ -26,7 +27,6 @@ from pylash.turn.histories import (
     History,
     Summarise,
     Window,
-    checked_history,
     extent,
     is_summary,
     last_summary,
@@ -159,7 +159,7 @@ __all__ = (
     "Usage",
     "UserMessage",
     "Window",
-    "checked_history",
+    "checked_options",
     "extent",
     "final_tool",
     "is_summary",

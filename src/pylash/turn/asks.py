@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from pylash.turn.budgets import TurnBudget
-from pylash.turn.histories import History
+from pylash.turn.histories import History, checked_history
 from pylash.turn.messages import Part
 from pylash.turn.requests import ToolManifest
-from pylash.values import write
+from pylash.values import ArgumentsInvalid, NotSupported, write
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +27,41 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     budget: TurnBudget | None = None
     history: History | None = None
     plugin_options: Any = None
+
+
+def checked_options(method: str, options: SessionOptions) -> SessionOptions:
+    """Return options that a session can have, or refuse those that would do nothing or fail later.
+
+    Options are checked where they are given, not when they are read: a store may hold older ones.
+    """
+    if options.mode == "code":
+        raise NotSupported(
+            f"{method}(mode='code')", "a model acts by calling tools; leave mode out"
+        )
+    if options.language == "python":
+        raise NotSupported(
+            f"{method}(language='python')", "there is no mode='code' yet; leave it out"
+        )
+    for name, given, fits, wanted in (
+        ("mode", options.mode, options.mode == "standard", "'standard'"),
+        ("language", options.language, options.language == "lashlang", "'lashlang'"),
+        ("instructions", options.instructions, _is(options.instructions, str), "a text"),
+        ("budget", options.budget, _is(options.budget, TurnBudget), "a TurnBudget"),
+        (
+            "plugin_options",
+            options.plugin_options,
+            _is(options.plugin_options, Mapping),
+            "a mapping",
+        ),
+    ):
+        if not fits:
+            raise ArgumentsInvalid(method, f"{name}={given!r} is not {wanted}")
+    checked_history(options.history)
+    return options
+
+
+def _is(given: object, kind: type) -> bool:
+    return given is None or isinstance(given, kind)
 
 
 class TurnAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from pylash.turn.messages import (
     Usage,
     UserMessage,
 )
+from pylash.values import ArgumentsInvalid
 
 
 class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +27,20 @@ class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int | None = None
     seconds: float | None = None
     cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds in (
+            ("iterations", int),
+            ("tokens", int),
+            ("seconds", int | float),
+            ("cost", int | float),
+        ):
+            given = getattr(self, name)
+            fits = isinstance(given, kinds) and not isinstance(given, bool) and given >= 0
+            if given is not None and not fits:
+                whole = "whole " if kinds is int else ""
+                reason = f"{name}={given!r} is no {whole}number of at least 0"
+                raise ArgumentsInvalid("TurnBudget", reason)
 
 
 class Spent(msgspec.Struct, frozen=True):

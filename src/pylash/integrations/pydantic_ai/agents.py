@@ -85,8 +85,8 @@ def durable(
     """Make an agent durable: inside a process each of its model requests and tool calls is an effect.
 
     ``name`` names its effects and is the agent's own unless given; one of the two is needed. ``retry`` is
-    for model requests that fail with an error that passes (a rate limit, an overload, a broken connection);
-    ``models`` are models that runs may choose by their names. ``event_stream_handler`` hears events as they
+    for model requests that fail with an error that passes (a rate limit, an overload, a broken connection),
+    or with one of its ``on``; ``models`` are models that runs may choose by their names. ``event_stream_handler`` hears events as they
     happen, and none of them again on replay; the agent's own is taken unless given.
 
     >>> agent = durable(Agent("openai:gpt-5", name="research", tools=[search]))

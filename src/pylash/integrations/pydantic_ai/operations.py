@@ -56,6 +56,8 @@ WireT = TypeVar("WireT")
 ResultT = TypeVar("ResultT")
 
 _USAGE: Final = TypeAdapter(RunUsage)
+EVERY: Final = Retry().on
+"""What ``Retry`` has unless told otherwise: then only errors that pass are tried again."""
 
 _runs: WeakKeyDictionary[Any, dict[str, tuple[str, int]]] = WeakKeyDictionary()
 """The names of agents' runs by their run ids, for each branch."""
@@ -146,18 +148,18 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
             except LashError as failure:
                 error = restored(failure)
                 retry = self._retry
-                if retry is None or attempt >= retry.max or not self._passes(error):
+                if retry is None or attempt >= retry.max or not self._passes(error, retry):
                     raise error from failure.__cause__
                 pause = retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
             asked = getattr(error, "retry_after", None) or 0
             await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, asked))
             attempt += 1
 
-    def _passes(self, error: Exception) -> bool:
+    def _passes(self, error: Exception, retry: Retry) -> bool:
         """Return whether to ask again: only for what changes nothing elsewhere. Tools have their own retries."""
         match self._operation.operation_id:
             case ModelRequestId() | ModelCompactMessagesId():
-                return passes(error)
+                return passes(error) if retry.on == EVERY else isinstance(error, retry.on)
             case ToolsetGetToolsId() | ToolsetGetInstructionsId():
                 return server_passes(error)
             case _:
