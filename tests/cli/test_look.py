@@ -385,7 +385,8 @@ def test_without_a_terminal_nothing_is_left_out(file: str, pylash: Call) -> None
 
 
 async def _evil(app: Any) -> None:
-    await (await app.start(shop.child.options(id=shop.EVIL))).result()
+    """Start a process whose id turns the direction of a line; control characters are refused in ids."""
+    await (await app.start(shop.child.options(id="evil\u202e"))).result()
 
 
 async def _one_long(app: Any) -> None:
