@@ -131,9 +131,12 @@ def user(text: str) -> UserMessage:
     return UserMessage((Text(text),))
 
 
+SAID: list[Message] = [user("a"), AssistantMessage("b"), user("c")]
+
+
 def plain(messages: list[wire.ModelMessage]) -> list[Any]:
     """Return messages without the times at which they were made."""
-    found = wire.ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    found: list[Any] = wire.ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message in found:
         message.pop("timestamp", None)
         for part in message["parts"]:
@@ -183,20 +186,19 @@ async def test_a_conversation_that_grew_is_what_it_would_be_at_once(
 
 async def test_the_oldest_conversations_are_let_go_of(converted: list[Message]) -> None:
     known = Conversions(most=6)
-    said = [user("a"), AssistantMessage("b"), user("c")]
     for session_id in ("one", "two", "three", "two", "three"):
-        await prompt_of(request(*said, session_id=session_id), MODEL, known)
+        await prompt_of(request(*SAID, session_id=session_id), MODEL, known)
     assert len(converted) == 9
-    await prompt_of(request(*said, session_id="one"), MODEL, known)
+    await prompt_of(request(*SAID, session_id="one"), MODEL, known)
     assert len(converted) == 12
 
 
 async def test_a_conversation_that_is_too_long_for_the_cache_is_kept_while_it_is_the_last(
     converted: list[Message],
 ) -> None:
-    known, said = Conversions(most=1), [user("a"), AssistantMessage("b"), user("c")]
+    known = Conversions(most=1)
     for _ in range(3):
-        await prompt_of(request(*said), MODEL, known)
+        await prompt_of(request(*SAID), MODEL, known)
     assert len(converted) == 3
 
 

@@ -45,7 +45,7 @@ from pylash.turn import (
     TurnEvent,
     final_tool,
 )
-from pylash.values import LashError, StoreError
+from pylash.values import LashError, StoreError, TurnModelMissing
 
 if TYPE_CHECKING:
     from pylash.runtime.turns import TurnDriver
@@ -117,6 +117,8 @@ class ModelCalls:
         try:
             async with interruption:
                 reply = await named_answered(catalog, request, listen, self._ready, begun=begun)
+        except TurnModelMissing as error:  # ours: what a provider raises is none of these
+            turn.run.give_up(error)
         except LashError:
             with turn.run.guarded():
                 self._check_history()
