@@ -110,6 +110,27 @@ async def test_a_cancelled_turn_that_cannot_go_on_is_given_up_though_the_store_i
         assert (await session.turn("again", timeout="10s")).text == "Hello."
 
 
+async def test_a_cancelled_turn_says_why_though_the_store_is_away_when_that_is_read(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def thinks(_: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    app = Lash(backend.url, model=ScriptedModel(thinks), worker=LIVE)
+    async with app:
+        session = app.session("chat")
+        asking = asyncio.ensure_future(session.turn("hello", timeout="10s"))  # noqa: TID251 - a test
+        await asked.wait()
+        failed = away(app, monkeypatch, "turn", 2)
+        await session.cancel("enough")
+        result = await asking
+    assert (result.status, result.error) == ("cancelled", "enough")
+    assert len(failed) == 2
+
+
 async def test_a_process_is_asked_to_end_though_the_store_is_away_when_its_time_is_over(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

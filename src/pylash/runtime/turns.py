@@ -10,9 +10,9 @@ Rule 3. What was queued for the session is taken at checkpoints, as long as the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -41,13 +41,14 @@ from pylash.durable import (
 )
 from pylash.runtime.branches import Branch, BranchGroup, outside
 from pylash.runtime.completions import Completions
+from pylash.runtime.endings import Unanswered, answer_of
 from pylash.runtime.executors import Executor, sleep_executor
 from pylash.runtime.feeds import completed, streamed_reply
 from pylash.runtime.histories import attachment_refs
 from pylash.runtime.model_calls import ModelCalls
 from pylash.runtime.plugins import SessionPlugin, TurnView, listens
 from pylash.runtime.relays import relayed_reply
-from pylash.runtime.runs import LiveRun
+from pylash.runtime.runs import Detached, LiveRun
 from pylash.runtime.summaries import Summaries
 from pylash.runtime.tool_calls import ToolCalls
 from pylash.runtime.tools import Tool
@@ -85,6 +86,7 @@ from pylash.values import (
     DurabilityError,
     LashError,
     StoreError,
+    StoreRefused,
     TurnEnvMissing,
     TurnToolMissing,
     write,
@@ -92,6 +94,8 @@ from pylash.values import (
 
 if TYPE_CHECKING:
     from pylash.runtime.programs import Services
+
+T = TypeVar("T")
 
 CANCELLED: Final = "cancelled"
 
@@ -217,20 +221,29 @@ class TurnDriver:
         key = llm_key(iteration, 1)
         text = streamed_reply(self.feed.events, key)
         if text is None and relayed and isinstance(self.run.record, TurnRecord):
-            with suppress(StoreError):  # a lost text must not keep the turn from ending
-                text = await relayed_reply(self.services.store, self.run.record.run, key)
+            ask = partial(relayed_reply, self.services.store, self.run.record.run, key)
+            text = await self._last_answer(ask)
         return text or ""
 
     async def _why_cancelled(self) -> str:
         """Return what whoever cancelled the turn said."""
         found = None
         if isinstance(self.run.record, TurnRecord):
-            with suppress(StoreError):  # a word is not worth a turn
-                found = await self.services.store.sessions.turn(self.run.record.scope)
+            ask = partial(self.services.store.sessions.turn, self.run.record.scope)
+            found = await self._last_answer(ask)
         said = None if found is None else found.result
         return (
             str(said["cancelled"]) if isinstance(said, dict) and "cancelled" in said else CANCELLED
         )
+
+    async def _last_answer(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what the store says about a turn that was cancelled, once it answers; None if it refuses to."""
+        try:
+            return await answer_of(self.run, ask, lambda: not self.run.closed)
+        except StoreRefused:  # a word is not worth a turn
+            return None
+        except Unanswered:
+            raise Detached from None
 
     async def _step(self) -> None:
         match self.machine.poll_effect():
