@@ -63,6 +63,8 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("budget=5 is not a TurnBudget", ArgumentsInvalid, given(budget=5)),
     ("instructions=5 is not a text", ArgumentsInvalid, given(instructions=5)),
     ("history=5 is neither", ArgumentsInvalid, given(history=5)),
+    ("tools='send' is not a list", ArgumentsInvalid, given(tools="send")),
+    ("tools=5 is not a list", ArgumentsInvalid, lambda app: app.agent("a", tools=5)),  # type: ignore[arg-type]
     ("plugin_options=5 is not a mapping", ArgumentsInvalid, given(plugin_options=5)),
     ("There is no plugin 'x'", SessionOptionUnknown, given(plugin_options={"x": 1})),
     ("once= of tool 'send' is not supported yet", NotSupported, lambda _: tool(once=True)(send)),
@@ -134,13 +136,23 @@ async def test_what_would_do_nothing_is_refused_where_it_is_given(
     assert said in caught.value.message
 
 
-async def test_options_of_a_session_in_a_process_are_refused_as_those_of_the_app(
+async def test_options_inside_a_process_are_refused_as_those_of_the_app(
     lash: LashHarness,
 ) -> None:
     @lash.app.process
     async def ask(ctx: ProcessContext[None]) -> None:
         with pytest.raises(ArgumentsInvalid, match=r"ctx\.session do not fit: budget=5"):
             ctx.session("s", budget=5)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentsInvalid, match="model=5 is not the name of a model"):
+            ctx.session("s", model=5)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentsInvalid, match="tools='send' is not a list"):
+            ctx.session("s", tools="send")
+        with pytest.raises(ArgumentsInvalid, match="retry=3 is not such as"):
+            ctx.options(retry=3)  # type: ignore[arg-type]
+        with pytest.raises(DurationInvalid):
+            ctx.options(timeout="soon")
+        with pytest.raises(ArgumentsInvalid, match="text=5 is not a text"):
+            ctx.wake(5)  # type: ignore[arg-type]
 
     await (await lash.app.start(ask)).result(timeout="5s")
 

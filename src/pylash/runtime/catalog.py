@@ -20,6 +20,7 @@ from pylash.runtime.tools import Tool, as_tool
 from pylash.runtime.user_code import FailsAs
 from pylash.turn import Provider, SessionOptions, Summarise, TurnEnvironment
 from pylash.values import (
+    ArgumentsInvalid,
     ModelInvalid,
     ModelMissing,
     ModelUnknown,
@@ -50,6 +51,13 @@ def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
     beside = before.co_filename == now.co_filename and before.co_firstlineno != now.co_firstlineno
     names = ((one.__module__, one.__qualname__) for one in (known, function))
     return not beside and len(set(names)) == 1
+
+
+def several_tools(method: str, tools: Any) -> Sequence[Any]:
+    """Return tools that were given as a list; a single name is a list of letters otherwise."""
+    if isinstance(tools, str) or not isinstance(tools, Sequence):
+        raise ArgumentsInvalid(method, f"tools={tools!r} is not a list of tools or of their names")
+    return tools
 
 
 class Catalog:
@@ -96,7 +104,7 @@ class Catalog:
         if tools is None:
             return None
         names = []
-        for given in tools:
+        for given in several_tools("tools", tools):
             if isinstance(given, str):
                 names.append(self.tool(given).name)
             else:

@@ -28,6 +28,7 @@ from pylash.durable import (
     signal_type,
 )
 from pylash.runtime.branches import Branch, BranchGroup, BranchTask, own_branch
+from pylash.runtime.catalog import several_tools
 from pylash.runtime.completions import ProcessCompletion
 from pylash.runtime.executors import await_options, process_executor, sleep_executor
 from pylash.runtime.process_steps import (
@@ -43,6 +44,7 @@ from pylash.runtime.runs import ContinueAs, LiveRun
 from pylash.runtime.signatures import Shape
 from pylash.turn import History, Input, SessionOptions, TurnBudget, checked_options
 from pylash.values import (
+    ArgumentsInvalid,
     AwaitEventUnknownOrRevoked,
     Duration,
     ProcessSignalWaitTimeout,
@@ -314,7 +316,7 @@ class ProcessContext(StepContext[D]):
         """
         from pylash.runtime.process_sessions import ProcessSession  # noqa: PLC0415 - it needs us
 
-        names = None if tools is None else tuple(tools)
+        names = None if tools is None else tuple(several_tools("ctx.session", tools))
         options = SessionOptions(
             model=model,
             instructions=instructions,
@@ -330,6 +332,8 @@ class ProcessContext(StepContext[D]):
 
     def wake(self, text: str) -> Coroutine[Any, Any, None]:
         """Tell the session that started this process."""
+        if not isinstance(text, str):
+            raise ArgumentsInvalid("ctx.wake", f"text={text!r} is not a text")
         return self._append("wake", WAKE, {"text": text})
 
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:

@@ -84,6 +84,12 @@ class StepOptions(msgspec.Struct, frozen=True):
     retry: Retry | None = None
     timeout: Duration | None = None
 
+    def __post_init__(self) -> None:
+        if not (self.retry is None or isinstance(self.retry, Retry)):
+            raise ArgumentsInvalid("ctx.options", f"retry={self.retry!r} is not such as Retry(3)")
+        if self.timeout is not None:
+            seconds(self.timeout)
+
 
 class StepContext(Generic[D]):
     """A context with options for the steps it takes."""

@@ -45,6 +45,7 @@ def checked_options(method: str, options: SessionOptions) -> SessionOptions:
     for name, given, fits, wanted in (
         ("mode", options.mode, options.mode == "standard", "'standard'"),
         ("language", options.language, options.language == "lashlang", "'lashlang'"),
+        ("model", options.model, _is(options.model, str), "the name of a model"),
         ("instructions", options.instructions, _is(options.instructions, str), "a text"),
         ("budget", options.budget, _is(options.budget, TurnBudget), "a TurnBudget"),
         (
