@@ -120,6 +120,17 @@ def test_a_deferred_result_is_given_by_its_number(chat: Terminal) -> None:
     chat.expect("✓ answered", "It said: Monday")
 
 
+def test_an_answer_that_was_stopped_is_shown_and_remembered(chat: Terminal) -> None:
+    chat.enter("ramble")
+    chat.expect("On and on")
+    chat.enter("/interrupt never mind")
+    chat.expect("I heard 'never mind'.")
+    chat.expect_gone("working")
+    chat.enter("/history")
+    text = chat.expect("■ interrupted")
+    assert text.count("On and on") == 2
+
+
 def test_ctrl_c_cancels_the_turn_and_a_second_one_leaves(chat: Terminal) -> None:
     chat.enter("wait please")
     chat.expect(WAITING)

@@ -80,10 +80,11 @@ class Transcript(_Comparable[Message]):
         if self.missing:
             self[0]  # fetches them
         with self._lock:
-            for place in range(self._decoded, len(self._items)):
+            end = len(self._items)  # more may be added meanwhile, without the lock
+            for place in range(self._decoded, end):
                 self._at(place)
-            self._decoded = len(self._items)
-            return iter(cast("list[Message]", self._items[:]))
+            self._decoded = end
+            return iter(cast("list[Message]", self._items[:end]))
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
