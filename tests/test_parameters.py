@@ -152,7 +152,7 @@ async def test_options_inside_a_process_are_refused_as_those_of_the_app(
         with pytest.raises(DurationInvalid):
             ctx.options(timeout="soon")
         with pytest.raises(ArgumentsInvalid, match="text=5 is not a text"):
-            ctx.wake(5)  # type: ignore[arg-type]
+            await ctx.wake(5)  # type: ignore[arg-type]
 
     await (await lash.app.start(ask)).result(timeout="5s")
 
