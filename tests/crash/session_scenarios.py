@@ -6,14 +6,18 @@ from typing import NamedTuple
 
 from pylash.durable import (
     AppendEvent,
+    AwaitTurn,
     Fence,
     HandleGrant,
     JournalEntry,
     NewTurn,
     Policy,
     Queued,
+    Registration,
     RunState,
     SessionRecord,
+    SessionTurnInput,
+    StartProcess,
     TurnCommit,
     TurnScope,
     WaitOpening,
@@ -27,6 +31,7 @@ from tests.crash.run_scenarios import NAME, OPEN, STEP
 from tests.crash.statements import W1, Scenario, tick
 
 S = "s1"
+START = JournalEntry("start", "process", b"hash", b"{}", started=1)
 HUGE = JournalEntry("huge", "tool", b"h", None, b"x" * 1_100_000, 1_100_000)
 WRITING = Writing(
     entries=(STEP, HUGE),
@@ -143,6 +148,25 @@ async def full(store: SqlStore) -> Mine:
     return mine
 
 
+async def depended_on(store: SqlStore) -> Mine:
+    """Make a session whose turn a process waits for, and which has a subagent."""
+    mine = await turning(store, "t2")
+    waiting_for_it = await leased(store)
+    await store.sessions.watch(waiting_for_it, OPEN, AwaitTurn(S, "t2"), encode)
+    await tick()
+    subagent = SessionTurnInput("sub", {}, lanes=(S,))
+    start = StartProcess(Registration(id="sub", input=subagent))
+    await store.processes.perform_for(mine.fence, START, start, encode)
+    return mine
+
+
+async def played(store: SqlStore) -> Mine:
+    """Make a session that belongs to a subagent."""
+    mine = await depended_on(store)
+    await store.sessions.open("sub")
+    return mine
+
+
 async def dead(store: SqlStore) -> Mine:
     mine = await full(store)
     await store.sessions._fence_off(S, 0)
@@ -239,6 +263,12 @@ SESSION_SCENARIOS = {
     "_fence_off: a fork": Scenario(forked, lambda s, _: s.sessions._fence_off("fork", 0)),
     "_fence_off: waited for": Scenario(
         waited_for, lambda s, _: s.sessions._fence_off(S, 0), same=False
+    ),
+    "_fence_off: depended on": Scenario(
+        depended_on, lambda s, _: s.sessions._fence_off(S, 0), same=False
+    ),
+    "_fence_off: played": Scenario(
+        played, lambda s, _: s.sessions._fence_off("sub", 0), same=False
     ),
     "_kept": Scenario(dead_and_shared, lambda s, m: s.sessions._kept(m.number)),
     "_delete_nodes": Scenario(

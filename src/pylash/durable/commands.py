@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pylash.durable.processes import Registration, SessionRef
+from pylash.durable.processes import Registration, SessionRef, SessionTurnInput
 
 
 class _Command(msgspec.Struct, frozen=True, tag_field="do"):
@@ -161,11 +161,18 @@ def process_command(command: Any) -> ProcessCommand:
 
 
 def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
-    """Return what a process asks, with its own id where the command leaves that open as an empty text."""
+    """Return what a run asks, with its own id where the command leaves that open as an empty text.
+
+    The id is that of its process, or the text of a turn's scope. Subagents are attached to the run that asks them:
+    they end with it. It is no part of what the run records, so that a fork may ask the same.
+    """
     match command:
         case AppendEvent(process_id="", key=key):
             whole = f"process:{process_id}:event:{key}"
             return msgspec.structs.replace(command, process_id=process_id, key=whole)
+        case StartProcess(registration=Registration(input=SessionTurnInput()) as child):
+            child = msgspec.structs.replace(child, parent=process_id, attached=True)
+            return msgspec.structs.replace(command, registration=child)
         case StartProcess(registration=Registration(parent="") as child):
             child = msgspec.structs.replace(child, parent=process_id)
             return msgspec.structs.replace(command, registration=child)

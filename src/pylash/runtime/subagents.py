@@ -192,7 +192,7 @@ def _answered(call: ToolCall, output: Any) -> ToolMessage:
             pass
         case _:
             text, used = "The subagent was cancelled.", None
-    used = used or {}
+    used = used if isinstance(used, dict) else {}
     return ToolMessage(
         call.id,
         call.tool,

@@ -43,7 +43,7 @@ where id = ?"""
 
 IS_SETTLED = "select 1 from pylash_runs where id = ? and token = ?"
 
-_ATTACHED = """
+ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
 
 
@@ -98,7 +98,7 @@ def runs_concerned(process: str) -> Steps[list[int]]:
 def _concerned(process: str) -> Steps[tuple[list[Any], list[Any]]]:
     """Return the runs that wait for a process, and its attached children with theirs."""
     waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
-    return waiting, (yield Statement(_ATTACHED, (process,))).rows
+    return waiting, (yield Statement(ATTACHED, (process,))).rows
 
 
 def _end(process: str, run: int, token: str, output: Output, waiting: Sequence[int]) -> Steps[None]:

@@ -257,7 +257,9 @@ class SqlProcesses(SqlLookups, DrawsNumbers):
         self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
     ) -> Steps[JournalEntry]:
         """Do what command asks as an effect of a run, and record it."""
-        command = command_of(fence.scope.id, command)
+        scope = fence.scope
+        asker = scope.id if isinstance(scope, ProcessScope) else scope_text(scope)
+        command = command_of(asker, command)
         touched = yield from self._touched(command)
         locked = yield from lock_runs([*touched, fence.run])
         if locked.get(fence.run) != fence.token:

@@ -1,7 +1,8 @@
 """Forks and deletions of sessions in SQL, and what is taken back.
 
 Rule 1. A fork copies no node: it begins with another line's, which stay while anyone needs them.
-Rule 2. A deletion fences the session first (waits revoked, runs ended); then rows go in small pieces. What
+Rule 2. A deletion fences the session first (waits revoked, runs ended, who waits for them woken, subagents
+        asked to end); then rows go in small pieces. What
         is left to do is written with the fence, so that whoever deletes it again comes to the end.
 """
 
@@ -14,11 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from pylash.durable import (
+    REGISTRATIONS,
     SAID,
+    CancelProcess,
     DeleteReport,
     QueueDrainScope,
     Segment,
     SessionRecord,
+    SessionTurnInput,
     TurnRecord,
     TurnScope,
     scope_from_text,
@@ -26,15 +30,18 @@ from pylash.durable import (
     session_lane,
 )
 from pylash.stores.carried import NODE_BITS
+from pylash.stores.ends import ATTACHED, force_end, runs_concerned
 from pylash.stores.handles import delete_session
-from pylash.stores.logs import lock_runs
+from pylash.stores.logs import WAITING_RUNS, ask_cancel, lock_runs
 from pylash.stores.queue import (
     lane_holder,
     locked_lane,
+    supersede,
     supersede_waits,
     take_words_back,
     waiters_of,
 )
+from pylash.stores.runs import wake_run
 from pylash.stores.session_rows import (
     SESSION,
     TURN,
@@ -63,6 +70,16 @@ _RUNS_OF = """
 select holder as id from pylash_lanes where lane = ? and holder is not null
 union all select id from pylash_runs where lane = ? and state = 'queued' and at is null
 order by id"""
+
+_SCOPES_OF = "select scope from pylash_runs where id in ({bigints}) order by id"
+
+_OPEN_PROCESS = "select run, registration from pylash_processes where id = ? and status = 'open'"
+
+_WAITS_OF_RUN = """
+select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
+where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
+
+_DELETED_REASON: Final = "its session was deleted"
 
 _END_RUN = f"""
 update pylash_runs set state = 'cancelled', result = ?, settled = {{now}}, at = null, owner = null, cancel = 1,
@@ -227,23 +244,30 @@ class SqlSessionEnds(Port):
         lane = session_lane(session_id)
         runs = [run for (run,) in (yield Statement(_RUNS_OF, (lane, lane))).rows]
         waiting = yield from waiters_of(session_id)
-        yield from lock_runs([*runs, *waiting])
+        dependents = yield from _dependents(session_id, runs)
+        yield from lock_runs([*runs, *waiting, *dependents.runs])
         yield from locked_lane(session_id)
         if [run for (run,) in (yield Statement(_RUNS_OF, (lane, lane))).rows] != runs:
+            raise Again
+        if (yield from _dependents(session_id, runs)) != dependents:
             raise Again
         rows = (yield Statement(SESSION, (session_id,))).rows
         if rows[0][5] > generation:  # done already; the answer was lost
             return (yield from _fenced_before(session_id, last=True))
         session = session_from(rows[0]) if rows[0][1] is not None else None
-        result = write(
-            {"status": "cancelled", "error": "its session was deleted", "code": "turn_cancelled"}
-        )
+        result = write({"status": "cancelled", "error": _DELETED_REASON, "code": "turn_cancelled"})
         for run in runs:
             yield Statement(_END_RUN, (result, run))
             yield Statement(FORGET_EVENTS, (run,))
             yield Notify(f"wake:{run}")
+        for run in dependents.waiting:
+            yield from wake_run(run)
         yield Statement(_FREE_LANE, (lane,))
         waits = yield from supersede_waits(session_id, waiting)
+        for process, _ in dependents.subagents:
+            yield from ask_cancel(process, _DELETED_REASON)
+        if dependents.player is not None:
+            yield from _end_player(*dependents.player)
         queued = (yield Statement(_FORGET_QUEUE, (session_id,))).changed
         yield Statement(_FORGET_SAID, (session_id,))
         removed = yield from delete_session(session_id)
@@ -321,6 +345,50 @@ class SqlSessionEnds(Port):
     @operation()
     def _forget_line(self, number: int) -> Steps[None]:
         yield Statement(_FORGET_DEAD, (number,))
+
+
+class _Dependents(msgspec.Struct, frozen=True):
+    """What a session that is deleted leaves behind.
+
+    ``waiting`` are the runs that wait for its turns. ``subagents`` are the open processes that are attached to them,
+    with their runs. ``player`` is the process that plays a turn of it, if it is a subagent's session, and
+    ``touched`` are the runs that the end of that process touches.
+    """
+
+    waiting: list[int]
+    subagents: list[tuple[str, int]]
+    player: tuple[str, int] | None
+    touched: list[int]
+
+    @property
+    def runs(self) -> list[int]:
+        """The runs to lock."""
+        return [*self.waiting, *(run for _, run in self.subagents), *self.touched]
+
+
+def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
+    """Return what depends on the turns of a session, as it is this moment.
+
+    Whatever else was started on behalf of the session goes on without it.
+    """
+    waiting: list[int] = []
+    subagents: list[tuple[str, int]] = []
+    for (scope,) in (yield Statement(_SCOPES_OF, (list(turns),))).rows:
+        waiting += [run for (run,) in (yield Statement(WAITING_RUNS, (f"turn:{scope}",))).rows]
+        subagents += (yield Statement(ATTACHED, (scope,))).rows
+    player, touched = None, list[int]()
+    for run, body in (yield Statement(_OPEN_PROCESS, (session_id,))).rows:
+        given = REGISTRATIONS.decode(body).input
+        if isinstance(given, SessionTurnInput) and given.session_id == session_id:
+            player, touched = (session_id, run), (yield from runs_concerned(session_id))
+    return _Dependents(sorted(set(waiting)), subagents, player, sorted(set(touched)))
+
+
+def _end_player(process: str, run: int) -> Steps[None]:
+    """End a process that plays a turn of a session that is gone: without its messages it cannot go on."""
+    for (wait,) in (yield Statement(_WAITS_OF_RUN, (run,))).rows:
+        yield from supersede(wait)
+    yield from force_end(CancelProcess(process, _DELETED_REASON, force=True))
 
 
 def _fenced_before(session_id: str, *, last: bool = False) -> Steps[FencedOff]:

@@ -6,12 +6,17 @@ import hashlib
 
 from pylash.durable import (
     UNKNOWN_OR_REVOKED,
+    Aborted,
+    AwaitTurn,
     HandleGrant,
     Ok,
     Policy,
+    Registration,
     RunState,
     SessionRecord,
     SessionRef,
+    SessionTurnInput,
+    StartProcess,
     Store,
     Subscription,
     TurnScope,
@@ -23,7 +28,10 @@ from pylash.testing.queue_laws import said, waiting, waker, woken
 from pylash.testing.subjects import (
     SubjectStore,
     Turning,
+    asked,
+    claim_processes,
     claim_turns,
+    effect,
     ended,
     fresh_answer,
     history_of,
@@ -32,7 +40,9 @@ from pylash.testing.subjects import (
     new_turn,
     nodes_after,
     raced,
+    record_of,
     recorded,
+    running,
     session_of_id,
     started,
     submitted,
@@ -41,6 +51,7 @@ from pylash.testing.subjects import (
     work,
 )
 from pylash.testing.suites import equal, holds, refused, together
+from pylash.values import encode
 
 
 async def _talked(store: Store, *bodies: bytes, session_id: str | None = None) -> SessionRecord:
@@ -275,6 +286,54 @@ async def a_deletion_wakes_whoever_waits_for_the_session(store: SubjectStore) ->
     holds(view is not None and view.state is not RunState.WAITING, "it sleeps")
 
 
+async def a_deletion_wakes_the_processes_that_wait_for_its_turns(store: SubjectStore) -> None:
+    worker = await joined(store)
+    mine = await turning(store, worker=worker)
+    queued = await submitted(store, new_turn(mine.session.id))
+    for turn in (mine.turn, queued.turn):
+        process = await running(store, worker)
+        command = AwaitTurn(mine.session.id, turn.scope.id)
+        await store.sessions.watch(process.fence, effect(), command, encode)
+        holds(await store.runs.park(process.fence, 0), "it waits")
+    await store.sessions.delete(mine.session.id)
+    claims = await claim_processes(store, worker)
+    equal(len(claims), 2, "the processes that were woken")
+    for claim, turn in zip(claims, (mine.turn, queued.turn), strict=True):
+        command = AwaitTurn(mine.session.id, turn.scope.id)
+        told = await store.sessions.watch(claim.fence, effect(), command, encode)
+        holds(told.outcome is not None and b"was deleted" in told.outcome, "it is told why")
+
+
+async def a_deletion_cancels_the_subagents_of_its_turns(store: SubjectStore) -> None:
+    mine, other = await turning(store), await turning(store)
+    asked_by = {}
+    for turn in (mine, other):
+        process = f"process-{next(ids)}"
+        subagent = SessionTurnInput(process, {}, lanes=(turn.session.id,))
+        await asked(store, turn.fence, StartProcess(Registration(id=process, input=subagent)))
+        asked_by[turn.session.id] = process
+    independent = await started(store)
+    await store.sessions.delete(mine.session.id)
+    for process, cancelled in (
+        (asked_by[mine.session.id], True),
+        (asked_by[other.session.id], False),
+        (independent, False),
+    ):
+        record = await record_of(store, process)
+        equal(record.state.cancel, cancelled, f"whether {process} was asked to end")
+
+
+async def a_deletion_ends_the_subagent_whose_session_it_is(store: SubjectStore) -> None:
+    chief = await running(store)
+    process = f"process-{next(ids)}"
+    subagent = SessionTurnInput(process, {}, lanes=())
+    await asked(store, chief.fence, StartProcess(Registration(id=process, input=subagent)))
+    await store.sessions.open(process)
+    await store.sessions.delete(process)
+    record = await record_of(store, process)
+    equal(record.state.output, Aborted("its session was deleted"), "how it ended")
+
+
 async def a_process_does_not_bring_a_deleted_session_back(store: SubjectStore) -> None:
     worker = await joined(store)
     session = await _talked(store, b"a")
@@ -353,6 +412,9 @@ END_LAWS = (
     a_deleted_id_of_a_forked_session_can_be_used_again,
     a_deletion_revokes_the_waits_and_the_next_life_has_its_own,
     a_deletion_wakes_whoever_waits_for_the_session,
+    a_deletion_wakes_the_processes_that_wait_for_its_turns,
+    a_deletion_cancels_the_subagents_of_its_turns,
+    a_deletion_ends_the_subagent_whose_session_it_is,
     a_process_does_not_bring_a_deleted_session_back,
     a_deletion_and_a_submission_at_once_leave_a_session_that_works,
     what_never_was_can_be_deleted,
