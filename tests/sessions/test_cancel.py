@@ -149,6 +149,33 @@ async def test_the_text_of_an_attempt_that_failed_is_not_kept(memory: Backend) -
         assert await transcript(session) == "\nuser       go\n"
 
 
+async def test_the_text_of_an_attempt_that_failed_is_not_kept_from_a_relay_either(
+    durable: Backend,
+) -> None:
+    fails = asyncio.Event()
+
+    class Failing:
+        async def respond(self, _: ModelRequest, listen: Any) -> Any:
+            listen(Delta("It sh"))
+            await fails.wait()
+            raise ProviderError("Busy.", retryable=True)
+
+    async with (
+        Lash(durable.url, model=Failing(), worker=PARKING) as app,
+        Lash(durable.url, worker=None) as client,
+        client.session("chat").stream("go", turn_id="t1") as stream,
+    ):
+        async for event in stream:
+            if event.type == "text_delta":
+                break
+        fails.set()
+        await comes_to(app, "chat", "t1", "waiting")  # and its feed is gone
+        await client.session("chat").cancel()
+        session = app.session("chat")
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == "\nuser       go\n"
+
+
 async def test_a_later_answer_is_kept_after_the_results_of_tools(backend: Backend) -> None:
     said = asyncio.Event()
 

@@ -205,11 +205,10 @@ class TurnDriver:
         worker that died: then it is what that worker relayed to listeners elsewhere.
         """
         match self.machine.poll_effect():
-            case (
-                CallModel(iteration=iteration, attempt=attempt)
-                | Pause(iteration=iteration, attempt=attempt)
-            ):
-                relayed = attempt == 1  # the text of a failed attempt does not count
+            case CallModel(iteration=iteration, attempt=attempt):
+                relayed = attempt == 1
+            case Pause(iteration=iteration):
+                relayed = False  # the text of a failed attempt does not count
             case SyncEnvironment() | TakeCheckpoint():
                 # The dead worker was further than what it recorded: it asked the model.
                 iteration, relayed = self.machine.iteration + 1, True
