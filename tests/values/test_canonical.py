@@ -173,3 +173,15 @@ def test_a_tuple_that_no_struct_speaks_of_is_refused() -> None:
     for line in (Line(({}, {"n": (None,)})), Line(more=({"n": (None,)},))):
         with pytest.raises(ValueNotJson, match="a tuple would not come back"):
             encode(line)
+
+
+class Newer(msgspec.Struct):
+    """A struct that older versions wrote without its last field."""
+
+    value: Any
+    added: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+@pytest.mark.parametrize("value", [None, "null", 5])
+def test_a_field_that_is_unset_is_not_written(value: Any) -> None:
+    assert encode(Newer(value)) == encode({"value": value})

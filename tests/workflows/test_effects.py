@@ -453,3 +453,9 @@ async def test_a_wake_reaches_the_session_that_owns_the_process_once(backend: Ba
         assert said.count("from the child") == 1
         again = "\n".join([m.text for m in await session.history() if m.role == "user"])
     assert again == said
+
+
+async def test_arguments_may_be_null(backend: Backend) -> None:
+    shop = Shop(backend.url)
+    async with shop.app:
+        assert await shop.run("process main(x: any) { finish [x] }", x=None) == [None]

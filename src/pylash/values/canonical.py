@@ -184,6 +184,8 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             kind: type[msgspec.Struct] = type(value)
             for field in kind.__struct_fields__:
                 item = getattr(value, field)
+                if item is msgspec.UNSET:  # it is not written
+                    continue
                 typed = isinstance(item, tuple) and field in _tuples(kind)
                 yield f".{field}", list(item) if typed else item
 
