@@ -34,7 +34,7 @@ class Load:
     """The work of one round: ``steps`` in each of ``scopes``, which run at the same time.
 
     For D2 these are starts of callers; for F samples beside so many parked processes; for I to L
-    samples after so many turns.
+    samples after so many turns, for N after so many ended runs.
     """
 
     scopes: int
@@ -93,7 +93,7 @@ class Line:
 
 def lines_of(measures: set[Measure], *, quick: bool) -> Iterator[Line]:
     """Return the lines of some measures, in the order in which they are measured."""
-    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES, *PROGRAM_LINES)
+    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES, *PROGRAM_LINES, *HISTORY_LINES)
     wanted = measures if CAN_COUNT_BYTES else measures - {Measure.TURN_BYTES}
     return (line for line in lines if line.measure in wanted and (line.in_quick or not quick))
 
@@ -262,4 +262,29 @@ PROGRAM_LINES: Final = tuple(
     Line(measure, "computing", store, label, task, Load(1, 10), role)
     for measure, task in _PROGRAMS
     for store, label, role in (("lashlang", "Lashlang", "pylash"), ("python", "Python", "python"))
+)
+
+FEW_ENDED, MANY_ENDED = 1_000, 1_000_000
+
+_PAST: Final = (
+    (Measure.CLOSING, "closing", 10),
+    (Measure.TAKEOVER, "takeover", 20),
+    (Measure.LISTING, "listing", 20),
+    (Measure.PRUNING, "pruning", 5),
+)
+
+HISTORY_LINES: Final = tuple(
+    Line(
+        measure,
+        "pylash-history",
+        store,
+        f"pylash, {ended:,} ended",
+        task,
+        Load(ended, samples),
+        "pylash",
+        in_quick=ended == FEW_ENDED,
+    )
+    for ended in (FEW_ENDED, MANY_ENDED)
+    for store in ("sqlite", "postgres")
+    for measure, task, samples in _PAST
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 
 class Measure(Enum):
@@ -38,6 +38,10 @@ class Measure(Enum):
     LISTS = "M2"
     RECORDS = "M3"
     CALLS = "M4"
+    CLOSING = "N1"
+    TAKEOVER = "N2"
+    LISTING = "N3"
+    PRUNING = "N4"
 
     @property
     def about(self) -> About:
@@ -57,7 +61,12 @@ class Measure(Enum):
     @property
     def of_programs(self) -> bool:
         """Whether programs are measured that only compute, which are compared with plain Python."""
-        return self.value > Measure.BARE_TURN.value
+        return Measure.BARE_TURN.value < self.value <= Measure.CALLS.value
+
+    @property
+    def of_history(self) -> bool:
+        """Whether a store is measured after many runs have ended in it, beside the same one after few."""
+        return self.value > Measure.CALLS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,14 @@ def named(text: str) -> set[Measure]:
         found |= among
     return found
 
+
+_ONCE: Final[dict[str, Any]] = {
+    "unit": "ms",
+    "pooled": True,
+    "rounds": 1,
+    "warms_up": False,
+    "seconds": 300,
+}
 
 _ABOUT: Final = {
     Measure.SEQUENTIAL: About("A. One run, durable steps one after another (steps/s)", "steps/s"),
@@ -190,4 +207,8 @@ _ABOUT: Final = {
     Measure.LISTS: About("M2. A program: building and filtering lists (ms)", "ms", pooled=True),
     Measure.RECORDS: About("M3. A program: 10,000 records (ms)", "ms", pooled=True),
     Measure.CALLS: About("M4. A program: 22,000 calls of a function (ms)", "ms", pooled=True),
+    Measure.CLOSING: About("N1. Closing an app, after so many ended runs (ms)", **_ONCE),
+    Measure.TAKEOVER: About("N2. Taking over a dead worker that had one process (ms)", **_ONCE),
+    Measure.LISTING: About("N3. The newest 20 processes (ms)", **_ONCE),
+    Measure.PRUNING: About("N4. Forgetting the effects of 100 runs (ms)", **_ONCE),
 }

@@ -60,6 +60,8 @@ def _headings(measure: Measure) -> tuple[str, str]:
         return "x pylash", "stored" if measure is Measure.BARE_TURN else ""
     if measure.of_programs:
         return "of Python", ""
+    if measure.of_history:
+        return "", ""
     return ("x Rest." if measure.of_processes else "of raw"), "x DBOS"
 
 
@@ -70,6 +72,8 @@ def _ratios(score: Score) -> tuple[str, str]:
         return _times(score.of_pylash), stored
     if measure.of_programs:
         return _times(score.ratios.get("python")), ""
+    if measure.of_history:
+        return "", ""
     base = "restate" if measure.of_processes else "raw"
     return _times(score.ratios.get(base)), _times(score.ratios.get("dbos"))
 
