@@ -20,6 +20,11 @@ _WORDS = {
     "{bigints}": "select unnest(?::bigint[])",
     "{lock_migrations}": "select pg_advisory_xact_lock(7236125814)",
     "{has_meta}": "select 1 where to_regclass('pylash_meta') is not null",
+    "{columns}": (
+        "select c.relname::text, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid"
+        " where c.relname like 'pylash\\_%' and c.relkind = 'r' and pg_table_is_visible(c.oid)"
+        " and a.attnum > 0 and not a.attisdropped"
+    ),
     "{id}": "bigint primary key",
     "{blob}": "bytea",
     "{lines}": "string_agg(n.body, '\\x0a'::bytea)",

@@ -1,6 +1,6 @@
 """The tables, as a list of migrations.
 
-Rule 1. A migration only adds. What is released is never edited; a change is a new entry.
+Rule 1. A migration only adds. What is on main is never edited; a change is a new entry.
 Rule 2. ``schema`` in the meta table is how far a database has come; ``min_code`` is the oldest code
         that may still use it. Old and new workers run side by side during a deploy.
 
@@ -10,6 +10,7 @@ type of bytes, and ``{sqlite_only}`` and ``{postgres_only}`` begin a statement t
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 
@@ -164,6 +165,9 @@ MIGRATIONS: Final = (
     # Indexes over what is open or went wrong, so that no statement scans what has ended well.
     Migration(
         (
+            # Stores of schema 2 that were made before this index was are complete with it.
+            """create index if not exists pylash_processes_continued on pylash_processes(run)
+                where run <> number""",
             # The runs of a worker (state is 'running' and owner is its id), and the open runs by state.
             "create index pylash_runs_open on pylash_runs(state, owner, id) where settled is null",
             # The ended runs that are rare and looked for; 'completed' is found by walking back from the newest.
@@ -178,6 +182,23 @@ MIGRATIONS: Final = (
         )
     ),
 )
+
+
+def columns(schema: int) -> set[tuple[str, str]]:
+    """Return the tables of a schema with their columns, as the migrations up to it make them."""
+    found: set[tuple[str, str]] = (
+        {("pylash_meta", "name"), ("pylash_meta", "value")} if schema else set()
+    )
+    for migration in MIGRATIONS[:schema]:
+        for statement in migration.statements:
+            if made := re.match(r"create table (\w+)\((.*)\)$", statement, re.DOTALL):
+                found.update((made[1], name) for name in _NAMES.findall(made[2]))
+            elif added := re.match(r"alter table (\w+) add column (\w+)", statement):
+                found.add((added[1], added[2]))
+    return found
+
+
+_NAMES: Final = re.compile(r"(?:^|,)\s*(?!primary key|unique)(\w+) (?:text|bigint|\{\w+\})")
 
 SCHEMA: Final = len(MIGRATIONS)
 """The schema this code writes, and the newest ``min_code`` it satisfies."""

@@ -18,6 +18,10 @@ _WORDS = {
     "{bigints}": "select value from json_each(?)",
     "{lock_migrations}": "select 1",
     "{has_meta}": "select 1 from sqlite_master where name = 'pylash_meta'",
+    "{columns}": (
+        "select m.name, c.name from sqlite_master m join pragma_table_info(m.name) c"
+        " where m.type = 'table' and m.name like 'pylash_%'"
+    ),
     "{id}": "integer primary key",
     "{blob}": "blob",
     "{lines}": "cast(group_concat(n.body, char(10)) as blob)",

@@ -20,14 +20,20 @@ from pylash.stores.inspection import SqlInspection
 from pylash.stores.journal import SqlJournal
 from pylash.stores.processes import SqlProcesses
 from pylash.stores.runs import SqlRuns
-from pylash.stores.schema import META, MIGRATIONS, SCHEMA
+from pylash.stores.schema import META, MIGRATIONS, SCHEMA, columns
 from pylash.stores.sessions import SqlSessions
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.stores.triggers import SqlTriggers
 from pylash.stores.turn_events import SqlTurnEvents
 from pylash.stores.waits import SqlWaits
 from pylash.stores.workers import LockingDriver, SqlWorkers
-from pylash.values import ExtraMissing, StoreSchemaOutdated, StoreSchemaTooNew, StoreUrlInvalid
+from pylash.values import (
+    ExtraMissing,
+    StoreSchemaOutdated,
+    StoreSchemaTooNew,
+    StoreSchemaUnknown,
+    StoreUrlInvalid,
+)
 
 _HAS_META = "{has_meta}"
 _LOCK_MIGRATIONS = "{lock_migrations}"
@@ -35,6 +41,7 @@ _READ_META = "select name, value from pylash_meta"
 _SET_META = """
 insert into pylash_meta(name, value) values (?, ?)
 on conflict (name) do update set value = excluded.value"""
+_COLUMNS = "{columns}"
 _SECRET_BYTES = 32
 
 
@@ -207,12 +214,23 @@ def _meta() -> Steps[dict[str, str]]:
     return dict((yield Statement(_READ_META)).rows)
 
 
+def _check_columns(schema: int) -> Steps[None]:
+    """Refuse a database that has not the columns of the schema that it says it has.
+
+    Migrations were edited before there was a rule against it: what was made in between has the same number.
+    """
+    found = set((yield Statement(_COLUMNS)).rows)
+    for table, column in sorted(columns(min(schema, SCHEMA)) - found):
+        raise StoreSchemaUnknown(schema, table, column)
+
+
 def _look() -> Steps[bytes]:
     """Return the secret of a database that this code can use as it is."""
     meta = yield from _meta()
     schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
     if min_code > SCHEMA:
         raise StoreSchemaTooNew(min_code, SCHEMA)
+    yield from _check_columns(schema)
     if schema < SCHEMA or "secret" not in meta:
         raise StoreSchemaOutdated(schema, SCHEMA)
     return bytes.fromhex(meta["secret"])
@@ -226,6 +244,7 @@ def _migrate(entropy: Entropy, *, always: bool) -> Steps[bytes]:
     schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
     if min_code > SCHEMA:
         raise StoreSchemaTooNew(min_code, SCHEMA)
+    yield from _check_columns(schema)
     if schema < SCHEMA:
         if not (always or schema == 0):
             raise StoreSchemaOutdated(schema, SCHEMA)

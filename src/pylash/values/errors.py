@@ -331,6 +331,17 @@ class StoreSchemaOutdated(StoreError):
         )
 
 
+class StoreSchemaUnknown(StoreError):
+    """The database has not the columns of the schema that it says it has."""
+
+    def __init__(self, schema: int, table: str, column: str) -> None:
+        super().__init__(
+            f"The database says that it has schema {schema}, and its table {table} has no column {column}: "
+            "it was made by a version of pylash between two releases, or changed by other means. Use the "
+            "version that made it, or begin with a new store."
+        )
+
+
 # --- waits ---
 
 
