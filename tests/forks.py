@@ -19,6 +19,7 @@ PRELOADED = [
     "pylash.testing",
     "tests.crash.chaos_child",
     "tests.crash.child",
+    "tests.crash.stalling_child",
     "tests.crash.torture_child",
 ]
 

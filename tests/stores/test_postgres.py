@@ -8,10 +8,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pylash.durable import SECOND, Instant, JournalEntry, ProcessScope, WorkerId
+from pylash.durable import (
+    SECOND,
+    Instant,
+    JournalEntry,
+    LeaseTimings,
+    ProcessScope,
+    WorkerId,
+)
 from pylash.runtime import SystemClock
-from pylash.stores.postgres import PostgresDriver
+from pylash.stores.postgres import SETTINGS, PostgresDriver
 from pylash.stores.postgres_dialect import dialect
+from pylash.stores.sql import Operation, Statement, Steps
 from pylash.testing import SimClock
 from pylash.testing.suites import together
 from pylash.values import LashError, LeaseLost
@@ -172,3 +180,56 @@ async def test_operations_on_one_row_take_their_turns(postgres: str, count: int)
         run = await store.runs.get(ProcessScope("p"))
         assert run is not None
         assert run.wake_seq == count
+
+
+# --- a worker that stops in the middle of a transaction ---
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server end transactions that wait for their client for a fifth of a second."""
+    monkeypatch.setitem(SETTINGS, "idle_in_transaction_session_timeout", "200ms")
+
+
+def test_transactions_wait_for_their_client_for_much_less_than_a_lease() -> None:
+    assert SETTINGS["idle_in_transaction_session_timeout"] == "3s"
+    assert LeaseTimings().ttl > 4 * 3 * SECOND
+
+
+async def test_the_runs_of_a_worker_that_stopped_in_a_transaction_are_taken_over(
+    postgres: str, impatient: None
+) -> None:
+    async with PostgresBackend(postgres) as backend:
+        stopped, other = await backend.store(), await backend.store()
+        fence = (await attached(stopped, "p", "stopped")).fence
+        await stopped.workers._join(WorkerId("stopped"), 0)
+        assert isinstance(stopped.driver, PostgresDriver)
+        connection = await stopped.driver.connection()
+        await connection.execute("begin")
+        for table in ("pylash_workers", "pylash_runs"):
+            await connection.execute(f"select 1 from {table} for update")
+        assert await other.workers.bury_the_dead(WorkerId("me")) == ["stopped"]
+        run = await other.runs.get(ProcessScope("p"))
+        assert run is not None
+        assert (run.owner, run.fence) == (None, fence.token + 1)
+        connection.terminate()
+
+
+async def test_an_operation_whose_transaction_the_server_ended_is_repeated(
+    postgres: str, impatient: None
+) -> None:
+    tries, monotonic = list[int](), SystemClock().monotonic
+
+    def steps() -> Steps[int]:
+        yield Statement("select 1")
+        tries.append(1)
+        if len(tries) == 1:
+            until = monotonic() + 0.5  # the loop is blocked longer than the server waits
+            while monotonic() < until:
+                pass
+        return int((yield Statement("select 2")).rows[0][0])
+
+    async with PostgresBackend(postgres) as backend:
+        store = await backend.store()
+        assert await store.driver.run(Operation("stalls", steps)) == 2
+        assert len(tries) == 2

@@ -64,7 +64,13 @@ NOTIFY_BYTES: Final = 7_900
 """What one notification can carry, with a margin."""
 
 # Statements with arrays would be planned at every call, which takes longer than running them.
-SETTINGS = {"application_name": "pylash", "plan_cache_mode": "force_generic_plan"}
+SETTINGS = {
+    "application_name": "pylash",
+    "plan_cache_mode": "force_generic_plan",
+    # A worker whose event loop is blocked, or that is paused, must not keep the locks of a transaction
+    # that it had begun: nobody could take its runs over. It is well below the default lease.
+    "idle_in_transaction_session_timeout": "3s",
+}
 
 
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)

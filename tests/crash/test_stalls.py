@@ -1,0 +1,62 @@
+"""A run that blocks the event loop costs its workers their leases: it ends blocked, and its neighbours go on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from pylash import Lash, ProcessHandle, ProcessScope
+from tests.backends import Backend, eventually
+from tests.crash.stalling_child import STEPS, app_of, work
+from tests.forks import forked
+
+BLOCKED_AFTER = 10
+ALONE_AFTER = 3
+
+
+async def release_after_takeovers(app: Lash, folder: Path) -> list[list[int]]:
+    """Let each stall last until the run was taken from its worker; return worker and live runs of each stall."""
+    stalls: list[list[int]] = []
+    while True:
+        run = await app.store.runs.get(ProcessScope("culprit"))
+        assert run is not None
+        if run.state == "blocked":
+            return stalls
+        stall = folder / f"stall-{len(stalls)}"
+        if stall.exists() and (found := stall.read_text().split()):
+            pid = int(found[0])
+            if run.owner is None or f"-{pid}-" not in run.owner:
+                stalls.append([pid, int(found[1])])
+                (folder / f"release-{len(stalls) - 1}").touch()
+        await asyncio.sleep(0.01)
+
+
+async def test_a_run_that_stalls_its_workers_is_blocked_and_its_neighbours_complete(
+    durable: Backend, tmp_path: Path
+) -> None:
+    app = app_of(durable.url, tmp_path, None)
+    async with app, AsyncExitStack() as stack:
+        for number in range(3):
+            child = forked(tmp_path / f"printed-{number}", work, durable.url, str(tmp_path))
+            stack.push_async_callback(child.kill)
+        definitions = app._services.definitions
+        neighbours: list[ProcessHandle[Any]] = [
+            await app.start(definitions["neighbour"].options(id=f"n{n}")) for n in range(4)
+        ]
+        culprit = await app.start(definitions["stalls"].options(id="culprit"))
+        async with asyncio.timeout(45):
+            stalls = await release_after_takeovers(app, tmp_path)
+            assert [await one.result() for one in neighbours] == [STEPS] * 4
+        # The first claim recorded a step before it stalled, and is not counted.
+        assert ALONE_AFTER < len(stalls) <= BLOCKED_AFTER + 1
+        assert len({pid for pid, _ in stalls}) > 1
+        assert all(live == 1 for _, live in stalls[ALONE_AFTER + 1 :]), stalls
+
+        async def reason() -> str | None:
+            record = await app.store.processes.get("culprit")
+            return None if record is None else record.reason
+
+        assert await eventually(reason) == "crash_loop"
+        assert await culprit.status() == "blocked"
