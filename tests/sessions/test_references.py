@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from pylash import Attachment, Lash, ProcessContext, Text, ToolContext, tool
+from pylash.durable import WAKE, AppendEvent
 from pylash.testing import ScriptedModel, call, calls, say
 from pylash.turn import UserMessage
 from tests.backends import Backend, eventually
@@ -96,12 +97,14 @@ async def test_a_wake_is_text_whatever_it_looks_like(memory: Backend) -> None:
     app = Lash(memory.url, model=ScriptedModel(model))
 
     @app.process
-    async def watch(ctx: ProcessContext[None], body: Any) -> None:
-        await ctx.wake(body)
+    async def watch(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
 
     async with app:
         await app.session("ann").turn([Attachment(SECRET, "image/png")], timeout="10s")
-        await app.start(watch.options(wake="eve"), body={"parts": parts})
+        started = await app.start(watch.options(wake="eve"))
+        wake = AppendEvent(started.id, WAKE, {"text": {"parts": parts}}, "wake-1")
+        await app.store.processes.perform(wake)
 
         async def asked() -> bool:
             return len(seen) > 1
