@@ -18,11 +18,12 @@ from pylash import (
     ProcessContext,
     ProcessFailed,
     SessionPlugin,
+    Summarise,
     ToolContext,
     TurnView,
     WorkerConfig,
 )
-from pylash.runtime import Tool
+from pylash.runtime import InlineHost, Tool
 from pylash.testing import ScriptedModel, call, say
 from pylash.turn import ModelRequest
 from pylash.values import (
@@ -180,11 +181,11 @@ class Read:
         return {"type": "string"}
 
 
-def trapped_app(url: str, trap: Trap) -> Lash:
+def trapped_app(url: str, trap: Trap, **options: Any) -> Lash:
     """Return an app whose code springs the trap wherever user code can run."""
     Read.trap = trap
     model, worker = ScriptedModel(partial(reply, trap)), WorkerConfig(grace="1s")
-    app = Lash(url, model=model, plugins=[TrapPlugins(trap)], worker=worker)
+    app = Lash(url, model=model, plugins=[TrapPlugins(trap)], worker=worker, **options)
     add_tools(app, trap)
 
     @app.process
@@ -294,3 +295,57 @@ async def test_it_is_on_postgresql_as_well(odd: str, postgres: str) -> None:
     async with PostgresBackend(postgres) as backend, trapped_app(backend.url, trap) as app:
         await check_processes(app, trap)
         await check_turns(app, trap)
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_lashlang_program_gets_what_a_tool_raises_as_data_and_sinks_break_nothing(
+    odd: str,
+) -> None:
+    trap = Trap(ODD[odd])
+    async with trapped_app("memory://", trap) as app:
+        app.trace_lashlang(lambda _: trap.spring("sink"))
+        module = await app.lashlang(
+            """process main() {
+              first = await tools.async_tool()
+              both = await [tools.plain_tool(), tools.async_tool()]
+              finish [first.ok, both[0].ok, both[1].ok]
+            }"""
+        )
+        handle = await app.start(module["main"])
+        assert await handle.result(timeout="3s") == [False] * 3
+    assert (trap.calls["async_tool"], trap.calls["plain_tool"]) == (2, 1)
+    assert trap.calls["sink"] > 1
+
+
+@pytest.mark.parametrize("odd", ["Panic", "SystemExit", "StopIteration", "LeaseLost"])
+async def test_an_app_without_a_journal_treats_them_alike(odd: str) -> None:
+    trap = Trap(ODD[odd])
+    async with trapped_app("memory://", trap, host=InlineHost()) as app:
+        await check_processes(app, trap)
+        await check_turns(app, trap)
+
+
+@pytest.mark.parametrize("odd", ["Panic", "SystemExit", "CancelledError", "StoreUnavailable"])
+async def test_a_model_that_cannot_summarise_or_answer_a_subagent_fails_that_alone(
+    odd: str,
+) -> None:
+    trap = Trap(ODD[odd])
+
+    def answer(request: ModelRequest) -> Any:
+        text = request.messages[-1].text
+        if text == "delegate":
+            return call("spawn_agent", agent="helper", task="fail")
+        if text == "fail" or text.startswith("Summarise"):
+            trap.spring(text.partition(" ")[0])
+        return say("Done. " * 40)
+
+    app = Lash("memory://", model=ScriptedModel(answer), worker=WorkerConfig(grace="1s"))
+    app.agent("helper", instructions="Help.")
+    app.subagents("helper")
+    async with app:
+        session = app.session("chat", history=Summarise(100))
+        assert (await session.turn("delegate", timeout="3s")).status == "completed"
+        for _ in range(3):
+            assert (await session.turn("Tell me more.", timeout="3s")).status == "completed"
+    assert trap.calls["fail"] == 1
+    assert 0 < trap.calls["Summarise"] <= 3
