@@ -36,6 +36,15 @@ class TaskOwner:
         self._serving: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its work is being cancelled: the owner closes, or the event loop ends.
+
+        Both cancel what is served together with everything else, before any task runs again. So code that cancels
+        the task it runs in is told apart, as long as something is served and that is not the code itself.
+        """
+        return not self._serving or any(task.cancelling() for task in self._serving)
+
     def start(
         self, work: Coroutine[Any, Any, T], context: Context | None = None
     ) -> asyncio.Task[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -290,3 +291,40 @@ async def test_a_claimed_run_that_cannot_be_read_and_not_be_blocked_is_given_up(
         handle = await app.start(greet.options(delay="1ms"), name="ann")
         assert await handle.result(timeout="10s") == "ANN"
     assert failed == ["block"]
+
+
+def test_an_event_loop_that_ends_under_an_open_app_fails_nothing(tmp_path: Path) -> None:
+    """Every task is cancelled then, and none of that is the code's doing."""
+    runs: list[str] = []
+
+    def opened() -> Lash:
+        app = Lash(f"sqlite:///{tmp_path}/store.db", worker=WorkerConfig(lease="1s"))
+
+        async def work() -> str:
+            runs.append("run")
+            if len(runs) == 1:
+                await asyncio.Event().wait()
+            return "done"
+
+        @app.process
+        async def story(ctx: ProcessContext[None]) -> list[str]:
+            return await ctx.gather(ctx.step(work), ctx.step(str.upper, "x"))
+
+        return app
+
+    async def abandon() -> None:
+        app = opened()
+        await app.open()
+        await app.start(app.services.definitions["story"].options(id="story"))
+
+        async def begun() -> bool:
+            return bool(runs)
+
+        await eventually(begun)
+
+    async def resume() -> Any:
+        async with opened() as app:
+            return await app.process_handle("story").result(timeout="10s")
+
+    asyncio.run(abandon())
+    assert asyncio.run(resume()) == ["done", "X"]

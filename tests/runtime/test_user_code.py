@@ -18,7 +18,7 @@ from pylash.tasks import in_thread
 
 
 @pytest.fixture
-def handle() -> Iterator[Callable[[Any], None]]:
+def handle() -> Iterator[Callable[[Any], object]]:
     """Give what installs a handler of Ctrl-C for the test."""
     before = signal.getsignal(signal.SIGINT)
     yield partial(signal.signal, signal.SIGINT)
@@ -48,7 +48,9 @@ def first_match() -> int:
     return next(number for number in (1, 2) if number > 2)
 
 
-def test_a_ctrl_c_is_told_from_an_interrupt_that_code_raises(handle: Callable[[Any], None]) -> None:
+def test_a_ctrl_c_is_told_from_an_interrupt_that_code_raises(
+    handle: Callable[[Any], object],
+) -> None:
     def handler(number: int, frame: FrameType | None, extra: int = 0) -> NoReturn:
         raise_it()
 
@@ -62,7 +64,7 @@ def test_a_ctrl_c_is_told_from_an_interrupt_that_code_raises(handle: Callable[[A
 
 
 def test_under_the_default_handler_every_interrupt_of_the_main_thread_passes(
-    handle: Callable[[Any], None],
+    handle: Callable[[Any], object],
 ) -> None:
     handle(signal.default_int_handler)
     assert is_interrupt(caught(press))
@@ -79,7 +81,7 @@ def test_under_the_default_handler_every_interrupt_of_the_main_thread_passes(
 
 
 async def test_an_interrupt_that_a_plain_function_raises_in_its_thread_is_a_failure(
-    handle: Callable[[Any], None],
+    handle: Callable[[Any], object],
 ) -> None:
     handle(signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt) as raised:

@@ -104,6 +104,14 @@ class Trap:
             self.spring(place)
 
 
+async def cancel_itself() -> None:
+    """Cancel the task that user code runs in."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 IN_PROCESSES: Final = (
     "async step",
     "plain step",
@@ -349,3 +357,37 @@ async def test_a_model_that_cannot_summarise_or_answer_a_subagent_fails_that_alo
             assert (await session.turn("Tell me more.", timeout="3s")).status == "completed"
     assert trap.calls["fail"] == 1
     assert 0 < trap.calls["Summarise"] <= 3
+
+
+async def test_code_that_cancels_the_task_it_runs_in_has_failed(tmp_path: Path) -> None:
+    calls: Counter[str] = Counter()
+
+    async def cancelled(place: str) -> None:
+        calls[place] += 1
+        await cancel_itself()
+
+    def reply(request: ModelRequest) -> Any:
+        return call("stop") if request.messages[-1].text == "go" else say("Done.")
+
+    async with SqliteBackend(tmp_path) as backend:
+        app = Lash(backend.url, model=ScriptedModel(reply), worker=WorkerConfig(grace="1s"))
+
+        @app.tool
+        async def stop() -> None:
+            await cancelled("tool")
+
+        @app.process
+        async def run(ctx: ProcessContext[None], place: str) -> None:
+            if place == "step":
+                await ctx.step(cancelled, place)
+            elif place == "branch":
+                await ctx.gather(ctx.wait_signal("never"), cancelled(place))
+            await cancelled(place)
+
+        async with app:
+            for place in ("step", "branch", "body"):
+                with pytest.raises(ProcessFailed, match="CancelledError"):
+                    await (await app.start(run, place=place)).result(timeout="3s")
+            session = app.session("chat")
+            assert (await session.turn("go", timeout="3s")).text == "Done."
+    assert calls == {"step": 1, "branch": 1, "body": 1, "tool": 1}

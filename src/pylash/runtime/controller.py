@@ -98,6 +98,11 @@ class JournalController(JournalState, EffectController):
         self._lost = False
         self._given_up = host.membership.times_given_up
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks here are cancelled because the host closes or the event loop ends."""
+        return self._host.tasks.is_stopping
+
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
 
@@ -276,9 +281,13 @@ class JournalController(JournalState, EffectController):
         if self._given_up != host.membership.times_given_up:
             await self._check_fence(fence)
         started = host.clock.now()
-        performed = await perform(asked.envelope, local)
-        task = asyncio.current_task()
-        if performed.cause is not None and task is not None and task.cancelling():
+        try:
+            performed = await perform(asked.envelope, local)
+        except asyncio.CancelledError as error:
+            if flight.is_stopped or self.is_stopping:
+                raise
+            performed = failed(error, asked.envelope.command.kind)  # it cancelled its own task
+        if performed.cause is not None and (flight.is_stopped or self.is_stopping):
             raise asyncio.CancelledError  # it was stopped: how it failed then is no outcome
         flight.recording = True
         entry = asked.entry(started, performed.data, host.clock.now())

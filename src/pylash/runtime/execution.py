@@ -103,10 +103,11 @@ class Execution:
 
     def _cancelled(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
         """Return how a cancelled program ended: a process that nobody cancelled goes on elsewhere."""
-        if not run.is_cancelled_here():
+        is_cancelled = run.is_cancelled_here()
+        if not is_cancelled and run.is_stopped(run.root.task):
             run.close()
             return None
-        if not run.cancelled:
+        if not (is_cancelled and run.cancelled):
             return Failure(
                 type(error).__name__, "process_failed", "it raised CancelledError itself"
             )

@@ -59,6 +59,11 @@ class Flight:
         """The hash of what was asked."""
         return self.opening.hash
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its work was cancelled because nobody waits for it any more, or its run decided so."""
+        return self._board.flights.get(self.opening.key) is not self
+
     def start(self, work: Coroutine[Any, Any, Outcome], tasks: TaskOwner) -> None:
         """Take off."""
         self._work = work

@@ -337,7 +337,7 @@ class LiveRun:
         try:
             return await work
         except asyncio.CancelledError as error:
-            if branch.was_cancelled or branch.task.cancelling():
+            if branch.was_cancelled or self.is_stopped(branch.task):
                 raise
             raise Exited(error) from None
         except (SystemExit, KeyboardInterrupt) as error:
@@ -413,6 +413,12 @@ class LiveRun:
             task.uncancel()  # without a journal it is told through the task
             return True
         return False
+
+    def is_stopped(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether a task of the run was cancelled by the runtime, and not by the code it runs."""
+        if task is None or not task.cancelling():
+            return False
+        return self.closed or self.journal is None or self.journal.is_stopping
 
     async def cancel(self) -> None:
         """Deliver a cancel at whatever the run waits for, once."""
