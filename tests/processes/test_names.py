@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from pylash import ChildHandle, Lash, NameInvalid, ProcessContext, ProcessFailed, Retry
+from pylash import (
+    ChildHandle,
+    Lash,
+    NameInvalid,
+    ProcessBlocked,
+    ProcessContext,
+    ProcessFailed,
+    Retry,
+    RunState,
+)
 from pylash.testing import ScriptedModel, say
-from tests.backends import Backend
+from tests.backends import Backend, eventually
+from tests.processes.test_branches import PARKING, parked
 
 BAD = ["", " ", "a\0b", "a\x1fb", "\ud800", "x" * 4_000, "é" * 2_000]
 
@@ -215,3 +225,34 @@ async def test_a_message_that_no_text_column_holds_is_recorded_all_the_same(
         with pytest.raises(ProcessFailed, match=r"a\\u0000b\\ud800"):
             await handle.result(timeout="10s")
     assert len(runs) == 1
+
+
+async def test_a_mismatch_in_a_name_that_no_text_column_holds_blocks_its_run(
+    durable: Backend,
+) -> None:
+    def app_with(value: int) -> Lash:
+        app = Lash(durable.url, worker=PARKING)
+
+        async def look(given: dict[str, int]) -> int:
+            return len(given)
+
+        @app.process
+        async def changing(ctx: ProcessContext[None]) -> Any:
+            await ctx.step(look, {"a\0b": value})
+            return await ctx.wait_signal("go")
+
+        return app
+
+    async with app_with(1) as app:
+        handle = await app.start(app.services.definitions["changing"].options(id="p"))
+        await parked(app, handle.id)
+    async with app_with(2) as app:
+        handle = app.process_handle("p")
+        await handle.signal("go")
+
+        async def is_blocked() -> bool:
+            return await handle.status() is RunState.BLOCKED
+
+        await eventually(is_blocked)
+        with pytest.raises(ProcessBlocked, match=r"effect_replay_mismatch: .*a\\u0000b"):
+            await handle.result(timeout="1ms")

@@ -222,3 +222,28 @@ async def test_other_processes_of_a_deleted_session_go_on(backend: Backend) -> N
         wait = await only_one(app)
         assert (await app.resolve(wait.key, True)).status == "accepted"
         assert await process.result(timeout="10s") == ["completed", None]
+
+
+@pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
+async def test_a_subagent_that_is_ended_by_force_leaves_no_approval_and_no_subagent(
+    backend: Backend, config: WorkerConfig
+) -> None:
+    async with office(backend.url, config) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        waits = [await open_wait(app, number) for number in range(2)]
+        helper = app.process_handle(waits[0].name.scope.id)
+        await helper.cancel(force=True)
+        assert (await only_one(app)).key == waits[1].key
+        assert (await app.resolve(waits[0].key, True)).status == "already_resolved"
+        clerks = [view.id for view in await app.processes() if view.id.startswith("clerk")]
+        for clerk in clerks:
+            await app.process_handle(clerk).cancel(force=True)
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.text == "Done."
+
+        async def over() -> bool:
+            ended = await states(app)
+            return "waiting" not in ended and "running" not in ended and not await app.waits()
+
+        await eventually(over)

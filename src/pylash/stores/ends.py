@@ -19,6 +19,7 @@ from pylash.durable import (
     ending,
 )
 from pylash.stores.logs import ADD_EVENT, WAITING_RUNS, ask_cancel, lock_runs, locked_process
+from pylash.stores.queue import supersede
 from pylash.stores.runs import release_slot, wake_run
 from pylash.stores.sql import (
     Again,
@@ -47,6 +48,11 @@ ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
 
 
+_OPEN_WAITS = """
+select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
+where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
+
+
 def force_end(command: CancelProcess) -> Steps[Any]:
     """End a process whoever runs it: its owner's fence is stale from then on."""
     process = command.process_id
@@ -57,6 +63,8 @@ def force_end(command: CancelProcess) -> Steps[Any]:
         raise ProcessUnknown(process)
     run = known[0][1]
     yield from lock_runs([run, *(row[0] for row in waiting), *(row[1] for row in attached)])
+    for (wait,) in (yield Statement(_OPEN_WAITS, (run,))).rows:
+        yield from supersede(wait)  # nobody is left who could take its answer
     locked = yield from locked_process(process)
     if locked[3] != "open":
         return {"id": process}

@@ -36,7 +36,6 @@ from pylash.stores.logs import WAITING_RUNS, ask_cancel, lock_runs
 from pylash.stores.queue import (
     lane_holder,
     locked_lane,
-    supersede,
     supersede_waits,
     take_words_back,
     waiters_of,
@@ -73,11 +72,7 @@ order by id"""
 
 _SCOPES_OF = "select scope from pylash_runs where id in ({bigints}) order by id"
 
-_OPEN_PROCESS = "select run, registration from pylash_processes where id = ? and status = 'open'"
-
-_WAITS_OF_RUN = """
-select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
-where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
+_OPEN_PROCESS = "select registration from pylash_processes where id = ? and status = 'open'"
 
 _DELETED_REASON: Final = "its session was deleted"
 
@@ -266,8 +261,8 @@ class SqlSessionEnds(Port):
         waits = yield from supersede_waits(session_id, waiting)
         for process, _ in dependents.subagents:
             yield from ask_cancel(process, _DELETED_REASON)
-        if dependents.player is not None:
-            yield from _end_player(*dependents.player)
+        if dependents.player is not None:  # without its messages it cannot go on
+            yield from force_end(CancelProcess(dependents.player, _DELETED_REASON, force=True))
         queued = (yield Statement(_FORGET_QUEUE, (session_id,))).changed
         yield Statement(_FORGET_SAID, (session_id,))
         removed = yield from delete_session(session_id)
@@ -357,7 +352,7 @@ class _Dependents(msgspec.Struct, frozen=True):
 
     waiting: list[int]
     subagents: list[tuple[str, int]]
-    player: tuple[str, int] | None
+    player: str | None
     touched: list[int]
 
     @property
@@ -377,18 +372,11 @@ def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
         waiting += [run for (run,) in (yield Statement(WAITING_RUNS, (f"turn:{scope}",))).rows]
         subagents += (yield Statement(ATTACHED, (scope,))).rows
     player, touched = None, list[int]()
-    for run, body in (yield Statement(_OPEN_PROCESS, (session_id,))).rows:
+    for (body,) in (yield Statement(_OPEN_PROCESS, (session_id,))).rows:
         given = REGISTRATIONS.decode(body).input
         if isinstance(given, SessionTurnInput) and given.session_id == session_id:
-            player, touched = (session_id, run), (yield from runs_concerned(session_id))
+            player, touched = session_id, (yield from runs_concerned(session_id))
     return _Dependents(sorted(set(waiting)), subagents, player, sorted(set(touched)))
-
-
-def _end_player(process: str, run: int) -> Steps[None]:
-    """End a process that plays a turn of a session that is gone: without its messages it cannot go on."""
-    for (wait,) in (yield Statement(_WAITS_OF_RUN, (run,))).rows:
-        yield from supersede(wait)
-    yield from force_end(CancelProcess(process, _DELETED_REASON, force=True))
 
 
 def _fenced_before(session_id: str, *, last: bool = False) -> Steps[FencedOff]:
