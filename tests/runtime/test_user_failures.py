@@ -49,7 +49,7 @@ class Mute(BaseException):
         raise Panic
 
 
-class Unfinished(LashError):
+class Unfinished(LashError, category=True):
     """An error of ours without what our errors have."""
 
     def __init__(self) -> None:
