@@ -71,7 +71,8 @@ def ps(asked: Asked, status: Sequence[str], kind: Sequence[str], limit: int) -> 
     """List processes and turns, the newest first.
 
     A turn is named SESSION/TURN. TIME is how long ago it was started, or how long it took; the last column
-    says what it waits for, or why it is blocked or failed.
+    says what it waits for, or why it is blocked or failed. With --kind turn, completed turns are looked for among
+    the newest 10,000 runs.
 
     \b
       pylash ps --status blocked --status failed

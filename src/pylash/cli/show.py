@@ -39,8 +39,8 @@ _START = re.compile(r"(^|:)start:")
 def show(asked: Asked, id: str) -> None:  # noqa: A002 - the name in the help
     """Show what one process, turn or session did, and what it waits for.
 
-    ID is the id of a process, a session, a turn (SESSION/TURN or only TURN), or the beginning of one that
-    nothing else begins with.
+    ID is the id of a process, a session or a turn (SESSION/TURN). Among the newest 10,000 processes and turns it
+    may also be TURN alone, or the beginning of an id that nothing else begins with.
 
     Every effect is a bar on a time axis: done (█), failed (▒), cancelled (░), or waiting (─). Long waits are
     folded (≈). What is blocked says why, and where a replay differed from the record.
