@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylash import Lash, ModelRequest, ProcessContext, RunState, WorkerConfig
+from pylash.runtime.turns import TurnDriver
 from pylash.stores import SqlStore
 from pylash.stores.sql import Operation, Statement, Steps
 from pylash.testing import ScriptedModel, call, calls, say
@@ -245,5 +246,31 @@ async def test_a_subagent_that_is_ended_by_force_leaves_no_approval_and_no_subag
         async def over() -> bool:
             ended = await states(app)
             return "waiting" not in ended and "running" not in ended and not await app.waits()
+
+        await eventually(over)
+
+
+async def test_a_turn_that_cannot_be_replayed_and_is_given_up_takes_its_subagents_along(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with office(backend.url) as app:
+        session = app.session("chat")
+        await begin(session, "go", "t1")
+        await open_wait(app, 1)
+        await comes_to(app, "chat", "t1", "waiting")
+        play = TurnDriver.play
+
+        async def broken(driver: TurnDriver) -> Any:
+            if driver.session.id == "chat":
+                raise ValueError("it cannot be replayed")
+            return await play(driver)
+
+        monkeypatch.setattr(TurnDriver, "play", broken)
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert result.status == "cancelled"
+
+        async def over() -> bool:
+            return await states(app) == ["cancelled"] and await app.waits() == []
 
         await eventually(over)

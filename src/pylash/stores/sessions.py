@@ -47,6 +47,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.stores.carried import NODE_BITS, carried_in
+from pylash.stores.ends import ATTACHED
 from pylash.stores.journal import (
     close_effect,
     fenced,
@@ -57,7 +58,7 @@ from pylash.stores.journal import (
     standing,
 )
 from pylash.stores.lanes import JOIN_LANE
-from pylash.stores.logs import WAITING_RUNS, lock_runs
+from pylash.stores.logs import WAITING_RUNS, ask_cancel, lock_runs
 from pylash.stores.numbers import DrawsNumbers, Numbers
 from pylash.stores.queue import (
     TAKE_WORDS,
@@ -251,20 +252,24 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
     @operation()
     def commit(self, fence: Fence, commit: TurnCommit) -> Steps[None]:
         """Append a turn to its session, and end its run."""
-        token, name = f"settled:{fence.token}", f"turn:{scope_text(fence.scope)}"
+        token, scope = f"settled:{fence.token}", scope_text(fence.scope)
         session = commit.session
-        waiting = (yield Statement(WAITING_RUNS, (name,))).rows if commit.settle else []
+        concerned = yield from _concerned(scope, commit)
+        waiting, attached = concerned
         following = (yield from next_in_lane(session.id)) if commit.settle else None
-        others = [run for (run,) in waiting] + ([] if following is None else [following])
+        others = [row[-1] for row in (*waiting, *attached)]
+        others += [] if following is None else [following]
         locked = yield from lock_runs([fence.run, *others])
         if locked.get(fence.run) != fence.token:
             if (yield Statement(_DONE, (fence.run, token))).rows:
                 return  # done by us already; the answer was lost
             raise LeaseLost(fence.name)
         if commit.settle:
-            if (yield Statement(WAITING_RUNS, (name,))).rows != waiting:
+            if (yield from _concerned(scope, commit)) != concerned:
                 raise Again
             yield from locked_next(session.id, following)
+        for process, _ in attached:
+            yield from ask_cancel(process, "the turn that asked it ended")
         base = session.number << NODE_BITS
         writing = commit.writing
         if commit.fresh:
@@ -280,7 +285,7 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
             yield Statement(FORGET_EVENTS, (fence.run,))
             for (run,) in waiting:
                 yield from wake_run(run)
-            yield Notify(name)
+            yield Notify(f"turn:{scope}")
         moved = (commit.head, commit.calls, write(commit.usage), session_lane(session.id))
         line = (session.number, session.head)
         nodes = (base + session.head, base + commit.head, fence.run, commit.head - session.head)
@@ -432,6 +437,17 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
         """Return where turns stand, and why those that are blocked are."""
         rows = (yield Statement(_BLOCKED, (list(scopes),))).rows
         return {row[0]: (RunState(row[1]), row[2]) for row in rows}
+
+
+def _concerned(scope: str, commit: TurnCommit) -> Steps[tuple[list[Any], list[Any]]]:
+    """Return the runs that wait for a turn, and the subagents that it leaves behind, with their runs.
+
+    A turn that ends in order has waited for its subagents; one that drops what it did may not have.
+    """
+    if not commit.settle:
+        return [], []
+    waiting = (yield Statement(WAITING_RUNS, (f"turn:{scope}",))).rows
+    return waiting, (yield Statement(ATTACHED, (scope,))).rows if commit.fresh else []
 
 
 def accepted(
