@@ -106,8 +106,7 @@ class Branch:
     def count(self, **changes: Any) -> int:
         """Change what decides whether the branch is busy; return by how much that changes the busy branches."""
         before = self.is_busy
-        for name, value in changes.items():
-            setattr(self, name, value)
+        self.__dict__.update(changes)
         return self.is_busy - before
 
     def hear_cancel(self) -> None:

@@ -364,13 +364,25 @@ class LiveRun:
 
     def rest(self, branch: Branch | None) -> None:
         """Note that the task of a branch waits."""
-        if branch is not None:
+        if branch is None:
+            return
+        if branch.asides or branch.waiting:
             self._recount(branch, waiting=True, mixed=branch.asides > 0)
+        else:  # the usual case, at every effect
+            branch.waiting = True
+            self._busy -= 1
+            self._changed()
 
     def work(self, branch: Branch | None) -> None:
         """Note that the task of a branch goes on."""
-        if branch is not None:
+        if branch is None:
+            return
+        if branch.asides or not branch.waiting:
             self._recount(branch, waiting=False)
+        else:
+            branch.waiting = False
+            self._busy += 1
+            self._changed()
 
     def _recount(self, branch: Branch, **changes: Any) -> None:
         self._busy += branch.count(**changes)
