@@ -190,7 +190,7 @@ class Talk:
     async def follow(self) -> None:
         """Show every turn of the session, for ever."""
         services, store = self.app.services, self.app.store
-        mine = {"", "runs", f"session:{self.session.id}", f"queue:{self.session.id}"}
+        mine = {"", f"session:{self.session.id}", f"queue:{self.session.id}"}
         ours = copy_context()  # whoever begins to run something tells us within its own
         async with asyncio.TaskGroup() as tasks:
 
@@ -202,7 +202,11 @@ class Talk:
                     tasks.create_task(self._overhear(run, feed), context=ours.copy())
 
             stops = [
-                store.subscribe(lambda topic: self._bell.set() if topic in mine else None),
+                store.subscribe(
+                    lambda topic: (
+                        self._bell.set() if topic in mine or topic.startswith("runs") else None
+                    )
+                ),
                 services.feeds.watch(begun),
             ]
             try:

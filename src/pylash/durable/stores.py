@@ -198,10 +198,12 @@ class Runs(Protocol):
         targets: Sequence[str],
         suspect: bool = False,
         again: bool = False,
+        first: Sequence[int] = (),
     ) -> Awaitable[list[Claim]]:
-        """Claim ready runs of known targets. The same token ``again`` returns the same claims.
+        """Claim ready runs of known targets, the oldest first. The same token ``again`` returns the same claims.
 
-        ``suspect`` claims those that made no progress in several claims, which run alone.
+        ``suspect`` claims those that made no progress in several claims, which run alone. ``first`` are at most
+        ``limit`` runs that are claimed before older ones, as far as they are ready.
         """
         ...
 

@@ -3,6 +3,9 @@
 Rule 1. A claim costs what is ready, a parked run costs a row, and all timers cost one task.
 Rule 2. A run that waits holds no slot, so that a parent never keeps one its child needs.
 Rule 3. A run that may be to blame for crashes is executed alone.
+Rule 4. When slots are lacking, turns that have become ready get every second one; the others go to the oldest
+        ready runs. A session has one ready turn at a time, so a burst of starts, or of turns for another
+        session, never puts a turn behind all of its backlog.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from pylash.durable import (
@@ -57,6 +61,8 @@ CLAIM_AT_ONCE: Final = 200
 QUIET_SECONDS: Final = 0.001
 EMPTY_MICROS: Final = 50_000
 """How long to wait when something is due and nothing could be claimed."""
+MAX_NAMED: Final = 10_000
+"""How many ready turns are remembered by name; the others are claimed as any ready run is."""
 DRAIN_SECONDS: Final = 10.0
 """How long a suspect may make everything else wait."""
 UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
@@ -94,6 +100,9 @@ class Worker:
         self._kick = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
         self._backlog = False
+        self._ready_turns: dict[int, None] = {}
+        """Turns that became ready, the first one first: hints, for they may be claimed elsewhere since."""
+        self._odd = 0
         self._orphans = Orphans(host, self.live, self._kick.set)
         self._launches = Launches(host, self, self._slots, self._orphans, self._runs)
         self._alone = False
@@ -241,6 +250,8 @@ class Worker:
     def _hear(self, topic: str) -> None:
         kind, _, rest = topic.partition(":")
         if kind == "runs":
+            if rest and len(self._ready_turns) < MAX_NAMED:
+                self._ready_turns[int(rest)] = None
             self._kick.set()
         elif kind == "wake" and (run := self.live.get(int(rest))) is not None:
             run.woken()
@@ -273,15 +284,19 @@ class Worker:
 
     async def _claim_ready(self) -> None:
         runs, targets = self._host.store.runs, self._programs.targets()
-        claimed, full = 0, False
+        claimed, full, crowded = 0, False, self._backlog
         self._backlog = False
         while self.is_open and not (self._suspicious or full):
             limit = min(self._room(), CLAIM_AT_ONCE)
             full = limit <= 0
             if not full:
-                claimed = await self._claim(limit, targets)
+                named = list(self._ready_turns)
+                claimed = await self._claim(limit, targets, first=self._first(limit, crowded))
                 if claimed < limit:
+                    for run in named:  # all that was ready is claimed
+                        self._ready_turns.pop(run, None)
                     break
+                crowded = True
         self._backlog = full  # from now on a slot that is given back makes us look again
         due, suspect = await runs.next_due(targets)
         self._backlog = full and due is not None and due <= 0
@@ -295,6 +310,16 @@ class Worker:
             due = EMPTY_MICROS
         self._ring_in(max(0, due) / 1_000_000)
 
+    def _first(self, limit: int, crowded: bool) -> list[int]:
+        """Return the turns to claim before older runs: half of the limit, if there is not room for all."""
+        if not crowded:
+            return []
+        half, self._odd = divmod(limit + self._odd, 2)
+        first = list(islice(self._ready_turns, half))
+        for run in first:
+            del self._ready_turns[run]
+        return first
+
     def _may_drain(self) -> bool:
         """Return whether to let everything else wait for a suspect: for a while, not for ever."""
         now = asyncio.get_running_loop().time()
@@ -303,7 +328,14 @@ class Worker:
             asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._kick.set)
         return now - self._draining_since < DRAIN_SECONDS
 
-    async def _claim(self, limit: int, targets: Sequence[str], *, suspect: bool = False) -> int:
+    async def _claim(
+        self,
+        limit: int,
+        targets: Sequence[str],
+        *,
+        suspect: bool = False,
+        first: Sequence[int] = (),
+    ) -> int:
         """Claim up to limit runs and begin them; return how many there were."""
         self._slots.reserve(limit)
         self._claim_out = asyncio.get_running_loop().create_future()
@@ -313,9 +345,17 @@ class Worker:
             token = self._claim_token = self._claim_token or self._host.new_token()
             worker = self._host.membership.worker
             claims = await self._host.store.runs.claim(
-                worker, token, limit=limit, targets=targets, suspect=suspect, again=again
+                worker,
+                token,
+                limit=limit,
+                targets=targets,
+                suspect=suspect,
+                again=again,
+                first=first,
             )
             self._claim_token = None  # until we had an answer, asking again is the same claim
+            for claim in claims:
+                self._ready_turns.pop(claim.fence.run, None)
             if claims:
                 begun = len(claims)
                 await self._resume(claims)

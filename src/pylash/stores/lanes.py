@@ -34,4 +34,4 @@ def hand_over(lane: str, following: int | None) -> Steps[None]:
     yield Statement(_HAND_OVER, (following, lane))
     if following is not None:
         yield Statement(_READY, (following,))
-        yield Notify("runs")
+        yield Notify(f"runs:{following}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -28,6 +28,7 @@ from pylash.stores.anchor import (
     LOST,
     AdvisoryLocks,
 )
+from pylash.stores.fair_queue import FairQueue
 from pylash.stores.postgres_links import Link, Loan, statements
 from pylash.stores.sql import MAX_REPEATS, Again, Bulk, Operation, Publisher, gave_up
 from pylash.tasks import TaskOwner, at_once
@@ -48,6 +49,8 @@ T = TypeVar("T")
 
 BAD_PORT: Final = "is not understood (its port is no number; a '/', '?', '#' or '@' in a password must be escaped)"
 CONNECTIONS: Final = 8
+NEWCOMERS: Final = 4
+"""How many connections operations that bring new work may have: the others are for work under way."""
 WRITERS: Final = 2
 """How many batches of rows are on their way at once."""
 BATCH_ROWS: Final = 512
@@ -97,6 +100,7 @@ class PostgresDriver(Publisher):
         self._idle: list[Link] = []
         self._links: WeakSet[Link] = WeakSet()
         self._room = asyncio.Semaphore(CONNECTIONS)
+        self._newcomers = FairQueue[asyncio.Future[None]](NEWCOMERS)
         self._rows: list[_Row] = []
         self._alone = False
         self._landing: asyncio.Future[None] | None = None
@@ -241,7 +245,10 @@ class PostgresDriver(Publisher):
         repeats = 0
         while True:
             try:
-                async with self._borrowed(urgent=operation.urgent) as link:
+                async with (
+                    self._admitted(operation.flow),
+                    self._borrowed(urgent=operation.urgent) as link,
+                ):
                     return await self._drive(link, operation)
             except _REPEAT as error:
                 repeats += 1
@@ -257,6 +264,30 @@ class PostgresDriver(Publisher):
                 await asyncio.sleep(BACKOFF_SECONDS)
             except asyncpg.PostgresError as error:
                 raise _refused(error) from error
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, flow: str | None) -> AsyncIterator[None]:
+        """Wait until it is the flow's turn, if there is one."""
+        if flow is None:
+            yield
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._newcomers.add(flow, turn)
+        self._admit()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._newcomers.done()
+                self._admit()
+
+    def _admit(self) -> None:
+        for turn in self._newcomers.take():
+            if turn.done():  # its operation was cancelled while it waited
+                self._newcomers.done()
+            else:
+                turn.set_result(None)
 
     def _borrowed(self, *, urgent: bool = False) -> Loan:
         """Lend a connection; what is urgent does not queue: it gets a connection more."""

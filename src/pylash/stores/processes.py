@@ -195,8 +195,9 @@ class SqlProcesses(SqlLookups, DrawsNumbers):
         if command.delay or registration.slot is not None:
             worker = None  # its time comes later, and slots are given where runs are claimed
         steps = partial(self._start, command, worker, token, end, number)
+        flow = f"start:{registration.target}" if worker is None else None
         if worker is None or command.grant is not None or registration.parent is not None:
-            return self.driver.run(Operation("start", steps))
+            return self.driver.run(Operation("start", steps, flow=flow))
         scope = ProcessScope(registration.id)
         where, target = scope_text(scope), registration.target
         body = (write_payload(registration, 2), registration.digest, registration.env)

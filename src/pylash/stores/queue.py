@@ -144,7 +144,7 @@ def _stir(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
         raise Again  # the number is taken: the lane was given to it, which is undone with us
     if not person:
         yield Statement(_SET_STREAK, (session.streak + 1, lane, session.streak + 1))
-    yield Notify("runs")
+    yield Notify(f"runs:{run}")
 
 
 def locked_next(session_id: str, following: int | None) -> Steps[None]:

@@ -67,6 +67,10 @@ with ready as (select id from pylash_runs where at <= {now} and target in ({text
 
 _SUSPECT_RUNS = _READY_RUNS.replace("attempts <", "attempts >=")
 
+_THESE_RUNS = """
+with ready as (select id from pylash_runs where id in ({bigints}) and at <= {now} and target in ({texts})
+               and state in ('queued', 'waiting') and attempts < ? order by at {skip})"""
+
 _THIS_RUN = """
 with ready as (select id from pylash_runs where id = ? and at <= {now}
                and state in ('queued', 'waiting') {skip})"""
@@ -83,6 +87,8 @@ _CLAIM = _READY_RUNS + _TAKE
 _CLAIM_SUSPECT = _SUSPECT_RUNS + _TAKE
 
 _CLAIM_THIS = _THIS_RUN + _TAKE
+
+_CLAIM_THESE = _THESE_RUNS + _TAKE
 
 _READY = _READY_RUNS + " select id from ready"
 
@@ -125,7 +131,7 @@ _WAKE = """
 update pylash_runs set wake_seq = wake_seq + 1,
   at = case when state = 'waiting' then {now} else at end,
   state = case when state = 'waiting' then 'queued' else state end
-where id = ? and settled is null returning state"""
+where id = ? and settled is null returning state, lane"""
 
 _LOCK = "select lane, state, wake_seq from pylash_runs where id = ? and fence = ? {update}"
 
@@ -235,15 +241,16 @@ class SqlRuns(Port, DrawsNumbers):
         targets: Sequence[str],
         suspect: bool = False,
         again: bool = False,
+        first: Sequence[int] = (),
     ) -> list[Claim]:
-        """Claim ready runs, or one that may be to blame for crashes.
+        """Claim ready runs, those of ``first`` before older ones, or one that may be to blame for crashes.
 
         A run that cannot be claimed is blocked with the reason, and stops no other.
         """
         sql = _CLAIM_SUSPECT if suspect else _CLAIM
         asked = (list(targets), ALONE_AFTER, limit)
         try:
-            return await self._claim(sql, asked, worker, token, again=again)
+            return await self._claim(sql, asked, worker, token, again=again, first=first)
         except _BAD_ROW:  # which of them it was shows when each is claimed alone
             claims: list[Claim] = []
         for run in await self._ready(_SUSPECT if suspect else _READY, asked):
@@ -254,7 +261,14 @@ class SqlRuns(Port, DrawsNumbers):
         return claims
 
     def _claim(
-        self, sql: str, asked: tuple[Any, ...], worker: WorkerId, token: str, *, again: bool = False
+        self,
+        sql: str,
+        asked: tuple[Any, ...],
+        worker: WorkerId,
+        token: str,
+        *,
+        again: bool = False,
+        first: Sequence[int] = (),
     ) -> Awaitable[list[Claim]]:
         tries = [again]
 
@@ -264,8 +278,9 @@ class SqlRuns(Port, DrawsNumbers):
             if not (yield from is_member(worker)):
                 return []
             rows = (yield Statement(_CLAIMED, (token, worker))).rows if repeated else []
-            taking = Statement(sql, (*asked, worker, token))
-            rows = rows or (yield from _with_slots((yield taking).rows))
+            if not rows:
+                taken = yield from _taken(sql, asked, (worker, token), first)
+                rows = yield from _with_slots(taken)
             views = map(_view, rows)
             return [Claim(Fence(view.id, view.fence, view.scope), view) for view in views]
 
@@ -384,15 +399,32 @@ class SqlRuns(Port, DrawsNumbers):
         return {row[0]: (row[1], row[2]) for row in rows}
 
 
+def _taken(
+    sql: str, asked: tuple[Any, ...], owner: tuple[WorkerId, str], first: Sequence[int]
+) -> Steps[list[tuple[Any, ...]]]:
+    """Claim the runs of ``first`` that are ready, and others up to the limit, which ends ``asked``."""
+    rows: list[tuple[Any, ...]] = []
+    if first:
+        *known, limit = asked
+        rows = (yield Statement(_CLAIM_THESE, (list(first), *known, *owner))).rows
+        asked = (*known, limit - len(rows))
+    return rows + (yield Statement(sql, (*asked, *owner))).rows
+
+
 def wake_run(run: int) -> Steps[None]:
     """Raise the run's ``wake_seq`` and make it ready if it is parked."""
-    for (state,) in (yield Statement(_WAKE, (run,))).rows:
-        yield Notify(woken(run, state))
+    for state, lane in (yield Statement(_WAKE, (run,))).rows:
+        yield Notify(woken(run, state, lane))
 
 
-def woken(run: int, state: str) -> str:
-    """Return the topic of a run that was woken: its own while it is live, else everyone's."""
-    return f"wake:{run}" if state == RunState.RUNNING else "runs"
+def woken(run: int, state: str, lane: str | None) -> str:
+    """Return the topic of a run that was woken: its own while it is live, else that of ready runs.
+
+    Ready turns are named, so that workers can claim them before older runs.
+    """
+    if state == RunState.RUNNING:
+        return f"wake:{run}"
+    return "runs" if lane is None else f"runs:{run}"
 
 
 def release_slot(run: int) -> Steps[None]:

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -177,7 +178,9 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
             numbers.reserved.clear()
             return (yield from accepted(new, self._draw(), token, worker, numbers))
 
-        submitting = self.driver.run(Operation("submit", steps))
+        # Also if it has a slot: turns of a session begin in the order in which they were asked for.
+        flow = f"session:{new.scope.session_id}"
+        submitting = self.driver.run(Operation("submit", steps, flow=flow))
         if isinstance(submitting, asyncio.Future):  # else what it reserves is never used
             submitting.add_done_callback(numbers.keep)
         return submitting
@@ -322,9 +325,11 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
     def enqueue(self, session_id: str, key: str, body: Any, policy: Policy) -> Awaitable[bool]:
         """Queue a person's words, once, and wake or start the turn that hears them; False if known."""
         checked_session(session_id)
-        return self._enqueue(session_id, (key, self._entropy(8).hex()), body, policy)
+        token = self._entropy(8).hex()
+        steps = partial(self._enqueue, session_id, (key, token), body, policy)
+        # Not behind the session's turns: it may interrupt the one that runs.
+        return self.driver.run(Operation("_enqueue", steps, flow=f"words:{session_id}"))
 
-    @operation()
     def _enqueue(
         self, session_id: str, key: tuple[str, str], body: Any, policy: Policy
     ) -> Steps[bool]:
@@ -480,7 +485,7 @@ def accepted(
         # Submitted by another meanwhile, or the number is taken: what we did to the lane is undone with us.
         raise Again
     if free and not leased:
-        yield Notify("runs")
+        yield Notify(f"runs:{run}")
     state = RunState.RUNNING if leased else RunState.QUEUED
     turn = TurnRecord(new.scope, run, new.body, state, None, None, now, options=options or {})
     fence = Fence(run, 1, new.scope) if leased else None

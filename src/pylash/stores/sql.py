@@ -94,7 +94,8 @@ class Operation(msgspec.Struct, Generic[T]):
     """A unit of work on the database.
 
     ``bare``: only its first statement writes, so it needs no transaction around it.
-    ``urgent``: goes before what waits already. ``heavy``: takes its time.
+    ``urgent``: goes before what waits already. ``heavy``: takes its time. ``flow``: it brings new work from
+    this source; sources take turns, and work under way does not wait for it (``fair_queue``).
     """
 
     name: str
@@ -104,6 +105,7 @@ class Operation(msgspec.Struct, Generic[T]):
     read_only: bool = False
     bulk: Bulk | None = None
     heavy: bool = False
+    flow: str | None = None
 
 
 class Driver(Protocol):

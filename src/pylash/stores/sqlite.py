@@ -31,6 +31,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from pylash.durable import Clock, Entropy
+from pylash.stores.fair_queue import FairQueue
 from pylash.stores.peers import FileLocks, NoLocks, PokeFile
 from pylash.stores.private_files import make_private_file
 from pylash.stores.sql import (
@@ -56,6 +57,8 @@ T = TypeVar("T")
 
 BATCH_OPERATIONS: Final = 512
 BATCH_SECONDS: Final = 0.020
+NEWCOMERS: Final = 128
+"""How many operations that bring new work are on their way at once; the others wait for their flow's turn."""
 BUSY_TRIES: Final = 50_000
 MOST_ROWS: Final = 128
 WAL_BYTES: Final = 4_200_000
@@ -88,6 +91,7 @@ class SqliteDriver(Publisher):
         self._entropy = entropy
         super().__init__()
         self._pending: deque[_Job] = deque()
+        self._newcomers = FairQueue[_Job](NEWCOMERS)
         self._batch: list[_Job] = []
         self._busy = False
         self._scheduled = False
@@ -130,6 +134,8 @@ class SqliteDriver(Publisher):
             return
         self._open = False
         await self._submit(Operation("barrier", _nothing))  # everything submitted before it is done
+        while self._newcomers:  # but these, which follow as there is room
+            await self._submit(Operation("barrier", _nothing))
         await self._tasks.close()
         self._loop.remove_reader(self._done_in)
         os.close(self._ring_out)
@@ -227,7 +233,10 @@ class SqliteDriver(Publisher):
         job = _Job(operation, self._loop.create_future())
         if self._inserted_at_once(job):
             return job.future
-        if operation.urgent:
+        if operation.flow is not None:
+            self._newcomers.add(operation.flow, job)
+            self._pending.extend(self._newcomers.take())
+        elif operation.urgent:
             self._pending.appendleft(job)
         else:
             self._pending.append(job)
@@ -245,6 +254,7 @@ class SqliteDriver(Publisher):
         batch = [self._pending.popleft() for _ in range(size)]
         lone, self._was_lone = size == 1 and self._was_lone, size == 1
         if lone and self._committed_here(batch):
+            self._make_room(batch)
             self._complete(batch)
             return
         self._batch = batch
@@ -298,8 +308,16 @@ class SqliteDriver(Publisher):
             return
         batch, self._batch = self._batch, []
         self._busy = False
+        self._make_room(batch)
         self._flush()
         self._complete(batch)
+
+    def _make_room(self, batch: list[_Job]) -> None:
+        """Let new work in for that of a batch that has ended."""
+        for job in batch:
+            if job.operation.flow is not None:
+                self._newcomers.done()
+        self._pending.extend(self._newcomers.take())
 
     def _complete(self, batch: list[_Job]) -> None:
         """Complete the futures of what was committed."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from functools import partial
+
 from pylash.durable import (
     SUBSCRIPTIONS,
     Clock,
@@ -17,7 +20,7 @@ from pylash.durable import (
 )
 from pylash.stores.numbers import DrawsNumbers
 from pylash.stores.processes import check_known, register_process
-from pylash.stores.sql import Driver, Notify, Port, Statement, Steps, operation
+from pylash.stores.sql import Driver, Notify, Operation, Port, Statement, Steps, operation
 from pylash.values import TriggerConflict, write_payload
 
 _REGISTER = """
@@ -100,10 +103,13 @@ class SqlTriggers(Port, DrawsNumbers):
         """Remove a session's subscriptions; return how many there were."""
         return (yield Statement(_FORGET, (session_id,))).changed
 
-    @operation()
-    def emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
+    def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
         """Record an occurrence once, with the processes it starts; return them."""
         checked_occurrence(occurrence)
+        steps = partial(self._emit, occurrence)
+        return self.driver.run(Operation("emit", steps, flow=f"emit:{occurrence.type}"))
+
+    def _emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
         row = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
         if (yield Statement(_OCCUR, (*row, write_payload(occurrence.payload, 1)))).changed:
             matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows

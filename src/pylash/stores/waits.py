@@ -74,7 +74,7 @@ update pylash_runs set wake_seq = wake_seq + 1,
   at = case when state = 'waiting' then {now} else at end,
   state = case when state = 'waiting' then 'queued' else state end
 where settled is null and id in
-  (select run from pylash_effects where wait = ? and outcome is null) returning id, state"""
+  (select run from pylash_effects where wait = ? and outcome is null) returning id, state, lane"""
 
 _END = """
 update pylash_waits set terminal = ?, answered_by = ?, token = ?, resolved = {now} where id = ?"""
@@ -237,6 +237,6 @@ def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
     by = None if answer.by is None else storable(answer.by)
     yield Statement(_END, (write_payload(end, 2), by, answer.token, name.id))
-    for run, state in (yield Statement(_WAKE_WAITERS, (name.id,))).rows:
-        yield Notify(woken(run, state))
+    for run, state, lane in (yield Statement(_WAKE_WAITERS, (name.id,))).rows:
+        yield Notify(woken(run, state, lane))
     yield Notify(f"wait:{name.id}")

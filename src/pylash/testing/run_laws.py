@@ -57,6 +57,25 @@ async def a_claim_repeated_after_a_lost_answer_is_the_same(store: SubjectStore) 
     equal([claim.fence for claim in second], [claim.fence for claim in first], "the claims")
 
 
+async def runs_that_are_named_are_claimed_before_older_ones(store: SubjectStore) -> None:
+    worker, scopes = await joined(store), [await enqueued(store) for _ in range(6)]
+    runs = [await store.runs.get(scope) for scope in scopes]
+    *_, later, named = [run.id for run in runs if run is not None]
+    other = await store.runs.get(await enqueued(store, target="unknown"))
+    assert other is not None
+    first = (named, other.id)  # which is not for this worker, and not claimed
+    claims = await store.runs.claim(worker, "a", limit=2, targets=["work"], first=first)
+    equal(len(claims), 2, "runs claimed")
+    holds(named in {claim.fence.run for claim in claims}, "the named run is claimed first")
+    again = await store.runs.claim(
+        worker, "a", limit=2, targets=["work"], first=[later], again=True
+    )
+    same = {claim.fence.run for claim in claims}
+    equal({claim.fence.run for claim in again}, same, "the claim, repeated")
+    rest = await store.runs.claim(worker, "b", limit=10, targets=["work"], first=[named, later])
+    equal(len(rest), 4, "the others, each once")
+
+
 async def a_claim_repeated_after_a_takeover_is_empty(store: SubjectStore) -> None:
     scope, late = await enqueued(store), await joined(store, OVER)
     (claim,) = await store.runs.claim(late, "the-token", limit=10, targets=["work"])
@@ -177,6 +196,7 @@ RUN_STORE = Suite[SubjectStore](
         a_run_is_enqueued_once,
         a_run_is_claimed_once,
         a_claim_repeated_after_a_lost_answer_is_the_same,
+        runs_that_are_named_are_claimed_before_older_ones,
         a_claim_repeated_after_a_takeover_is_empty,
         a_worker_that_was_given_up_owns_nothing_until_it_joins_again,
         only_known_targets_are_claimed,
