@@ -149,26 +149,21 @@ async def claims_at_once_never_exceed_the_limit(store: SubjectStore) -> None:
     workers = [(client, await joined(client)) for client in clients for _ in range(3)]
     for n in range(15):
         slot = _slot(2)
-        await together(*(started(store, slot=slot) for _ in range(12)))
+        processes = await together(*(started(store, slot=slot) for _ in range(12)))
         batches = await together(*(claim_processes(*worker, 2) for worker in workers))
         claims = [claim for batch in batches for claim in batch]
         equal(len(claims), slot.limit, f"try {n}: what runs")
-        for view in await store.processes.listed(None, 12):
-            await store.processes.perform(CancelProcess(view.id, force=True))
+        for process in processes:
+            await store.processes.perform(CancelProcess(process, force=True))
 
 
 async def a_slot_is_not_given_to_one_that_is_ended_meanwhile(store: SubjectStore) -> None:
     other, worker = await store.second() or store, await joined(store)
     for n in range(40):
         slot = _slot()
-        for _ in range(2):
-            await started(store, slot=slot)
+        processes = [await started(store, slot=slot) for _ in range(2)]
         (claim,) = await claim_processes(store, worker)
-        held = next(
-            view.id
-            for view in await store.processes.listed(None, 2)
-            if view.id != claim.run.scope.id
-        )
+        held = next(one for one in processes if one != claim.run.scope.id)
         await together(_settle(store, claim), ask(other, CancelProcess(held, force=True)))
         await started(store, slot=slot)
         (claim,) = await claim_processes(store, worker)
