@@ -253,8 +253,8 @@ class ProcessContext(StepContext[D]):
         part = branch.take(name)
         seed = digest(self._run.seed, self._run.epoch, branch.key(part))
         start, result = self._services.child(self._run, target, args, kwargs, seed[:8].hex())
-        # Counted by what is in the key: all processes of Lashlang have one target.
-        ask = self._command("start", start)
+        # The effect's name is in recorded hashes. Its key is counted by target, which all processes of Lashlang share.
+        ask = self._command("start", start, label=name)
 
         async def started() -> ChildHandle[R]:
             await ask
