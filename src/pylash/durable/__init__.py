@@ -136,6 +136,7 @@ from pylash.durable.runs import (
     WorkerId,
     first_run_id,
     new_run_id,
+    run_id_time,
 )
 from pylash.durable.scopes import (
     MAX_ID_BYTES,
@@ -419,6 +420,7 @@ __all__ = (
     "process_command",
     "process_key",
     "replay_key",
+    "run_id_time",
     "scope_from_text",
     "scope_name",
     "scope_text",

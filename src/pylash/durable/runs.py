@@ -33,6 +33,11 @@ def new_run_id(now: int, entropy: Callable[[int], bytes]) -> int:
     return (now // 1000 - _IDS_SINCE) << 22 | int.from_bytes(entropy(3), "big") >> 2
 
 
+def run_id_time(run: int) -> int:
+    """Return the milliseconds in the id of a run, which order all ids but those of one millisecond."""
+    return run >> 22
+
+
 def first_run_id(at: int) -> int:
     """Return the least id of a run that is made at an instant: those made before have smaller ones."""
     return max(0, at // 1000 - _IDS_SINCE) << 22

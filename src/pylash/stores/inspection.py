@@ -39,8 +39,8 @@ _VISIBLE = f"""
 substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'"""
 
 _COLUMNS = f"""
-select r.id as number, {SHOWN} as shown, r.kind, r.id as run, r.scope, r.target, p.id as process,
-       coalesce(r.reason, 'unknown_target') as reason, r.created, coalesce(p.settled, r.settled) as settled,
+select r.id as number, {SHOWN} as shown, r.kind, r.created, r.id as run, r.scope, r.target, p.id as process,
+       coalesce(r.reason, 'unknown_target') as reason, coalesce(p.settled, r.settled) as settled,
        r.attempts, r.owner, r.lane, case when r.target = 'lashlang' then p.registration end"""
 
 _ROWS = f"""
@@ -341,12 +341,12 @@ def _row(row: tuple[Any, ...]) -> RunRow:
         _,
         shown,
         kind,
+        created,
         run,
         scope,
         target,
         process,
         reason,
-        created,
         settled,
         attempts,
         owner,

@@ -78,7 +78,7 @@ select id, output from pylash_processes where id in ({texts}) and output is not 
 _TARGETS = "select targets from pylash_workers where expires > {now}"
 
 _COLUMNS = f"""
-p.number, {SHOWN} as shown, r.kind, p.id, r.target, coalesce(r.reason, 'unknown_target') as reason, p.created, p.settled,
+p.number, {SHOWN} as shown, r.kind, p.created, p.id, r.target, coalesce(r.reason, 'unknown_target') as reason, p.settled,
 case when r.target = 'lashlang' then p.registration end"""
 
 _VIEW = f"""
@@ -231,7 +231,7 @@ def known_targets() -> Steps[list[str]]:
 
 
 def _view(row: tuple[Any, ...]) -> ProcessView:
-    _, shown, _, process, target, reason, created, settled, registration, *_ = row
+    _, shown, _, created, process, target, reason, settled, registration, *_ = row
     status = RunState(shown)
     why = reason if status is RunState.BLOCKED else None
     named = shown_target(target, registration)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from pylash.durable import RunState
+from pylash.durable import RunState, run_id_time
 from pylash.stores.sql import Statement, Steps
 
 SHOWN: Final = """
@@ -42,7 +42,7 @@ _NO_ID: Final = (1 << 63) - 1
 
 
 class Lists(NamedTuple):
-    """The statements of a list of runs. A row begins with its number, its status and its kind.
+    """The statements of a list of runs. A row begins with its number, status, kind and time of creation.
 
     ``newest`` takes the known targets and a number, and returns a page of rows with smaller numbers, the
     greatest first. ``of_status`` has a statement for each condition, which takes the known targets, what the
@@ -79,12 +79,16 @@ def listed(
             if len(page) < PAGE:
                 break
             before, seen = page[-1][0], seen + PAGE
-        return rows[:limit]
+        return _newest_first(rows)[:limit]
     for (condition, given), kind in product(_places(statuses, known), dict.fromkeys(kinds)):
         params = (known, *given, kind, list(statuses), limit)
         rows += (yield Statement(lists.of_status[condition], params)).rows
-    rows.sort(key=lambda row: int(row[0]), reverse=True)
-    return rows[:limit]
+    return _newest_first(rows)[:limit]
+
+
+def _newest_first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort rows by their numbers, and those of one millisecond, whose numbers are in no order, by their times."""
+    return sorted(rows, key=lambda row: (run_id_time(row[0]), row[3], row[0]), reverse=True)
 
 
 def _places(statuses: Sequence[str], known: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
