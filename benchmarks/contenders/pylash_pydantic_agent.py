@@ -1,14 +1,16 @@
 """pylash with a model of pydantic-ai: the same app, through the adapter that real models use.
 
 Rule 1. The model reads every message of every request, as a real one does to send it, and nothing
-        more: what a vendor's client does with a message is not ours to measure. It is not a
-        ``FunctionModel``, which searches the whole conversation for changed instructions itself.
+        more. It is not a ``FunctionModel``, which searches the whole conversation for changed
+        instructions itself. The time of the model's own loop is not counted: what a vendor's client
+        does with a message is not ours to measure.
 Rule 2. Sessions with thousands of turns before them are forks of one that took those turns: it is
         taken once, and every round has a session of its own.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 from pydantic_ai.messages import (
@@ -21,10 +23,11 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from benchmarks.agents import Script
-from benchmarks.contender import Contender
+from benchmarks.agents import PROMPT, Script
+from benchmarks.contender import Contender, timed
 from benchmarks.contenders.pydantic_agent import USAGE
 from benchmarks.contenders.pylash_agent import PylashAgentContender
+from benchmarks.lines import Load
 
 FORKED: Final = 1_000
 
@@ -39,6 +42,7 @@ class Reader(Model[Any]):
 
     def __init__(self, script: Script) -> None:
         super().__init__()
+        self.seconds = 0.0
         self._script = script
 
     @property
@@ -59,8 +63,10 @@ class Reader(Model[Any]):
     ) -> ModelResponse:
         """Read the conversation, and answer its last message."""
         parts: Any = ()
+        began = time.perf_counter()
         for message in messages:
             parts = message.parts
+        self.seconds += time.perf_counter() - began
         last = parts[-1]
         said = self._script.reply(last.content if isinstance(last, UserPromptPart) else None)
         if isinstance(said, str):
@@ -73,11 +79,25 @@ class PylashPydanticContender(PylashAgentContender):
     """The same apps, with another model."""
 
     def __init__(self, store: str, url: str) -> None:
+        self._readers: list[Reader] = []
         super().__init__(store, url)
         self._long: dict[int, str] = {}
 
     def model(self) -> Any:
-        return Reader(self.script)
+        self._readers.append(Reader(self.script))
+        return self._readers[-1]
+
+    async def turns(self, load: Load) -> list[float]:
+        found = []
+        for session in await self._sessions(load):
+            before = self._read_seconds()
+            took = await timed(self._checked(self.turn(session, PROMPT)))
+            found.append(took - (self._read_seconds() - before) * 1_000)
+        return found
+
+    def _read_seconds(self) -> float:
+        """Return how long the models have read, the whole run through."""
+        return sum(reader.seconds for reader in self._readers)
 
     async def begin(self, before: int) -> str:
         if before < FORKED:

@@ -40,13 +40,14 @@ from pylash.turn import (
     ToolMessage,
     UserMessage,
     final_tool,
+    is_loaded,
 )
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_CONVERTED: Final = 30_000
 """How many converted messages a model keeps: each takes about a kilobyte besides its text."""
 MANY: Final = 200
-"""So many messages are turned in a thread, so that nobody is held up."""
+"""So many new messages are converted in a thread, so that nobody is held up."""
 INTERRUPTED: Final = "[Your last answer was interrupted before its end.]"
 """What a model is told after an answer that somebody stopped."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
@@ -69,7 +70,9 @@ async def prompt_of(request: ModelRequest, model: Model[Any], known: Conversions
     key = request.session_id
     before = known.take(key)
     convert = partial(_converted, request, before, origin, getattr(model, "base_url", None))
-    said = convert() if len(request.messages) < MANY else await asyncio.to_thread(convert)
+    new = len(request.messages) - (0 if before is None else len(before))
+    is_quick = new < MANY and is_loaded(request.messages)
+    said = convert() if is_quick else await asyncio.to_thread(convert)
     known.put(key, said)
     messages = said.messages()
     if said.shows_pictures or _profile(model).get("tool_call_id_length") is not None:

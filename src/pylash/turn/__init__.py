@@ -95,6 +95,7 @@ from pylash.turn.requests import (
 from pylash.turn.transcripts import (
     Joined,
     Transcript,
+    is_loaded,
 )
 
 __all__ = (
@@ -162,6 +163,7 @@ __all__ = (
     "checked_options",
     "extent",
     "final_tool",
+    "is_loaded",
     "is_summary",
     "last_summary",
     "open_calls",

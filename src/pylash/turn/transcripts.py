@@ -84,6 +84,10 @@ class Transcript(_Comparable[Message]):
             for place in range(self._decoded, end):
                 self._at(place)
             self._decoded = end
+            if (
+                not self.missing
+            ):  # nothing is put before them any more, and a copy would take as long as reading
+                return islice(cast("list[Message]", self._items), end)
             return iter(cast("list[Message]", self._items[:end]))
 
     @overload
@@ -151,3 +155,10 @@ class Joined(_Comparable[T_co]):
                 return part[place]
             place -= length
         raise IndexError(index)
+
+
+def is_loaded(messages: Sequence[Any]) -> bool:
+    """Return whether reading all of a sequence fetches nothing."""
+    if isinstance(messages, Joined):
+        return all(is_loaded(part) for part, _ in messages.parts)
+    return not (isinstance(messages, Transcript) and messages.missing)
