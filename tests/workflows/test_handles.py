@@ -17,6 +17,7 @@ from pylash.durable import (
     RuntimeScope,
     SessionRef,
     StartProcess,
+    Subscription,
     envelope,
 )
 from pylash.testing import ScriptedModel, call, say
@@ -310,6 +311,31 @@ async def test_arguments_of_an_older_version_hold_the_handles_they_held(backend:
         handle: ProcessHandle[Any] = tenants.app.process_handle("old")
         assert await handle.result(timeout="10s") == [[True, "secret"], [True, "secret"]]
         assert [event.type async for event in theirs.events()][1] == "signal.approve"
+
+
+async def test_an_event_brings_no_handle_to_a_subscription_of_an_older_version(
+    backend: Backend,
+) -> None:
+    source = "process main(event: any, x: any) { finish [await event, (await x)?] }"
+    tenants = Tenants(backend.url)
+    tenants.app.trigger("tick")
+    async with tenants.app:
+        theirs = await tenants.theirs()
+        await tenants.run_as("ours", "process main() { finish 7 }")
+        module = await tenants.app.lashlang(source)
+        ours = {"__handle__": "process", "id": "ours"}
+        given = module["main"].input({"x": ours, "event": None})
+        old = msgspec.structs.replace(given, handles=msgspec.UNSET)
+        template = msgspec.structs.replace(tenants.app.template, input=old)
+        await tenants.app.store.triggers.register(
+            Subscription(
+                key="old", type="tick", source="s", template=template, inputs={"event": EVENT}
+            )
+        )
+        (started,) = await tenants.app.triggers.emit("tick", source_key="s", payload=FORGED)
+        handle: ProcessHandle[Any] = tenants.app.process_handle(started.process_id)
+        assert await handle.result(timeout="10s") == [FORGED, 7]
+        await check_untouched(theirs)
 
 
 def test_which_handles_go_with_a_start_changes_neither_its_hash_nor_its_identity() -> None:

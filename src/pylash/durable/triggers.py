@@ -7,6 +7,7 @@ Rule 2. The process that a delivery starts has a name made of both: there can be
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -71,11 +72,15 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         assert isinstance(given, EngineInput | LashlangInput)  # nothing else can be subscribed
         arguments = dict(given.arguments)
         for name, binding in self.inputs.items():
-            match binding:
-                case ValueBinding(value=value):
-                    arguments[name] = value
-                case _:
-                    arguments[name] = occurrence.payload
+            if isinstance(binding, ValueBinding):
+                arguments[name] = binding.value
+        if isinstance(given, LashlangInput) and given.handles is msgspec.UNSET:
+            # Stored by an older version, for which everything that looked like a handle was one. Whatever comes
+            # with an event is data.
+            given = msgspec.structs.replace(given, handles=tuple(_shaped_ids(arguments)))
+        for name, binding in self.inputs.items():
+            if isinstance(binding, EventBinding):
+                arguments[name] = occurrence.payload
         slot = self.template.slot
         if slot is not None:
             slot = msgspec.structs.replace(slot, key=storable(slot.key.format(**arguments)))
@@ -85,6 +90,19 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             input=msgspec.structs.replace(given, arguments=arguments),
             slot=slot,
         )
+
+
+def _shaped_ids(value: Any) -> Iterator[str]:
+    """Yield the ids in what looks like a handle of Lashlang, at any depth of plain JSON."""
+    items: Iterable[Any] = ()
+    if isinstance(value, dict):
+        if value.get("__handle__") == "process" and isinstance(value.get("id"), str):
+            yield value["id"]
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
+    for item in items:
+        yield from _shaped_ids(item)
 
 
 def checked_subscription(subscription: Subscription) -> Subscription:
