@@ -174,7 +174,10 @@ class Signer(msgspec.Struct, frozen=True):
 
     def key(self, scope: ExecutionScope, wait: WaitIdentity, generation: int = 0) -> str:
         """Return the signed key of a wait: the same for the same wait, always."""
-        name = WaitName(checked_scope(scope), checked_identity(wait), generation)
+        return self.sign(WaitName(checked_scope(scope), checked_identity(wait), generation))
+
+    def sign(self, name: WaitName) -> str:
+        """Return the signed key of a wait that is stored."""
         body = f"{VERSION}.{_kid(self.secrets[0])}.{_text(encode(name))}"
         return f"{body}.{_mac(self.secrets[0], body)}"
 

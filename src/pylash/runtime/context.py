@@ -36,6 +36,7 @@ from pylash.runtime.process_steps import (
     StepContext,
     StepOptions,
     chance,
+    checked_name,
     digest,
     uuid_text,
 )
@@ -50,7 +51,6 @@ from pylash.values import (
     ProcessSignalWaitTimeout,
     WaitFailed,
     WaitTimeout,
-    check_name,
     decode,
     micros,
     write,
@@ -140,7 +140,7 @@ class ProcessContext(StepContext[D]):
         >>> await ctx.options(retry=Retry(5), timeout="30s").step(fetch, url)
         """
         if key is not None:
-            check_name("step key", key)
+            checked_name(self._run, "step key", key)
         return StepContext(self._run, StepOptions(key, retry, timeout))
 
     # --- time and chance ---
@@ -213,7 +213,7 @@ class ProcessContext(StepContext[D]):
 
         >>> key = ctx.wait_key("approval")
         """
-        check_name("wait name", name)
+        checked_name(self._run, "wait name", name)
         return WaitKey(self._services.wait_key(self._run, CustomWait(name)))
 
     def wait(self, key: str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
@@ -328,7 +328,7 @@ class ProcessContext(StepContext[D]):
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once."""
-        return self._append("emit", check_name("event type", kind), payload)
+        return self._append("emit", checked_name(self._run, "event type", kind), payload)
 
     def wake(self, text: str) -> Coroutine[Any, Any, None]:
         """Tell the session that started this process."""
@@ -365,7 +365,7 @@ class ProcessContext(StepContext[D]):
         >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
         """
         branch = own_branch(self._run, "gather")
-        check_name("gather key", key)
+        checked_name(self._run, "gather key", key)
         return self._gathered(branch, branch.take(key), works)
 
     async def _gathered(
@@ -381,7 +381,7 @@ class ProcessContext(StepContext[D]):
     def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
         """Run works at once and return the result of the first to end; the others are cancelled."""
         branch = own_branch(self._run, "race")
-        check_name("race key", key)
+        checked_name(self._run, "race key", key)
         return self._raced(branch, branch.take(key), works)
 
     async def _raced(
@@ -403,7 +403,7 @@ class ProcessContext(StepContext[D]):
         ...     first = group.create_task(fetch(ctx, 1))
         """
         branch = own_branch(self._run, "task_group")
-        check_name("task group key", key)
+        checked_name(self._run, "task group key", key)
         group = BranchGroup(self._run, branch, branch.take(key))
         try:
             yield TaskGroup(group)

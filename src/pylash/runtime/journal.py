@@ -171,7 +171,7 @@ class JournalHost(EffectHost):
         return [
             OpenWait(
                 **msgspec.structs.asdict(view),
-                key=self.signer.key(view.name.scope, view.name.wait, view.name.generation),
+                key=self.signer.sign(view.name),
             )
             for view in views
         ]

@@ -30,6 +30,7 @@ from pylash.values import (
     LashError,
     StepFailed,
     StepTimeout,
+    check_name,
     seconds,
 )
 
@@ -89,6 +90,14 @@ class StepOptions(msgspec.Struct, frozen=True):
             raise ArgumentsInvalid("ctx.options", f"retry={self.retry!r} is not such as Retry(3)")
         if self.timeout is not None:
             seconds(self.timeout)
+
+
+def checked_name(run: LiveRun, what: str, name: str) -> str:
+    """Return a name that a process gives to something new, or refuse it.
+
+    While a run is replayed nothing is checked: what was recorded keeps its name, whatever the rule was then.
+    """
+    return name if run.replaying else check_name(what, name)
 
 
 class StepContext(Generic[D]):

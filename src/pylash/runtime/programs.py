@@ -40,6 +40,8 @@ from pylash.durable import (
     Store,
     ToolCallInput,
     WaitIdentity,
+    WaitName,
+    checked_identity,
     checked_session,
     command_of,
     expect,
@@ -387,13 +389,13 @@ class Services:
         epoch = run.process.state.epoch
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
-        return self._host.signer.key(run.scope, wait, epoch)
+        return self._host.signer.sign(WaitName(run.scope, checked_identity(wait), epoch))
 
     def turn_wait_key(self, run: LiveRun, wait: WaitIdentity, generation: int) -> str:
         """Return the signed key of a wait of a turn."""
         if isinstance(self._effects, InlineHost):
             return self._effects.key(run.scope, wait)
-        return self._host.signer.key(run.scope, wait, generation)
+        return self._host.signer.sign(WaitName(run.scope, checked_identity(wait), generation))
 
     def wait_name(self, key: str) -> str:
         """Return what people call the wait of a key."""

@@ -73,7 +73,7 @@ async def _of_subagents(
 
 def _shown(host: JournalHost, wait: SignalWait) -> OpenWait:
     name = WaitName(ProcessScope(wait.process_id), _identity(wait), wait.epoch)
-    key = host.signer.key(name.scope, name.wait, name.generation)
+    key = host.signer.sign(name)
     return OpenWait(name, "signal", wait.name, None, None, wait.opened, wait.deadline, key)
 
 
