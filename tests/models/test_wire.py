@@ -32,6 +32,7 @@ from tests.models.wire import (
     KEY,
     Anthropic,
     Call,
+    Chat,
     Google,
     Responses,
     Say,
@@ -494,6 +495,49 @@ async def test_answers_that_stay_unreadable_are_recorded_and_fail_the_turn(
     assert (result.status, result.code) == ("failed", "provider_error")
     assert f"{server.dialect.model} sent an answer that cannot be read" in str(result.error)
     assert "hotel" not in str(result.error)
+    tried = [effect.kind for effect in timeline if effect.kind in ("llm_call", "sleep")]
+    assert tried == ["llm_call", "sleep"] * 3 + ["llm_call"]
+
+
+HALF = r"\ud800"
+"""Half a character, as JSON."""
+
+
+@pytest.mark.parametrize(
+    ("server", "old", "new"),
+    [
+        (Chat(), '"name": "lookup"', f'"name": "{HALF}"'),
+        (Chat(), '"id": "call_1"', '"id": 5'),
+        (Chat(), '"model": "gpt-4o-2024-08-06"', '"model": true'),
+        (Responses(), '"name": "lookup"', '"name": null'),
+        (Responses(), '"name": "lookup"', f'"name": "{HALF}"'),
+        (Responses(), '"call_id": "call_1"', '"call_id": 5'),
+        (Responses(), '"model": "gpt-5-2025-08-07"', '"model": true'),
+        (Responses(), '"encrypted_content": "c2ln"', f'"encrypted_content": "{HALF}"'),
+        (Anthropic(), '"id": "call_1"', '"id": 5'),
+        (Anthropic(), '"name": "lookup"', '"name": 5'),
+        (Anthropic(), '"model": "claude-haiku-5-5"', '"model": true'),
+        (Anthropic(), '"signature": "c2ln"', f'"signature": "{HALF}"'),
+        (Google(), '"order_id": "7"', f'"order_id": "{HALF}"'),
+        (Google(), '"name": "lookup"', f'"name": "{HALF}"'),
+    ],
+    indirect=["server"],
+    ids=lambda one: getattr(one, "name", one),
+)
+async def test_an_answer_that_cannot_be_stored_is_asked_for_again_and_recorded(
+    server: WireServer, old: str, new: str
+) -> None:
+    whole = server.dialect.stream(Say(["Hm."], [lookup()], thinking="So.", signature="c2ln"))
+    broken = Send([event.replace(old.encode(), new.encode()) for event in whole])
+    assert list(broken.chunks) != whole
+    assert await _after(server, broken) == ("completed", "Well.", 2)
+    clock = SimClock()
+    server.replies = [broken] * 4
+    async with shop(server, clock=clock) as app:
+        result = await _over(app, clock, "a")
+        timeline = await app.session("a").timeline("t1")
+    assert (result.status, result.code) == ("failed", "provider_error")
+    assert f"{server.dialect.model} sent an answer that cannot be " in str(result.error)
     tried = [effect.kind for effect in timeline if effect.kind in ("llm_call", "sleep")]
     assert tried == ["llm_call", "sleep"] * 3 + ["llm_call"]
 

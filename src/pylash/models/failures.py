@@ -3,7 +3,7 @@
 Rule 1. Errors are told apart by their types and codes, never by their texts.
 Rule 2. Of what a provider answered, its own short message is kept, with everything hidden that is
         a key; its headers and bodies are not.
-Rule 3. An answer that cannot be read is a transient fault: a proxy, a restart or a cut connection makes
+Rule 3. An answer that cannot be read or stored is a transient fault: a proxy, a restart or a cut connection makes
         it, and the same request is usually answered the next time. Only an error that names a cause in the
         request, the key or the account is permanent.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic_ai import exceptions
 from pydantic_ai.models import Model
 
-from pylash.models.replies import whole
+from pylash.models.replies import UnstorableReply, whole
 from pylash.values import ProviderError, environment_secrets, hide_and_cut, url_secrets
 
 SAID_CHARACTERS: Final = 300
@@ -62,6 +62,9 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
         return next((one for one in each if one.retryable), each[-1])
     if isinstance(error, TimeoutError):
         return ProviderError(f"{name} did not answer in time.", retryable=True)
+    if isinstance(error, UnstorableReply):
+        text = f"{name} sent an answer that cannot be stored: {error}"
+        return ProviderError(text, retryable=model.system not in IN_PROCESS)
     phrase, retryable = _meaning(error, model)
     status = getattr(error, "status_code", None)
     hint = getattr(error, "provider_retry_hint", None)

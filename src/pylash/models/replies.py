@@ -3,6 +3,7 @@
 Rule 1. What listeners heard, put together, is the stored text.
 Rule 2. The provider's state says where its parts lie in the stored texts and what belongs to each; it
         holds no text itself. It only ever goes back to the model it came from.
+Rule 3. A reply is one that can be stored: the vendors' clients check no types of what they read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pydantic_ai import messages as wire
 from pydantic_core import to_jsonable_python
 
 from pylash.turn import Attachment, CallRequest, Delta, Listen, ModelReply, Usage
+from pylash.values import ValueNotJson, write
 
 BETWEEN: Final = "\n\n"
 """What stands between two texts that something else came between, and between two thoughts."""
 
+_REPLIES: Final = msgspec.json.Decoder(ModelReply)
 _NUMBERED: Final = {"tool-call": "call", "file": "file"}
 
 
@@ -79,10 +82,14 @@ class Pieces:
             self._pause = ""
 
 
+class UnstorableReply(ValueError):
+    """An answer cannot be stored; the text says why and quotes nothing of it."""
+
+
 def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
-    """Return an answer as a reply."""
+    """Return an answer as a reply; raises UnstorableReply for one that cannot be stored."""
     text, reasoning, parts = _joined(answer.parts)
-    return ModelReply(
+    reply = ModelReply(
         text=text,
         calls=tuple(map(_call, answer.tool_calls)),
         reasoning=reasoning,
@@ -96,6 +103,8 @@ def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
             if isinstance(one, wire.FilePart)
         ),
     )
+    _check_storable(reply)
+    return reply
 
 
 def whole(text: str) -> str:
@@ -105,6 +114,16 @@ def whole(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _check_storable(reply: ModelReply) -> None:
+    """Refuse a reply that could not be read again: a field has a wrong type, or a text half a character."""
+    without_bytes = (msgspec.structs.replace(one, data=b"") for one in reply.attachments)
+    try:
+        _REPLIES.decode(write(msgspec.structs.replace(reply, attachments=tuple(without_bytes))))
+    except (ValueNotJson, msgspec.MsgspecError) as error:
+        reason = error.__context__ or error  # of a value that is none the encoder knows more
+        raise UnstorableReply(str(reason)) from error
 
 
 def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
