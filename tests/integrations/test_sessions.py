@@ -14,7 +14,15 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from pylash import AgentNotDurable, Lash, LashError, ProcessContext, Retry, WorkerConfig
+from pylash import (
+    AgentCallFailed,
+    AgentNotDurable,
+    Lash,
+    LashError,
+    ProcessContext,
+    Retry,
+    WorkerConfig,
+)
 from pylash.integrations.pydantic_ai import answered, durable, sessions
 from pylash.integrations.pydantic_ai.sessions import TURNS_PER_JOURNAL
 from pylash.testing import LashHarness
@@ -98,6 +106,67 @@ async def test_a_turn_that_fails_raises_and_leaves_the_conversation_as_it_was(
         assert caught.value.status_code == 400
     assert (await chat.turn("two", timeout="10s")).output.prompts == ["one", "two"]
     assert ran["fail"] == 1
+
+
+class Panic(BaseException):
+    """What an extension raises that is no Exception."""
+
+
+class Unprintable(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("caf\udce9.txt"), Panic("out of memory"), Unprintable()],
+    ids=["half", "panic", "unprintable"],
+)
+@pytest.mark.parametrize("place", ["instructions", "output validator"])
+async def test_a_turn_may_fail_with_any_exception_and_the_next_one_goes_on(
+    error: BaseException, place: str
+) -> None:
+    failing: list[str] = []
+    agent = Agent(TestModel(custom_output_text="fine"), name="odd")
+
+    @agent.instructions
+    def instructions() -> str:
+        if "instructions" in failing:
+            raise error
+        return "Answer."
+
+    @agent.output_validator
+    def validated(output: str) -> str:
+        if "output validator" in failing:
+            raise error
+        return output
+
+    app = Lash("memory://")
+    chats = sessions(app, agent)
+    async with app:
+        for failing[:] in ([], [place], []):
+            turn = chats("c").turn("hi", timeout="5s")
+            if failing:
+                with pytest.raises((AgentCallFailed, type(error))):
+                    await turn
+            else:
+                assert (await turn).output == "fine"
+
+
+async def test_a_model_that_raises_the_end_of_a_loop_is_asked_once(lash: LashHarness) -> None:
+    calls: list[int] = []
+
+    def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        calls.append(len(messages))
+        raise StopAsyncIteration("x")
+
+    chats = sessions(lash.app, Agent(FunctionModel(reply), name="ends"))
+    await lash.restart()
+    with pytest.raises(AgentCallFailed, match="x"):
+        await chats("c").turn("hi", timeout="5s")
+    assert calls == [1]
 
 
 async def test_a_long_conversation_goes_on_in_a_new_journal(lash: LashHarness) -> None:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from pylash import EVENT, Lash, ProcessContext, Retry, ToolContext, ToolError, tool
 from pylash.testing import ScriptedModel, SimClock, call, calls, kill, say
@@ -418,6 +419,30 @@ async def test_a_reference_is_replaced_by_what_it_stands_for(memory: Backend) ->
         shown = await transcript(session)
         assert "tool       i2.c0 count: 9000" in shown
         assert "tool       i2.c1 count error: The attachment ab12 is not in the store." in shown
+
+
+class Picky(BaseModel):
+    """Arguments that fail with a text that no database stores."""
+
+    path: str
+
+    @field_validator("path")
+    @classmethod
+    def _exists(cls, path: str) -> str:
+        raise ToolError(f"{path}: there is no caf\udce9.txt")
+
+
+async def test_a_validator_that_speaks_of_an_odd_name_is_told_to_the_model() -> None:
+    app = Lash("memory://", model=asking(call("read", file={"path": "x"})))
+
+    @app.tool
+    async def read(file: Picky) -> str:
+        return file.path
+
+    async with app:
+        result = await result_of(app)
+        assert result.error
+        assert r"there is no caf\udce9.txt" in result.text
 
 
 async def test_an_event_of_a_tool_starts_what_is_subscribed_once(backend: Backend) -> None:

@@ -104,6 +104,9 @@ from pylash.runtime.programs import (
 from pylash.runtime.pruning import (
     PRUNE_AT_ONCE,
 )
+from pylash.runtime.records import (
+    message_of,
+)
 from pylash.runtime.runs import (
     Detached,
     LiveRun,
@@ -266,6 +269,7 @@ __all__ = (
     "is_approval",
     "is_failure",
     "materialised",
+    "message_of",
     "open_waits",
     "own_branch",
     "play_session_turn",

@@ -58,6 +58,7 @@ from pylash.values import (
     ToolFailed,
     check_size,
     decode,
+    storable,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ class ToolCalls:
         return run.effect(own_branch(run, "tool"), f"{call.id}.{key}", name, command, local)
 
     def _error(self, call: ToolCall, text: str) -> ToolMessage:
-        return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
+        return ToolMessage(
+            call.id, call.tool, storable(text), error=True, provider_id=call.provider_id
+        )
 
     async def _result(self, call: ToolCall, index: int) -> ToolMessage:
         tool = self._turn.tools.get(call.tool)

@@ -20,6 +20,7 @@ from pydantic_ai.exceptions import (
     ModelUnavailableError,
 )
 
+from pylash.runtime import message_of
 from pylash.values import (
     AgentCallFailed,
     LashError,
@@ -40,6 +41,8 @@ _PASSING: Final = (
     ModelUnavailableError,
 )
 _PASSING_STATUSES: Final = (408, 409, 425)
+_ENDS_LOOPS: Final = (StopIteration, StopAsyncIteration)
+"""Raised again inside a library, these would end a loop of it as if all was well."""
 _NOT_KEPT: Final = ("body", "headers")
 
 
@@ -63,12 +66,12 @@ def server_passes(error: BaseException) -> bool:
     )  # fastmcp's, not connected
 
 
-def recorded(error: Exception) -> LashError:
+def recorded(error: BaseException) -> LashError:
     """Return an exception as it is recorded."""
     if isinstance(error, LashError):
         return error
     kind = type(error)
-    message = _shortened(str(error)) or kind.__name__
+    message = _shortened(message_of(error))
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
     if isinstance(error, ModelHTTPError):
         data["http"] = True  # its class has the name of another, that of its category
@@ -77,7 +80,7 @@ def recorded(error: Exception) -> LashError:
     return AgentCallFailed(message, data=data)
 
 
-def _state(error: Exception) -> dict[str, Any]:
+def _state(error: BaseException) -> dict[str, Any]:
     attached = ("_pydantic_ai_", "__")
     state = {name: value for name, value in vars(error).items() if not name.startswith(attached)}
     state |= {name: None for name in _NOT_KEPT if name in state}
@@ -101,7 +104,7 @@ def _hidden(value: Any) -> Any:
     return value
 
 
-def _arguments(error: Exception, message: str) -> list[Any]:
+def _arguments(error: BaseException, message: str) -> list[Any]:
     """Return the arguments of an exception; a single text is its message."""
     return [
         message if isinstance(one, str) and len(one) > MAX_MESSAGE else one for one in error.args
@@ -114,7 +117,7 @@ def restored(error: LashError) -> Exception:
         return error
     state = error.data.get("state")
     kind = _class(str(error.data.get("type")), bool(error.data.get("http")))
-    if kind is None or not isinstance(state, dict):
+    if kind is None or issubclass(kind, _ENDS_LOOPS) or not isinstance(state, dict):
         return AgentCallFailed(error.message, data=error.data)
     try:
         again = kind.__new__(kind, *state["args"])

@@ -22,8 +22,23 @@ from pylash.app import Lash
 from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
 from pylash.integrations.pydantic_ai.answers import answered
 from pylash.integrations.pydantic_ai.failures import recorded, restored
-from pylash.runtime import ProcessContext, ProcessDefinition, ProcessHandle
-from pylash.values import AgentNotDurable, Duration, LashError, ProcessEnded, seconds
+from pylash.runtime import (
+    ProcessContext,
+    ProcessDefinition,
+    ProcessHandle,
+    current_task,
+    is_failure,
+)
+from pylash.values import (
+    AgentNotDurable,
+    Duration,
+    LashError,
+    ProcessEnded,
+    ValueNotJson,
+    round_trip,
+    seconds,
+    storable,
+)
 
 D = TypeVar("D")
 OutputT = TypeVar("OutputT")
@@ -158,6 +173,7 @@ async def _played(
     """Run the agent to an output that is no deferral, and return what is told of it."""
     before, added = ModelMessagesTypeAdapter.validate_python(history), list[ModelMessage]()
     answer: dict[str, Any] = {}
+    task = current_task()
     try:
         result = await agent.run(prompt, message_history=before, deps=ctx.deps)
         added += result.new_messages()
@@ -172,9 +188,15 @@ async def _played(
         answer["output"] = output.dump_python(result.output, mode="json")
         answer["messages"] = ModelMessagesTypeAdapter.dump_python(added, mode="json")
         answer["usage"] = _USAGE.dump_python(result.usage, mode="json")
-    except Exception as error:  # noqa: BLE001 - it is the answer to this turn only
-        failure = recorded(error)
-        kept = {"code": failure.code, "message": failure.message, "data": failure.data}
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) or not is_failure(error, task):
+            raise
+        failure = recorded(error)  # it is the answer to this turn only
+        kept = {
+            "code": failure.code,
+            "message": storable(failure.message),
+            "data": _plain(failure.data),
+        }
         answer = {"failure": kept}
 
     async def turn() -> dict[str, Any]:
@@ -182,6 +204,14 @@ async def _played(
 
     # Recorded, because instructions are made anew on every replay and may be others then.
     return await ctx.step(turn)
+
+
+def _plain(data: Any) -> Any:
+    """Return the data of a failure, or nothing if it cannot be stored."""
+    try:
+        return round_trip(data)
+    except ValueNotJson:
+        return None
 
 
 async def _answer(handle: ProcessHandle[None], turn_id: str) -> dict[str, Any]:
