@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ModelRequest, TurnBlocked
+from pylash import Lash, ModelKeyMissing, ModelRequest, ProcessCancelled, TurnBlocked
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import PARKING, begin, comes_to, open_wait, transcript
@@ -175,6 +175,128 @@ async def test_a_turn_is_blocked_when_a_tool_it_is_to_call_is_gone_and_goes_on_w
         assert await session.retry()
         assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
         assert await transcript(session) == EXPECTED
+    assert ran == ["look", "pay"]
+
+
+LOOKED = """
+user       go
+assistant  i1.c0 look(n=7)
+tool       i1.c0 look: order 7
+assistant  i2.c0 pay(cents=5)
+tool       i2.c0 pay error: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("agreed", "told"),
+    [
+        (False, "Not run: the turn was cancelled."),
+        (True, "No result: the turn was cancelled. It may have run."),
+    ],
+)
+async def test_a_cancelled_turn_whose_tool_is_gone_keeps_what_it_did(
+    durable: Backend, agreed: bool, told: str
+) -> None:
+    ran: list[str] = []
+    before, _ = made(durable.url, first, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, _ = made(durable.url, without_pay, ran)
+    async with after:
+        session = after.session("chat")
+        if agreed:
+            await after.resolve((await open_wait(after)).key, True)
+            await comes_to(after, "chat", "t1", "blocked")
+        await session.cancel()
+        result = await session.turn("go", turn_id="t1", timeout="10s")
+        assert (result.status, result.error) == ("cancelled", "cancelled")
+        assert await transcript(session) == LOOKED.format(told)
+        assert await after.waits() == []
+    assert ran == ["look"]
+
+
+async def test_a_cancelled_turn_keeps_the_results_of_a_batch_of_which_a_tool_is_gone(
+    sqlite: Backend,
+) -> None:
+    ran: list[str] = []
+    both = calls(call("look", n=7), call("pay", cents=5))
+
+    def app(declare: Declare) -> Lash:
+        made = Lash(sqlite.url, model=ScriptedModel([both]), worker=PARKING)
+        declare(made, ran)
+        return made
+
+    async with app(first) as before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    async with app(without_pay) as after:
+        session = after.session("chat")
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).status == "cancelled"
+        assert (await transcript(session)).splitlines()[3:] == [
+            "tool       i1.c0 look: order 7",
+            "tool       i1.c1 pay error: Not run: the turn was cancelled.",
+        ]
+    assert ran == ["look"]
+
+
+async def test_a_cancelled_turn_ends_its_subagents_also_where_none_can_be_asked(
+    sqlite: Backend,
+) -> None:
+    def answer(request: ModelRequest) -> Any:
+        is_child = request.messages[0].text == "Child."
+        return call("pay", cents=5) if is_child else call("spawn_agent", agent="kid", task="go")
+
+    def app() -> Lash:
+        made = Lash(sqlite.url, model=ScriptedModel(answer), instructions="A.", worker=PARKING)
+        pay(made, [])
+        made.agent("kid", instructions="Child.")
+        return made
+
+    before = app()
+    before.subagents("kid")
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await open_wait(before)
+        await comes_to(before, "chat", "t1", "waiting")
+    async with app() as after:
+        session = after.session("chat")
+        await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="5s")).status == "cancelled"
+        assert "spawn_agent(" in await transcript(session)
+        [kid] = await after.processes()
+        with pytest.raises(ProcessCancelled):
+            await after.process_handle(kid.id).result(timeout="5s")
+        assert await after.waits() == []
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_cancelled_turn_whose_model_is_gone_keeps_what_it_did(
+    sqlite: Backend, meanwhile: bool
+) -> None:
+    """Also if it is cancelled while the worker finds out that there is none."""
+    ran: list[str] = []
+
+    async def gone(request: ModelRequest) -> Any:
+        if meanwhile:
+            await after.store.sessions.cancel("chat", "cancelled")
+        raise ModelKeyMissing("m", "KEY")
+
+    before, _ = made(sqlite.url, first, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after = Lash(sqlite.url, model=ScriptedModel(gone), worker=PARKING)
+    first(after, ran)
+    async with after:
+        session = after.session("chat")
+        await after.resolve((await open_wait(after)).key, True)
+        if not meanwhile:
+            await comes_to(after, "chat", "t1", "blocked")
+            await session.cancel()
+        assert (await session.turn("go", turn_id="t1", timeout="10s")).status == "cancelled"
+        assert await transcript(session) == EXPECTED.replace("assistant  Done.\n", "")
     assert ran == ["look", "pay"]
 
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -120,6 +120,8 @@ class ToolCalls:
 
     async def _result(self, call: ToolCall, index: int) -> ToolMessage:
         tool = self._turn.tools.get(call.tool)
+        if self._turn.lacks(call):
+            self._break_off(call)
         if tool is None:
             known = ", ".join(sorted(self._turn.tools)) or "none"
             raise CallRefused(f"There is no tool {call.tool!r} (there are: {known}).")
@@ -136,6 +138,15 @@ class ToolCalls:
             message: ToolMessage = await within(self._turn, call, ready.arguments)
             return message
         return await self._attempted(ready, index)
+
+    def _break_off(self, call: ToolCall) -> NoReturn:
+        """Cancel a call whose tool this worker does not have: the turn was asked to end, or it would not be here."""
+        run, approval = self._turn.run, f"{call.id}.approval"
+        journal = run.journal
+        if journal is not None and journal.begun(approval) and not journal.recorded(approval):
+            self.unapproved.add(call.id)
+        own_branch(run, "tool").hear_cancel()
+        raise asyncio.CancelledError
 
     async def _filled(self, tool: Tool[..., Any], arguments: Any) -> Any:
         """Replace references in arguments by what they stand for, but for those the tool wants kept.

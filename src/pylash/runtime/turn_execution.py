@@ -3,6 +3,8 @@
 Rule 1. A turn always ends with a commit: its messages, its result, and the lane for the next.
 Rule 2. Who was detached writes nothing more; any worker finishes the turn.
 Rule 3. A turn that cannot be replayed is blocked. If it was asked to end, it is given up instead.
+Rule 4. A turn whose tool or model is not here is blocked as well. If it was asked to end, it is executed
+        again instead: a cancelled turn needs neither, and keeps what it did.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ from pylash.values import (
     LeaseLost,
     Misuse,
     StoreRefused,
+    TurnModelMissing,
     TurnStumbled,
+    TurnToolMissing,
     decode,
     write,
 )
@@ -149,6 +153,9 @@ class TurnExecution:
             try:
                 is_asked_to_end = await answer_of(run, ask, self._is_open)
             except Unanswered:
+                return None
+            if is_asked_to_end and isinstance(trouble, TurnModelMissing | TurnToolMissing):
+                await persist(run, lambda: store.journal.release(run.fence), self._is_open)
                 return None
             if is_asked_to_end:
                 return await self._given_up(run, f"{trouble.code}: {trouble.message}")

@@ -436,12 +436,19 @@ class TurnDriver:
     async def _require_tools(self, calls: Sequence[ToolCall], first: int) -> None:
         """Refuse to begin a batch of which this worker lacks a tool: one with it can run all of it.
 
-        The model may only be told that there is no such tool if it was not offered one.
+        The model may only be told that there is no such tool if it was not offered one. A turn that was asked
+        to end calls no tool any more, so it needs none.
         """
-        missing = {manifest.name for manifest in self.environment.tools} - self.tools.keys()
         for number, call in enumerate(calls):
-            if call.tool in missing and not await self.recorded_result(call, first + number):
+            if self.run.cancelled:
+                return
+            if self.lacks(call) and not await self.recorded_result(call, first + number):
                 raise TurnToolMissing(self.turn_id, call.tool)
+
+    def lacks(self, call: ToolCall) -> bool:
+        """Return whether a call is of a tool that the model was offered and this worker does not have."""
+        offered = any(manifest.name == call.tool for manifest in self.environment.tools)
+        return offered and call.tool not in self.tools
 
     def _is_serial(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.tool)

@@ -53,6 +53,12 @@ select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
 where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
 
 
+def end_waits(run: int) -> Steps[None]:
+    """End what a locked run waits for: nobody is left who could take an answer."""
+    for (wait,) in (yield Statement(_OPEN_WAITS, (run,))).rows:
+        yield from supersede(wait)
+
+
 def force_end(command: CancelProcess) -> Steps[Any]:
     """End a process whoever runs it: its owner's fence is stale from then on."""
     process = command.process_id
@@ -63,8 +69,7 @@ def force_end(command: CancelProcess) -> Steps[Any]:
         raise ProcessUnknown(process)
     run = known[0][1]
     yield from lock_runs([run, *(row[0] for row in waiting), *(row[1] for row in attached)])
-    for (wait,) in (yield Statement(_OPEN_WAITS, (run,))).rows:
-        yield from supersede(wait)  # nobody is left who could take its answer
+    yield from end_waits(run)
     locked = yield from locked_process(process)
     if locked[3] != "open":
         return {"id": process}

@@ -48,7 +48,7 @@ from pylash.durable import (
     session_of,
 )
 from pylash.stores.carried import NODE_BITS, carried_in
-from pylash.stores.ends import ATTACHED
+from pylash.stores.ends import ATTACHED, end_waits
 from pylash.stores.journal import (
     close_effect,
     fenced,
@@ -271,8 +271,7 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
             if (yield from _concerned(scope, commit)) != concerned:
                 raise Again
             yield from locked_next(session.id, following)
-        for process, _ in attached:
-            yield from ask_cancel(process, "the turn that asked it ended")
+        yield from _abandon(fence, commit, [process for process, _ in attached])
         base = session.number << NODE_BITS
         writing = commit.writing
         if commit.fresh:
@@ -447,12 +446,22 @@ class SqlSessions(SqlSessionEnds, DrawsNumbers):
 def _concerned(scope: str, commit: TurnCommit) -> Steps[tuple[list[Any], list[Any]]]:
     """Return the runs that wait for a turn, and the subagents that it leaves behind, with their runs.
 
-    A turn that ends in order has waited for its subagents; one that drops what it did may not have.
+    A turn that ends in order has waited for its subagents; one that was cancelled, or drops what it did, may
+    not have.
     """
     if not commit.settle:
         return [], []
     waiting = (yield Statement(WAITING_RUNS, (f"turn:{scope}",))).rows
-    return waiting, (yield Statement(ATTACHED, (scope,))).rows if commit.fresh else []
+    left = commit.fresh or commit.state is RunState.CANCELLED
+    return waiting, (yield Statement(ATTACHED, (scope,))).rows if left else []
+
+
+def _abandon(fence: Fence, commit: TurnCommit, subagents: Sequence[str]) -> Steps[None]:
+    """End what a turn still waits for, if it was cancelled, and the subagents that it leaves behind."""
+    if commit.state is RunState.CANCELLED:
+        yield from end_waits(fence.run)
+    for process in subagents:
+        yield from ask_cancel(process, "the turn that asked it ended")
 
 
 def accepted(
