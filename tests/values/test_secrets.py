@@ -30,6 +30,10 @@ FORMS: dict[str, Callable[[str], str]] = {
     "json": json.dumps,
     "json, not ascii": lambda secret: json.dumps(secret, ensure_ascii=False),
     "json in json": lambda secret: json.dumps(json.dumps({"key": secret})),
+    "json, escaped slashes": lambda secret: json.dumps(secret).replace("/", r"\/"),
+    "json in json, escaped slashes": lambda secret: json.dumps(
+        json.dumps(secret).replace("/", r"\/")
+    ).replace("/", r"\/"),
     "repr": repr,
     "ascii": ascii,
     "repr in json": lambda secret: json.dumps(repr(secret)),
@@ -61,6 +65,18 @@ def test_a_secret_is_hidden_in_every_form(form: str, secret: str) -> None:
     assert len(shown) < len("before [hidden] after") + 20
 
 
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("end", ["\n", "\r\n  ", r"\n", r"\r\n", r"\\n"])
+def test_a_secret_in_base64_is_hidden_wherever_its_lines_end(end: str, secret: str) -> None:
+    written = base64.b64encode(f"ann:{secret}".encode()).decode().replace("/", r"\/")
+    for width in range(4, len(written), 3):
+        lines = [written[at : at + width] for at in range(0, len(written), width)]
+        shown = hide_secrets(f"before {end.join(lines)} after", [secret])
+        assert shown.startswith("before ")
+        assert shown.endswith(" after")
+        assert len(shown) < len("before [hidden] after") + 20
+
+
 @given(st.text(min_size=8, max_size=40), st.sampled_from(sorted(FORMS)), st.text(max_size=5))
 def test_no_form_of_any_secret_stays(secret: str, form: str, around: str) -> None:
     try:
@@ -77,6 +93,37 @@ def test_no_form_of_any_secret_stays(secret: str, form: str, around: str) -> Non
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic [hidden]"),
         ('{"authorization": "Bearer tok"}', '{"authorization": "Bearer [hidden]"}'),
         ('"{\\"x-api-key\\": \\"abc\\"}"', '"{\\"x-api-key\\": \\"[hidden]\\"}"'),
+        ("Authorization: ApiKey abcdef1234567890", "Authorization: ApiKey [hidden]"),
+        ("Authorization: Own abcdef 1234567890\nHost: x", "Authorization: [hidden]\nHost: x"),
+        ("proxy-authorization: abcdef was refused", "proxy-authorization: [hidden]"),
+        (
+            "(i.e. Authorization: Bearer KEY), or else",
+            "(i.e. Authorization: Bearer [hidden], or else",
+        ),
+        ('Authorization: Bearer "abc"', "Authorization: [hidden]"),
+        ('Authorization: Token token="abc", x="d"', "Authorization: Token [hidden]"),
+        ("{'Authorization': 'Own abc def', 'x': 1}", "{'Authorization': '[hidden]', 'x': 1}"),
+        (
+            r'{"authorization": "Digest user=\"ann\", response=\"abc\"", "x": 1}',
+            '{"authorization": "Digest [hidden]", "x": 1}',
+        ),
+        (
+            json.dumps(r'{"authorization": "Digest user=\"ann\", response=\"abc\"", "x": 1}'),
+            r'"{\"authorization\": \"Digest [hidden]\", \"x\": 1}"',
+        ),
+        ("see https://ann:pw@host/x?y=1.", "see https://ann:[hidden]@host/x?y=1."),
+        ("a://ann:p@g,b://bob:q@h x@y", "a://ann:[hidden]@g,b://bob:[hidden]@h x@y"),
+        (r'{"url":"https:\/\/ann:pw@host\/x"}', r'{"url":"https:\/\/ann:[hidden]@host\/x"}'),
+        (
+            "http://:pw@host and http://ann:p@/?#w@host",
+            "http://:[hidden]@host and http://ann:[hidden]@host",
+        ),
+        ("http://ann:p/w@host", "http://ann:[hidden]@host"),
+        ("http://ann@a.org:pw@host", "http://ann@a.org:[hidden]@host"),
+        ("git+ssh://git@host:22/a", "git+ssh://git@host:22/a"),
+        ("http://host:80/@a/b, http://[::1]:80/a@b", "http://host:80/@a/b, http://[::1]:80/a@b"),
+        ('{"a":"http://host:80","b":"x@y"}', '{"a":"http://host:80","b":"x@y"}'),
+        ("postgresql://ann:***@host", "postgresql://ann:***@host"),
         ("?api_key=abc&x=1", "?api_key=[hidden]"),
         ("sk-abc123def456 and AIzaSyA1234567", "[hidden] and [hidden]"),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.SflKxw here", "[hidden] here"),

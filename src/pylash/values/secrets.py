@@ -44,16 +44,29 @@ _SECRET_OPTIONS: Final = re.compile(r"pass|pwd|secret|token|key|sig|auth|credent
 """The options in any URL whose values are hidden in other texts."""
 
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
+_BREAK: Final = re.compile(r"[\r\n][ \t]*|\\[rn]?")
+"""What may stand between characters of base64: the end of a line, as it is or escaped, or an escape."""
 _KEYS: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
 # A token begins where no other character of one stands before it, so a text is read once.
 _JSON_WEB_TOKEN: Final = re.compile(
     r"(?<![-_A-Za-z0-9])eyJ[-_A-Za-z0-9]{6,}\.[-_A-Za-z0-9]{6,}(?:\.[-_A-Za-z0-9]*)?"
 )
-_HEADER: Final = re.compile(
-    r"((?:proxy-)?authorization|x-api-key|x-goog-api-key|api[-_]key)"
-    r"(\\?[\"']?[ \t]*[:=][ \t]*\\?[\"']?)((?:bearer|basic|token|digest)[ \t]+)?([^\s\"',;\\]+)",
+_KEY_HEADER: Final = re.compile(
+    r"((?:x-api-key|x-goog-api-key|api[-_]key)\\?[\"']?[ \t]*[:=][ \t]*\\?[\"']?)[^\s\"',;\\]+",
     re.IGNORECASE,
 )
+# After the first schemes comes one word. Any other value ends with its quote or its line, and the word before
+# others is shown only if it is a scheme that is known: it may be the secret.
+_AUTHORIZATION: Final = re.compile(
+    r"(authorization\\?[\"']?[ \t]*[:=][ \t]*)(\\?[\"'])?"
+    r"(?:((?:bearer|basic|api-?key|negotiate)[ \t]+)[^\s\"',;\\]+"
+    r"|((?:token|digest|hawk|oauth|dpop|aws4-hmac-sha256)[ \t]+)?"
+    r"(?(2)(?:\\{3}[\"']|(?!\2)(?:\\.|[^\\]))*|[^\r\n]+))",
+    re.IGNORECASE | re.DOTALL,
+)
+_URL_START: Final = re.compile(r"(:\\*/\\*/)")
+_URL_END: Final = re.compile(r"[\s\"<>]")
+_PLACE_END: Final = re.compile(r"[/?#]")
 _SCHEME: Final = re.compile(
     r"\b(bearer|basic)([ \t]+|%20|\+)([-._~+/=A-Za-z0-9%]{8,})", re.IGNORECASE
 )
@@ -65,9 +78,13 @@ def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     >>> hide_secrets("Not with Bearer abc123def456", ["correct horse"])
     'Not with Bearer [hidden]'
     """
+    unbroken = _BREAK.sub("", text)
     for secret in sorted(set(secrets), key=len, reverse=True):
-        text = _without(text, secret)
-    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{HIDDEN}", text)
+        text = _without(text, secret, unbroken)
+    text = _KEY_HEADER.sub(lambda found: f"{found[1]}{HIDDEN}", _without_url_passwords(text))
+    text = _AUTHORIZATION.sub(
+        lambda found: f"{found[1]}{found[2] or ''}{found[3] or found[4] or ''}{HIDDEN}", text
+    )
     text = _SCHEME.sub(_hidden_token, text)
     return _KEYS.sub(HIDDEN, _JSON_WEB_TOKEN.sub(HIDDEN, text))
 
@@ -140,6 +157,26 @@ def url_secrets(url: str) -> Iterator[str]:
     yield from {one for one in found if len(one) >= LEAST_PASSWORD}
 
 
+def _without_url_passwords(text: str) -> str:
+    """Return text without the passwords of the URLs in it."""
+    parts = _URL_START.split(text)
+    parts[2::2] = map(_without_password, parts[2::2])
+    return "".join(parts)
+
+
+def _without_password(rest: str) -> str:
+    """Return what follows the ``://`` of a URL without the password that it may begin with."""
+    end = _URL_END.search(rest)
+    url = rest[: end.start()] if end else rest
+    place = _PLACE_END.split(url, 1)[0]
+    user, _, _ = url.rpartition("@")
+    name, _, password = user.partition(":")
+    # A password that is not escaped may hold what ends the place.
+    if password in ("", "***") or ("@" not in place and _is_host(place)):
+        return rest
+    return f"{name}:{HIDDEN}{rest[len(user) :]}"
+
+
 def _is_host(place: str) -> bool:
     """Return whether what stands before a slash is a list of hosts with ports of digits."""
     hosts = place.partition("/")[0].split(",")
@@ -160,7 +197,8 @@ def _shown_option(option: str) -> str:
 # --- forms of a secret ---
 
 
-def _without(text: str, secret: str) -> str:
+def _without(text: str, secret: str, unbroken: str) -> str:
+    """Return text without a secret; ``unbroken`` is the text without breaks of lines."""
     if not secret:
         return text
     plain, folded, encoded = _forms(secret)
@@ -170,6 +208,9 @@ def _without(text: str, secret: str) -> str:
         text = pattern.sub(HIDDEN, text)
     for form in encoded:
         text = _without_token(text, form)
+        if form in unbroken:
+            breaks = f"(?:{_BREAK.pattern})*+"
+            text = re.sub(breaks.join(map(re.escape, form)), HIDDEN, text)
     return text
 
 
@@ -181,12 +222,18 @@ def _forms(secret: str) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...], t
     written |= {repr(data)[2:-1], secret.encode("unicode_escape", "surrogatepass").decode()}
     for form in list(written):
         for ascii_only in (True, False):
-            once = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
-            written |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
+            for once in _json_forms(form, ascii_only=ascii_only):
+                written |= {once, *_json_forms(once, ascii_only=ascii_only)}
     quoted = {quote(data, safe=""), quote(data), quote_plus(data), data.hex()}
     quoted |= {quote(one, safe="") for one in list(quoted)}
     folded = (re.compile(re.escape(one), re.IGNORECASE) for one in _longest(quoted - written))
     return _longest(written), tuple(folded), _longest(_base64_forms(data))
+
+
+def _json_forms(text: str, *, ascii_only: bool) -> tuple[str, str]:
+    """Return a text as JSON, with and without escaped slashes."""
+    form = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+    return form, form.replace("/", r"\/")
 
 
 def _longest(forms: Iterable[str]) -> tuple[str, ...]:
