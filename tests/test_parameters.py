@@ -23,6 +23,7 @@ from pylash import (
     SessionOptionUnknown,
     Summarise,
     Tool,
+    ToolDefinitionInvalid,
     TurnBudget,
     Window,
     WorkerConfig,
@@ -76,6 +77,36 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
         ArgumentsInvalid,
         lambda app: app.process(concurrency=1, key=5)(work),  # type: ignore[call-overload]
     ),
+    (
+        "key='{zz}' names 'zz', which is none of its parameters (user)",
+        ArgumentsInvalid,
+        lambda app: app.process(concurrency=1, key="{zz}")(work),
+    ),
+    (
+        "key='{' is no text such as '{user}'",
+        ArgumentsInvalid,
+        lambda app: app.process(concurrency=1, key="{")(work),
+    ),
+    (
+        "key='{}' names ''",
+        ArgumentsInvalid,
+        lambda app: app.process(concurrency=1, key="{}")(work),
+    ),
+    (
+        "approval_timeout='1d' does nothing without approval=",
+        ToolDefinitionInvalid,
+        lambda app: app.tool(approval_timeout="1d")(send),
+    ),
+    (
+        "approval_timeout='7d' does nothing without approval=",
+        ToolDefinitionInvalid,
+        lambda app: app.tool(approval=False, approval_timeout="7d")(send),
+    ),
+    (
+        "with a value or an error, not both",
+        ArgumentsInvalid,
+        lambda app: app.resolve("k", False, error="no"),
+    ),
     ("name at least one agent", ArgumentsInvalid, lambda app: app.subagents()),
     (
         "attached=True is for a process that another one starts",
@@ -96,6 +127,11 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("worker=5 is not", ArgumentsInvalid, lambda _: Lash(worker=5)),  # type: ignore[arg-type]
     ("retention='1d' is not", ArgumentsInvalid, lambda _: Lash(retention="1d")),  # type: ignore[arg-type]
     ("instructions=5 is not", ArgumentsInvalid, lambda _: Lash(instructions=5)),  # type: ignore[arg-type]
+    ("plugins=5 is not a plugin factory", ArgumentsInvalid, lambda _: Lash(plugins=[5])),  # type: ignore[list-item]
+    ("plugins=5 is not a list", ArgumentsInvalid, lambda _: Lash(plugins=5)),  # type: ignore[arg-type]
+    ("host=5 is not an EffectHost", ArgumentsInvalid, lambda _: Lash(host=5)),  # type: ignore[arg-type]
+    ("clock=5 is not a Clock", ArgumentsInvalid, lambda _: Lash(clock=5)),  # type: ignore[arg-type]
+    ("migrate='x' is not True", ArgumentsInvalid, lambda _: Lash(migrate="x")),  # type: ignore[arg-type]
     ("residency='all' is not", ArgumentsInvalid, lambda _: WorkerConfig(residency="all")),  # type: ignore[arg-type]
     ("concurrency=0 is not", ArgumentsInvalid, lambda _: WorkerConfig(concurrency=0)),
     ("concurrency='5' is not", ArgumentsInvalid, lambda _: WorkerConfig(concurrency="5")),  # type: ignore[arg-type]
@@ -107,7 +143,9 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("max=0 is no number", ArgumentsInvalid, lambda _: Retry(0)),
     ("factor=0 is no number", ArgumentsInvalid, lambda _: Retry(factor=0)),
     ("jitter='no' is neither", ArgumentsInvalid, lambda _: Retry(jitter="no")),  # type: ignore[arg-type]
-    ("is no tuple of exceptions", ArgumentsInvalid, lambda _: Retry(on=ValueError)),  # type: ignore[arg-type]
+    ("on=5 is neither an exception", ArgumentsInvalid, lambda _: Retry(on=5)),  # type: ignore[arg-type]
+    ("on=() is neither an exception", ArgumentsInvalid, lambda _: Retry(on=())),
+    ("on=(5,) is neither", ArgumentsInvalid, lambda _: Retry(on=(5,))),  # type: ignore[arg-type]
     ("iterations=-1 is no whole", ArgumentsInvalid, lambda _: TurnBudget(iterations=-1)),
     ("tokens=1.5 is no whole", ArgumentsInvalid, lambda _: TurnBudget(tokens=1.5)),  # type: ignore[arg-type]
     ("seconds='5s' is no number", ArgumentsInvalid, lambda _: TurnBudget(seconds="5s")),  # type: ignore[arg-type]
@@ -134,6 +172,17 @@ async def test_what_would_do_nothing_is_refused_where_it_is_given(
     with pytest.raises(kind) as caught:
         await called()
     assert said in caught.value.message
+
+
+def test_what_is_tried_again_may_be_one_exception() -> None:
+    assert Retry(on=ConnectionError) == Retry(on=(ConnectionError,))
+
+
+def test_a_concurrency_key_may_name_any_part_of_an_argument() -> None:
+    async def rest(ctx: ProcessContext[None], /, **rest: str) -> None: ...
+
+    ProcessDefinition(work, concurrency=1, key="{user.id}-{user[0]}-{{x}}")
+    ProcessDefinition(rest, concurrency=1, key="{user}")
 
 
 async def test_options_inside_a_process_are_refused_as_those_of_the_app(

@@ -114,10 +114,16 @@ class Lash(Declarations):
         clock: Clock | None = None,
         migrate: bool | None = None,
     ) -> None:
+        each = plugins if isinstance(plugins, Sequence) else ()
         for name, given, kind, wanted in (
             ("instructions", instructions, str, "a text"),
             ("worker", worker, WorkerConfig | None, "a WorkerConfig or None"),
             ("retention", retention, Retention, "a Retention"),
+            ("host", host, EffectHost | None, "an EffectHost or None"),
+            ("clock", clock, Clock | None, "a Clock or None"),
+            ("migrate", migrate, bool | None, "True, False or None"),
+            ("plugins", plugins, Sequence, "a list of plugin factories"),
+            *(("plugins", one, PluginFactory, "a plugin factory") for one in each),
         ):
             if not isinstance(given, kind):
                 raise ArgumentsInvalid("Lash", f"{name}={given!r} is not {wanted}")

@@ -125,8 +125,9 @@ class Outside:
             assert isinstance(wait.name.scope, ProcessScope)
             plan = self.known[wait.name.scope.id]
             asked = next(op for op in ops_of(plan) if isinstance(op, Wait) and op.at == wait.title)
-            refused = asked.answer if asked.answer == "refused" else None
-            await self.app.resolve(wait.key, asked.answer, error=refused)
+            refused = asked.answer == "refused"
+            answer = {"error": asked.answer} if refused else {"value": asked.answer}
+            await self.app.resolve(wait.key, **answer)
 
     async def all_end(self) -> None:
         """Return once every process has ended, those that were started meanwhile too."""

@@ -41,8 +41,10 @@ from pydantic_core import SchemaValidator, core_schema
 from pylash import (
     AgentCallFailed,
     AgentNotDurable,
+    ArgumentsInvalid,
     Lash,
     LashError,
+    NameInvalid,
     ProcessBlocked,
     ProcessCancelled,
     ProcessContext,
@@ -732,6 +734,19 @@ def test_an_agent_without_a_name_is_refused() -> None:
     ) as caught:
         made_durable(Agent(TestModel()))
     assert caught.value.code == "agent_not_durable"
+
+
+def test_options_that_do_not_fit_an_agent_are_refused() -> None:
+    agent = Agent(TestModel(), name="a")
+    with pytest.raises(ArgumentsInvalid, match="retry=3 is not such as Retry"):
+        made_durable(agent, retry=3)  # type: ignore[arg-type]
+    for name in (5, "", " "):
+        with pytest.raises(NameInvalid, match="Invalid agent name"):
+            made_durable(agent, name=name)  # type: ignore[arg-type]
+    with pytest.raises(NameInvalid, match="Invalid agent name ' '"):
+        made_durable(Agent(TestModel(), name=" "))
+    with pytest.raises(AgentNotDurable, match=r"Agent 'a' cannot be .* it is durable already"):
+        made_durable(made_durable(agent))
 
 
 # --- servers ---

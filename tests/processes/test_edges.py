@@ -307,7 +307,7 @@ async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
         app.process(lambda _ctx: 1)  # type: ignore[arg-type, return-value]
 
     @app.process(concurrency=1, key="{user}")
-    async def keyed(ctx: ProcessContext[None]) -> None: ...
+    async def keyed(ctx: ProcessContext[None], /, **rest: str) -> None: ...
 
     with pytest.raises(NameInvalid, match="it must be a text, not int"):
         keyed.options(id=5)  # type: ignore[arg-type]

@@ -423,7 +423,7 @@ def test_a_wrong_duration_is_refused_where_the_tool_is_defined() -> None:
     with pytest.raises(DurationInvalid):
         tool(timeout="soon")(refund)
     with pytest.raises(DurationInvalid):
-        tool(approval_timeout="soon")(refund)
+        tool(approval=True, approval_timeout="soon")(refund)
 
 
 def test_a_type_without_a_schema_is_refused_by_the_name_of_its_parameter() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -25,6 +25,7 @@ from pylash.values import AwaitEventUnsupported, Duration
 # --- the world ---
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Time, as it was given to us."""
 

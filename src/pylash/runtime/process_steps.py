@@ -46,6 +46,8 @@ _ANY: Final = Shape(Any)
 class Retry(msgspec.Struct, frozen=True):
     """How often and when to try again: ``max`` counts every try, the first included.
 
+    ``on`` is what is tried again, an exception or a tuple of them as after ``except``.
+
     >>> Retry(3, delay="1s")  # doctest: +ELLIPSIS
     Retry(max=3, ...)
     """
@@ -54,7 +56,7 @@ class Retry(msgspec.Struct, frozen=True):
     delay: Duration = "1s"
     factor: float = 2
     jitter: bool = True
-    on: tuple[type[Exception], ...] = (Exception,)
+    on: type[Exception] | tuple[type[Exception], ...] = (Exception,)
 
     def __post_init__(self) -> None:
         if not isinstance(self.max, int) or self.max < 1:
@@ -64,9 +66,11 @@ class Retry(msgspec.Struct, frozen=True):
             raise ArgumentsInvalid("Retry", f"factor={self.factor!r} is no number above 0")
         if not isinstance(self.jitter, bool):
             raise ArgumentsInvalid("Retry", f"jitter={self.jitter!r} is neither True nor False")
-        if not (isinstance(self.on, tuple) and self.on and all(map(_is_exception, self.on))):
-            reason = f"on={self.on!r} is no tuple of exceptions such as (OSError,)"
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not (kinds and all(map(_is_exception, kinds))):
+            reason = f"on={self.on!r} is neither an exception such as OSError nor a tuple of them"
             raise ArgumentsInvalid("Retry", reason)
+        msgspec.structs.force_setattr(self, "on", kinds)
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after so many failures."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
+from string import Formatter
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -187,8 +189,26 @@ class ProcessDefinition(Definition[P, R]):
             reason = f"key={key!r} does nothing without concurrency="
         elif not (key is None or isinstance(key, str) or callable(key)):
             reason = f"key={key!r} is neither a text such as '{{user}}' nor a function"
+        elif isinstance(key, str):
+            reason = self._key_trouble(key)
         if reason is not None:
             raise ArgumentsInvalid(f"process {self.name!r}", reason)
+
+    def _key_trouble(self, key: str) -> str | None:
+        """Return why a text is no concurrency key of the process, if so: it may name its parameters."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+            return None
+        known = [one.name for one in parameters]
+        try:
+            fields = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
+        except ValueError as error:
+            return f"key={key!r} is no text such as '{{user}}': {error}"
+        for field in fields:
+            if re.split(r"[.\[]", field, maxsplit=1)[0] not in known:
+                listed = ", ".join(known) or "none"
+                return f"key={key!r} names {field!r}, which is none of its parameters ({listed})"
+        return None
 
     def __repr__(self) -> str:
         return f"ProcessDefinition({self.name!r})"

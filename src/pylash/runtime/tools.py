@@ -70,6 +70,9 @@ Approval = bool | str | Callable[..., bool | str | Awaitable[bool | str]]
 Scheduling = Literal["parallel", "serial"]
 """Whether a tool may run beside the other calls of its batch."""
 
+APPROVAL_TIMEOUT: Final[Duration] = "7d"
+"""How long a person may take to agree to a call, unless the tool says otherwise."""
+
 _NOT_YET: Final = frozenset({"class-not-fully-defined", "undefined-annotation"})
 
 
@@ -104,7 +107,7 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         module: str = "tools",
         approval: Approval = False,
-        approval_timeout: Duration = "7d",
+        approval_timeout: Duration | msgspec.UnsetType = msgspec.UNSET,
         retry: Retry | None = None,
         timeout: Duration | None = None,
         scheduling: Scheduling = "parallel",
@@ -116,7 +119,11 @@ class Tool(Generic[P, R]):
         self.name = tool_name(function, name)
         self.module = module
         self.approval = approval
-        self.approval_timeout = approval_timeout
+        self.approval_timeout = (
+            APPROVAL_TIMEOUT
+            if isinstance(approval_timeout, msgspec.UnsetType)
+            else approval_timeout
+        )
         self.retry = retry
         self.timeout = timeout
         self.scheduling = scheduling
@@ -131,7 +138,7 @@ class Tool(Generic[P, R]):
         if has_unknown(self._hints):
             self._hints = hints_of(function, locals_around(function))
         self._prepared = False
-        self._refuse_options()
+        self._refuse_options(approval_timeout)
         self._check_early()
 
     def __repr__(self) -> str:
@@ -288,7 +295,7 @@ class Tool(Generic[P, R]):
 
     # --- what is refused at definition ---
 
-    def _refuse_options(self) -> None:
+    def _refuse_options(self, approval_timeout: Duration | msgspec.UnsetType) -> None:
         for name, given in (("once", self.once), ("reconcile", self.reconcile is not None)):
             if given:  # a promise that nobody would keep
                 what = f"{name}= of tool {self.name!r}"
@@ -298,6 +305,9 @@ class Tool(Generic[P, R]):
         for trouble, reason in self._troubles():
             if trouble:
                 raise ToolDefinitionInvalid(self.name, reason)
+        if self.approval is False and approval_timeout is not msgspec.UNSET:
+            reason = f"its approval_timeout={approval_timeout!r} does nothing without approval="
+            raise ToolDefinitionInvalid(self.name, reason)
         for duration in (self.timeout, self.approval_timeout):
             if duration is not None:
                 seconds(duration)

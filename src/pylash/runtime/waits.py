@@ -89,6 +89,9 @@ async def resolve_wait(
     host: JournalHost, effects: EffectHost, key: str, value: Any, error: str | None, by: str | None
 ) -> ResolveOutcome:
     """Answer a wait; answering a wait for a signal sends the signal."""
+    if value is not None and error is not None:
+        reason = "a wait is answered with a value or an error, not both: leave one of them out"
+        raise ArgumentsInvalid("resolve", reason)
     name = host.signer.name(key)
     if name is not None and isinstance(name.wait, ProcessSignal):
         if error is not None:
@@ -101,7 +104,7 @@ async def resolve_wait(
         trouble = approval_trouble(plain)
         if trouble is not None:
             raise ArgumentsInvalid("resolve", trouble)
-    resolution = Ok(plain) if error is None else Err("wait_failed", error, plain)
+    resolution = Ok(plain) if error is None else Err("wait_failed", error)
     return await effects.resolve(key, resolution, by=by)
 
 

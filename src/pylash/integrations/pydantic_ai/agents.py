@@ -33,7 +33,7 @@ from pydantic_ai.toolsets import (
 
 from pylash.integrations.pydantic_ai.operations import EffectBackend, name_of, new_run
 from pylash.runtime import Retry, aside
-from pylash.values import AgentNotDurable
+from pylash.values import AgentNotDurable, ArgumentsInvalid, check_name
 
 D = TypeVar("D")
 OutputT = TypeVar("OutputT")
@@ -91,13 +91,20 @@ def durable(
 
     >>> agent = durable(Agent("openai:gpt-5", name="research", tools=[search]))
     """
-    chosen = name or agent.name
-    if not chosen:
+    if isinstance(agent, DurableAgent):
+        raise AgentNotDurable(
+            agent.durable_name, "it is durable already; pass the agent that it was made of."
+        )
+    if not (retry is None or isinstance(retry, Retry)):
+        raise ArgumentsInvalid("durable", f"retry={retry!r} is not such as Retry(3)")
+    chosen = agent.name if name is None else name
+    if chosen is None:
         raise AgentNotDurable(
             None,
             "its effects are recorded under its name; give it one with "
             "Agent(..., name='research') or durable(agent, name='research').",
         )
+    check_name("agent name", chosen)
     _refuse_unknown_toolsets(chosen, agent.toolsets)
     _name_toolsets(agent.toolsets)
     handler = event_stream_handler or agent.event_stream_handler
