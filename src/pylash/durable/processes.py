@@ -8,6 +8,7 @@ Rule 3. A registration carries references, never bodies: any worker can rebuild 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -350,9 +351,15 @@ def check_signal(registration: Registration, name: str, payload: Any) -> None:
         raise ProcessEventInvalid(registration.id, signal_type(name), trouble)
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f]")
+
+
 def signal_type(name: str) -> str:
     """Return the type of a signal's event, or refuse a name that cannot be one."""
-    return SIGNAL + check_name("signal name", name, error=SignalNameInvalid)
+    check_name("signal name", name, error=SignalNameInvalid)
+    if _CONTROL.search(name):  # people type these names, and see them
+        raise SignalNameInvalid("signal name", name, "it must not hold control characters")
+    return SIGNAL + name
 
 
 def signal_key(process_id: str, name: str, signal_id: str) -> str:
