@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pylash import Lash, ProcessContext, WorkerConfig
@@ -22,8 +24,7 @@ def app_of(url: str, folder: Path, worker: WorkerConfig | None) -> Lash:
     async def stalls(ctx: ProcessContext[None]) -> None:
         """Hold the event loop until the test says that another worker may have this run."""
         await ctx.step(one)
-        number = len(list(folder.glob("stall-*")))
-        (folder / f"stall-{number}").write_text(f"{os.getpid()} {len(app._worker.live)}")
+        number = announced(folder, f"{os.getpid()} {len(app._worker.live)}")
         while not (folder / f"release-{number}").exists():
             time.sleep(0.005)  # noqa: ASYNC251 - that is what it does wrong
 
@@ -41,6 +42,21 @@ def app_of(url: str, folder: Path, worker: WorkerConfig | None) -> Lash:
         return n
 
     return app
+
+
+def announced(folder: Path, text: str) -> int:
+    """Write a text to the next free ``stall-N``, whole and once; return N.
+
+    Two workers may be here at once: one that was slow may have lost the run to the other already.
+    """
+    written = folder / f"written-{os.getpid()}"
+    written.write_text(text)
+    for number in itertools.count():
+        with suppress(FileExistsError):
+            (folder / f"stall-{number}").hardlink_to(written)
+            written.unlink()
+            return number
+    raise AssertionError("there are numbers without end")
 
 
 async def work(url: str, folder: str) -> None:

@@ -20,16 +20,17 @@ async def release_after_takeovers(app: Lash, folder: Path) -> list[list[int]]:
     """Let each stall last until the run was taken from its worker; return worker and live runs of each stall."""
     stalls: list[list[int]] = []
     while True:
+        # First the stall, then the owner: who stalls had the run, so another owner has taken it since.
+        stall = folder / f"stall-{len(stalls)}"
+        stalled = [int(one) for one in stall.read_text().split()] if stall.exists() else []
         run = await app.store.runs.get(ProcessScope("culprit"))
         assert run is not None
+        assert run.state != "completed", stalls
         if run.state == "blocked":
             return stalls
-        stall = folder / f"stall-{len(stalls)}"
-        if stall.exists() and (found := stall.read_text().split()):
-            pid = int(found[0])
-            if run.owner is None or f"-{pid}-" not in run.owner:
-                stalls.append([pid, int(found[1])])
-                (folder / f"release-{len(stalls) - 1}").touch()
+        if stalled and (run.owner is None or f"-{stalled[0]}-" not in run.owner):
+            stalls.append(stalled)
+            (folder / f"release-{len(stalls) - 1}").touch()
         await asyncio.sleep(0.01)
 
 
