@@ -1,4 +1,4 @@
-# Everything a newcomer needs is `make demo` and `make test`; both set themselves up.
+# Everything a newcomer needs is `make demo`, `make quick` and `make test`; they set themselves up.
 PYTHON ?= python3
 VENV := .venv
 LOWEST := .venv-lowest
@@ -14,7 +14,7 @@ IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -k /dev/shm | awk 'END {print $$
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tests coverage check format lowest bench torture constraints clean
+.PHONY: help demo quick quick-tests test tests coverage check format lowest bench torture constraints clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,12 @@ $(VENV)/.models: $(VENV)/.core
 
 demo: $(VENV)/$(if $(MODEL),.models,.core)  ## kill an agent in the middle of a sentence, and watch it go on (MODEL=name asks a real one)
 	@MODEL="$(MODEL)" $(RUN) examples/shop_agent.py
+
+quick: $(VENV)/.dev  ## run every check, and the tests that need no PostgreSQL, other process or wait
+	@$(MAKE) --no-print-directory --jobs=2 check quick-tests
+
+quick-tests: $(VENV)/.dev
+	@$(IN_MEMORY) $(RUN) -m pytest -n 2 --dist worksteal -q -m "not slow and not torture"
 
 test: $(VENV)/.dev  ## run every check and test
 	@$(MAKE) --no-print-directory --jobs=2 check tests

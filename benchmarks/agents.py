@@ -3,7 +3,8 @@
 Rule 1. A turn is: the user's text, a reply that asks for a tool, its result, an answer. Every
         turn is checked: it must end with the answer that the script gives.
 Rule 2. The model is a script inside the process, at the place where the framework has its own
-        models. No request leaves the process, and a reply takes no time.
+        models. It reads every message that it is given, as a real one does to send it; the time of
+        that loop is not counted. No request leaves the process, and a reply takes no time.
 Rule 3. A session with turns before it is new in every round, so that no round finds a longer one
         than the others did.
 """
@@ -14,7 +15,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,12 +58,21 @@ class Script:
 
     def __init__(self) -> None:
         self._ids = (f"call-{number}" for number in itertools.count())
+        self.read_seconds = 0.0
+        """How long the model has read messages, over the whole run."""
         self.asked = 0.0
         """When the model was asked last."""
         self.called = 0.0
         """When it last asked for tools."""
         self.refunding = 0.0
         """When the tool that needs an approval began last."""
+
+    def read(self, messages: Iterable[Any]) -> None:
+        """Read what the model is given, to the end."""
+        started = time.perf_counter()
+        for _ in messages:
+            pass
+        self.read_seconds += time.perf_counter() - started
 
     def reply(self, prompt: str | None) -> str | list[Call]:
         """Answer, or ask for tools if the last message is the user's ``prompt``."""
@@ -127,9 +137,16 @@ class AgentContender(Contender):
     async def turns(self, load: Load) -> list[float]:
         """Measure I1: milliseconds of each turn, after ``load.scopes`` turns."""
         sessions = await self._sessions(load)
-        found = [await timed(self._checked(self.turn(one, PROMPT))) for one in sessions]
+        found = [await self.timed_turn(self.turn(one, PROMPT)) for one in sessions]
         await self._end(sessions)
         return found
+
+    async def opened(self, load: Load) -> list[float]:
+        """Measure I4: milliseconds of the first turn in an app that was just opened.
+
+        A framework that keeps nothing of a session in memory reads it at every turn, so that any turn will do.
+        """
+        return await self.turns(load)
 
     async def turn_bytes(self, load: Load) -> list[float]:
         """Measure I2: kilobytes that a turn writes, on the average of ``load.steps``."""
@@ -165,6 +182,12 @@ class AgentContender(Contender):
     async def bare(self, load: Load) -> list[float]:
         """Measure L: milliseconds of a first turn of which nothing is stored."""
         return [await timed(self._checked(self.bare_turn())) for _ in range(load.steps)]
+
+    async def timed_turn(self, answer: Awaitable[str]) -> float:
+        """Return how many milliseconds a turn takes, without what the model spends on reading."""
+        before = self.script.read_seconds
+        took = await timed(self._checked(answer))
+        return took - (self.script.read_seconds - before) * 1_000
 
     async def close(self) -> None:
         if self._written is not None:

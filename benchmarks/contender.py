@@ -75,11 +75,11 @@ class Contender:
         raise NotImplementedError
 
     async def start(self, load: Load) -> list[float]:
-        """Measure D1: milliseconds from starting an empty process to its result."""
+        """Measure D1: milliseconds from starting a process with one step to its result."""
         raise NotImplementedError
 
     async def starts(self, load: Load) -> list[float]:
-        """Measure D2: processes per second that ``load.scopes`` callers start and see finish."""
+        """Measure D2: processes with one step per second that ``load.scopes`` callers start and see finish."""
         raise NotImplementedError
 
     async def signal_live(self, load: Load) -> list[float]:

@@ -114,12 +114,14 @@ _ABOUT: Final = {
     Measure.CONCURRENT: About("B. 100 runs at once (steps/s)", "steps/s"),
     Measure.WAKE: About("C. From resolving a wait to its waiter going on (ms)", "ms", pooled=True),
     Measure.START: About(
-        "D1. An empty process, from starting it to having its result (ms)",
+        "D1. A process with one step, from starting it to having its result (ms)",
         "ms",
         pooled=True,
     ),
     Measure.STARTS: About(
-        "D2. Empty processes started by 100 callers at once (starts/s)", "starts/s", rounds=3
+        "D2. Processes with one step started by 100 callers at once (starts/s)",
+        "starts/s",
+        rounds=3,
     ),
     Measure.SIGNAL_LIVE: About(
         "E1. From a signal to the result of the process waiting for it, live (ms)",
@@ -146,7 +148,7 @@ _ABOUT: Final = {
         seconds=240,
     ),
     Measure.PARKED_START: About(
-        "F3. An empty process beside the parked (ms)",
+        "F3. A process with one step beside the parked (ms)",
         "ms",
         pooled=True,
         rounds=1,

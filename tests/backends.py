@@ -14,17 +14,15 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import asyncpg
 
-from pylash.durable import (
-    SECOND,
-    Attached,
-    Clock,
-    LeaseTimings,
-    ProcessScope,
-    Signer,
-    WorkerId,
-)
-from pylash.runtime import JournalHost, SystemClock, system_entropy
-from pylash.stores import SqlStore, open_store
+from pylash.durable.ports import Clock
+from pylash.durable.runs import SECOND, Attached, LeaseTimings, WorkerId
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import Signer
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.operation import Driver, Operation
+from pylash.stores.store import SqlStore, open_store
+from pylash.stores.tables.workers import SqlWorkers
 
 T = TypeVar("T")
 
@@ -193,9 +191,37 @@ async def execute(url: str, sql: str) -> None:
         await connection.close()
 
 
+class NoLocks:
+    """Locks that nobody ever holds."""
+
+    async def acquire(self, worker: WorkerId) -> None: ...
+
+    async def is_free(self, worker: WorkerId) -> bool:
+        return True
+
+    async def release(self, worker: WorkerId) -> None: ...
+
+
+class LocklessDriver:
+    """A driver of a database without locks that die with their process."""
+
+    locks = NoLocks()
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        return self._driver.run(operation)
+
+
+def lockless(store: SqlStore) -> SqlWorkers:
+    """Return the workers of a store without locks: to each other they look dead."""
+    return SqlWorkers(LocklessDriver(store.driver))
+
+
 async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached:
     """Attach the run of a process for a worker that is alive."""
-    await store.workers._join(WorkerId(worker), 3_600 * SECOND)
+    await lockless(store).join(WorkerId(worker), 3_600 * SECOND)
     return await store.journal.attach(ProcessScope(process), WorkerId(worker))
 
 

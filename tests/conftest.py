@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from importlib.util import find_spec
@@ -15,16 +17,21 @@ import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 
-from pylash.stores.postgres import PostgresDriver
+from pylash.stores.drivers.postgres import PostgresDriver
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
+TESTS = Path(__file__).parent
+
+SLOW_FOLDERS = {"crash", "integrations", "models", "user_types"}
+"""Folders whose tests kill processes, or import the libraries of every vendor."""
+OTHER_BACKENDS = {"memory", "postgres"}
+"""Backends on which a test repeats what it does on an SQLite file."""
+LEAVES_OUT_SLOW = "not slow"
+SLOW_MARK = "slow: waits, starts another process, or takes long; left out by make quick"
+
 MAY_BLOCK = [
-    # A lone commit on a quick disk, and old messages that a model looks at: docs/decisions/0003, 0026.
-    ("sqlite3.Connection.execute", "pylash/stores/sqlite.py", {"_committed_here", "read"}),
-    ("sqlite3.Cursor.fetchall", "pylash/stores/sqlite.py", {"_committed_here", "read"}),
-    ("threading.Lock.acquire", "pylash/stores/postgres.py", {"read_elsewhere"}),
     # One byte into a pipe that is read before the next one is written.
-    ("os.write", "pylash/stores/sqlite.py", {"_flush"}),
+    ("os.write", "pylash/stores/drivers/sqlite.py", {"give"}),
     # asyncpg looks for the password file and the certificates of the user when it connects.
     ("os.stat", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     ("os.path.abspath", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
@@ -32,6 +39,37 @@ MAY_BLOCK = [
     ("threading.Lock.acquire", "coverage/collector.py", {"lock_data"}),
 ]
 """What our code may do on the event loop although it blocks, and where."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark, beside the rules that set it."""
+    config.addinivalue_line("markers", SLOW_MARK)
+    config.addinivalue_line("markers", "stumbles: has a bug of pylash's on purpose")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the slow folders where slow tests are left out: imports take seconds."""
+    is_slow = collection_path.parent == TESTS and collection_path.name in SLOW_FOLDERS
+    return (is_slow and LEAVES_OUT_SLOW in config.option.markexpr) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what ``make quick`` leaves out and does not carry the mark in its file."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_slow(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_slow(item: pytest.Function) -> bool:
+    """Return whether a test is in a slow folder, needs another backend or crashes everywhere."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return (
+        item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+        or "postgres" in item.fixturenames
+        or any(isinstance(value, str) and value in OTHER_BACKENDS for value in given)
+        or "crash_everywhere" in item.function.__code__.co_names
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,6 +95,29 @@ def nothing_blocks_the_loop() -> Iterator[None]:
         for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
         yield
+
+
+class Bugs(logging.Handler):
+    """Keeps the reports of bugs in pylash."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "bug in pylash" in record.getMessage():
+            self.found.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_run_stumbles(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which a run is blocked for a bug of ours, such as an impossible fact."""
+    log, bugs = logging.getLogger("pylash"), Bugs()
+    log.addHandler(bugs)
+    yield
+    log.removeHandler(bugs)
+    if request.node.get_closest_marker("stumbles") is None:
+        assert not bugs.found, "\n" + "\n".join(bugs.found)
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +148,19 @@ async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     """Give each backend that survives its process, with nothing in it."""
     async with make_backend(request, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Return the connections to SQLite that are opened while the test runs."""
+    honest, opened = sqlite3.connect, list[sqlite3.Connection]()
+
+    def connect(*given: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(honest(*given, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    return opened
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ PRELOADED = [
     "tests.crash.child",
     "tests.crash.stalling_child",
     "tests.crash.torture_child",
+    "tests.forks",
 ]
 
 _forks = get_context("forkserver")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pylash.durable import (
+from pylash.durable.effects import Envelope, Outcome
+from pylash.durable.ports import (
     Cancellation,
     EffectController,
     EffectHost,
-    Envelope,
-    ExecutionScope,
     LocalExecutor,
-    Outcome,
-    Resolution,
-    ResolveOutcome,
     ScopedController,
-    WaitIdentity,
 )
-from pylash.runtime import InlineHost
-from pylash.values import Duration
+from pylash.durable.scopes import ExecutionScope
+from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
+from pylash.engine.hosts.inline import InlineHost
+from pylash.values.durations import Duration
 from tests.backends import OpenedHost
 
 
@@ -59,6 +56,15 @@ class SerialHost(EffectHost):
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         return ScopedController(SerialController(self._inner.scoped(scope).controller), scope)
+
+    def sign(self, name: WaitName) -> str:
+        return self._inner.sign(name)
+
+    def name_in(self, key: str) -> WaitName:
+        return self._inner.name_in(key)
+
+    async def open_waits(self, session_id: str | None = None) -> list[OpenWait]:
+        return await self._inner.open_waits(session_id)
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         return await self._inner.wait_key(scope, wait)

@@ -8,7 +8,7 @@ import pytest
 
 from pylash import CustomWait, LashError, Ok, ProcessScope, open_host
 from pylash.testing import SimClock
-from pylash.testing.controller_laws import forbidden, raising, returning, step, value_of
+from pylash.testing.laws.controllers import forbidden, raising, returning, step, value_of
 
 SCOPE = ProcessScope("p")
 OLD, NEW = "the old secret of ours", "the new secret of ours"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import EffectHost, TurnScope
-from pylash.runtime import InlineHost
+from pylash.durable.ports import EffectHost
+from pylash.durable.scopes import TurnScope
+from pylash.engine.hosts.inline import InlineHost
 from pylash.testing import conformance
-from pylash.testing.controller_laws import DURABLE_STEPS
-from pylash.testing.suites import Law
+from pylash.testing.laws.controllers import DURABLE_STEPS
+from pylash.testing.laws.suites import Law
 from tests.backends import Backend
 from tests.serial_host import SerialHost
 

@@ -68,8 +68,8 @@ async def test_the_same_function_may_be_declared_again_and_stays_everybodys() ->
     given = named("first")
     async with Lash("memory://", tools=[given]) as app:
         app.session("s", tools=[given, tool(approval=True)(given)])
-        assert app._catalog.private == set()
-        assert app._catalog.tool("lookup").approval is True
+        assert app.catalog.private == set()
+        assert app.catalog.tool("lookup").approval is True
 
 
 class Shop:

@@ -16,7 +16,7 @@ import pytest
 from pylash.lang import from_json, show, text_of
 from pylash.testing.lashlang import judge
 from pylash.testing.lashlang.cases import EXPECTS, TAKES, case
-from pylash.testing.lashlang.running import Session, linked
+from pylash.testing.lashlang.execution import Session, linked
 from tests.forks import forked
 
 ROOT = Path(__file__).parents[1]
@@ -63,6 +63,7 @@ def run_alone(script: str) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in STORIES])
 def test_the_files_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
     for language, code, printed in fenced(page):
@@ -148,7 +149,8 @@ def example(name: str) -> str:
     return done.stdout
 
 
-def test_the_demo_tells_its_story() -> None:
+@pytest.mark.slow
+def test_the_demo_prints_its_story() -> None:
     printed = example("shop_agent.py")
     story = re.sub(r"\d+", "N", printed)
     assert "approval: Money leaves the shop: refund(" in story
@@ -164,6 +166,7 @@ def test_the_demo_tells_its_story() -> None:
     assert rows[:4] == ["environment", "model", "lookup", "model"]
 
 
+@pytest.mark.slow
 def test_an_example_process_is_killed_and_resumed() -> None:
     printed = example("killed_and_resumed.py")
     story = re.sub(r"\d+", "N", printed)

@@ -19,10 +19,12 @@ from pylash import (
     envelope,
     step_executor,
 )
-from pylash.durable import SECOND, Fence, JournalEntry, NewRun, ScopedController, WorkerId
-from pylash.stores.sqlite import SqliteDriver
-from pylash.testing.suites import together
-from pylash.values import LashError, StoreFull
+from pylash.durable.ports import ScopedController
+from pylash.durable.runs import SECOND, Fence, JournalEntry, WorkerId
+from pylash.stores.operation import Driver, Operation, Statement, Steps
+from pylash.testing.laws.subjects import claim_turns, ended, new_turn, submitted
+from pylash.testing.laws.suites import together
+from pylash.values.errors import LashError, StoreFull
 from tests.backends import Backend, PostgresBackend, SqliteBackend, postgres_server, postgres_url
 from tests.cutting_proxy import CuttingProxy
 
@@ -68,6 +70,7 @@ async def recorded(backend: Backend, scope: str) -> int:
 # --- PostgreSQL goes away ---
 
 
+@pytest.mark.slow
 async def test_a_restart_of_postgresql_under_load_loses_and_repeats_nothing(
     tmp_path: Path,
 ) -> None:
@@ -134,24 +137,24 @@ async def test_a_commit_whose_answer_was_cut_off_happened_once(
     store = await backend.store()
     worker = WorkerId("w1")
     await store.workers.join(worker, 60 * SECOND)
-    for name in ("p1", "p2"):
-        run = NewRun(scope=ProcessScope(name), kind="process", target="work", lane="lane")
+    turns = [new_turn("session", f"t{n}") for n in range(2)]
+    for turn in turns:
         proxy.arm(b"commit")
-        await store.runs.enqueue(run)
+        await submitted(store, turn)
     proxy.arm(b"commit")
-    (claim,) = await store.runs.claim(worker, "token", limit=10, targets=["work"])
-    assert claim.fence.token == 1
+    (mine,) = await claim_turns(store, worker)
+    assert mine.fence.token == 1
     proxy.arm(b"commit")
-    await store.runs.settle(claim.fence, claim.run.state.COMPLETED, b"done")
-    (second,) = await store.runs.claim(worker, "token-2", limit=10, targets=["work"])
-    assert second.run.scope == ProcessScope("p2")
+    await ended(store, mine)
+    (second,) = await claim_turns(store, worker)
+    assert second.turn.scope == turns[1].scope
     assert proxy.cuts == 4
 
 
 async def test_a_server_that_does_not_answer_is_asked_again(
     proxied: tuple[Backend, CuttingProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pylash.stores.postgres.COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("pylash.stores.drivers.postgres_connections.COMMAND_SECONDS", 0.2)
     backend, proxy = proxied
     proxy.mute = True
     ledger = Ledger(await backend.host())
@@ -191,10 +194,11 @@ async def test_a_start_whose_answer_was_cut_off_happened_once(
     assert ran == [0, 1, 2]
 
 
+@pytest.mark.slow
 async def test_a_server_that_stays_away_is_reported_and_nothing_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("pylash.stores.postgres.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("pylash.stores.drivers.postgres.RETRY_SECONDS", 0.5)
     with postgres_url(tmp_path) as url:
         server = postgres_server(tmp_path)
         async with PostgresBackend(url) as backend:
@@ -212,11 +216,14 @@ async def test_a_server_that_stays_away_is_reported_and_nothing_is_done(
 # --- the SQLite disk is full ---
 
 
-def limit_pages(driver: Any, extra: int) -> None:
+async def limit_pages(driver: Driver, extra: int) -> None:
     """Let the database grow by so many pages, and no more."""
-    assert isinstance(driver, SqliteDriver)
-    (pages,) = driver._connection.execute("pragma page_count").fetchone()
-    driver._connection.execute(f"pragma max_page_count = {pages + extra}")
+
+    def steps() -> Steps[None]:
+        ((pages,),) = (yield Statement("pragma page_count")).rows
+        yield Statement(f"pragma max_page_count = {pages + extra}")
+
+    await driver.run(Operation("limit", steps))
 
 
 async def test_on_a_full_disk_only_what_does_not_fit_fails(tmp_path: Path) -> None:
@@ -224,14 +231,14 @@ async def test_on_a_full_disk_only_what_does_not_fit_fails(tmp_path: Path) -> No
         store = await backend.store()
         await store.workers.join(WorkerId("w"), 60 * SECOND)
         fence = (await store.journal.attach(ProcessScope("p"), WorkerId("w"))).fence
-        limit_pages(store.driver, 40)
+        await limit_pages(store.driver, 40)
         sizes = [10, 10, 900_000, 10, 10]
         results = await together(*(_try(store, fence, n, size) for n, size in enumerate(sizes)))
         assert results == [None, None, "store_full", None, None]
         again = await backend.store()
         seen = [await again.journal.entry(fence.run, f"step-{n}") for n in range(5)]
         assert [entry is not None for entry in seen] == [True, True, False, True, True]
-        limit_pages(store.driver, 10_000)
+        await limit_pages(store.driver, 10_000)
         assert await _try(store, fence, 2, 900_000) is None
 
 
@@ -249,12 +256,12 @@ async def test_a_step_that_could_not_be_recorded_is_not_reported_as_done(tmp_pat
         host = await backend.host()
         ledger = Ledger(host)
         await ledger.step("p", 0)
-        limit_pages(backend_driver(host), 0)
+        await limit_pages(backend_driver(host), 0)
         with pytest.raises(LashError) as caught:
             await ledger.steps("p", 100)
         assert caught.value.code == "store_full"
         done = len(ledger.executed)
-        limit_pages(backend_driver(host), 10_000)
+        await limit_pages(backend_driver(host), 10_000)
         assert await recorded(backend, "p") == done - 1
         assert await ledger.step("p", done - 1) == (done - 1) * 2
 

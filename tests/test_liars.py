@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pylash.durable import (
-    ACCEPTED,
-    Fence,
-    Instant,
-    NewRun,
-    Resolution,
-    ResolveOutcome,
-    RunState,
-    RunView,
-    WaitName,
-    new_run_id,
-    scope_text,
-    waits,
-)
-from pylash.runtime import InlineHost, SystemClock, system_entropy
-from pylash.runtime.inline import MemoryWaits
-from pylash.stores import journal as journal_operations
-from pylash.stores import runs as run_operations
-from pylash.stores import sqlite
-from pylash.stores.runs import SqlRuns
-from pylash.stores.sql import Operation, Statement, Steps, operation
-from pylash.testing import conformance, controller_laws, host_laws, journal_laws, run_laws
-from pylash.testing.suites import Law
+from pylash.durable.ports import Cancellation
+from pylash.durable.runs import Fence, Instant, RunState, WorkerId, new_run_id
+from pylash.durable.scopes import ExecutionScope
+from pylash.durable.sessions import NewTurn, Submitted, TurnCommit, TurnRecord
+from pylash.durable.waits import ACCEPTED, Resolution, ResolveOutcome, WaitIdentity
+from pylash.engine.hosts.inline import InlineHost
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.drivers import sqlite
+from pylash.stores.drivers.postgres import PostgresDriver
+from pylash.stores.drivers.sqlite import SqliteDriver
+from pylash.stores.operation import Operation, Statement, Steps, operation
+from pylash.stores.ports.runs import SqlRuns
+from pylash.stores.ports.sessions import SqlSessions
+from pylash.stores.tables import effects
+from pylash.stores.tables import runs as runs_table
+from pylash.stores.tables.sessions import open_session
+from pylash.testing import conformance
+from pylash.testing.laws import controllers as controller_laws
+from pylash.testing.laws import hosts as host_laws
+from pylash.testing.laws import journals as journal_laws
+from pylash.testing.laws import runs as run_laws
+from pylash.testing.laws.suites import Law
+from pylash.values.durations import Duration
 from tests.backends import PostgresBackend, SqliteBackend
 from tests.toy_controller import (
     ChangesValuesSilently,
@@ -86,45 +88,58 @@ async def test_an_honest_controller_of_someone_else_keeps_every_law() -> None:
 async def test_a_lying_controller_is_caught(
     liar: type[ToyController], law: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        controller_laws, "_PATIENCE_SECONDS", 1.0
-    )  # some make callers wait for ever
+    # Some make callers wait for ever.
+    monkeypatch.setattr(controller_laws, "PATIENCE_SECONDS", 1.0)
     assert law.__name__ in await broken_laws(liar())
 
 
-async def test_a_host_that_accepts_tampered_keys_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def believing(self: MemoryWaits, key: str) -> WaitName | None:
-        last = key.rpartition(".")[0]
-        body = f"v1.{last.partition('.')[2]}" if last.count(".") == 2 else last
-        secret = self._signer.secrets[0]
-        return self._signer.name(f"{body}.{waits._mac(secret, body)}")
+class BelievingHost(InlineHost):
+    """Takes every key for the one that it handed out last."""
 
-    monkeypatch.setattr(MemoryWaits, "_valid", believing)
-    assert await breaks(host_laws.a_tampered_key_is_worth_nothing, InlineHost())
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        self.last = await super().wait_key(scope, wait)
+        return self.last
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        return await super().resolve(self.last, resolution, by=by)
 
 
-async def test_a_host_that_lets_the_second_answer_win_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    honest = MemoryWaits.resolve
+async def test_a_host_that_accepts_tampered_keys_is_caught() -> None:
+    assert await breaks(host_laws.a_tampered_key_is_worth_nothing, BelievingHost())
 
-    def fickle(self: MemoryWaits, key: str, resolution: Resolution) -> ResolveOutcome:
-        name = self._valid(key)
-        if name is not None and self._end(name).done():
-            self._ends.clear()
-            self._end(name).set_result(resolution)
-            return ACCEPTED
-        return honest(self, key, resolution)
 
-    monkeypatch.setattr(MemoryWaits, "resolve", fickle)
-    assert await breaks(host_laws.the_first_answer_wins, InlineHost())
+class FickleHost(InlineHost):
+    """Lets the last answer win."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, Resolution] = {}
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        self.answers[key] = resolution
+        await super().resolve(key, resolution, by=by)
+        return ACCEPTED
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
+    ) -> Resolution:
+        await super().wait(key, cancel=cancel, timeout=timeout)
+        return self.answers[key]
+
+
+async def test_a_host_that_lets_the_second_answer_win_is_caught() -> None:
+    assert await breaks(host_laws.the_first_answer_wins, FickleHost())
 
 
 async def test_a_store_that_fences_with_a_plain_exists_is_caught(
     monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:
-    unlocked = journal_operations.RECORD_EFFECT.replace("{share}", "")
-    monkeypatch.setattr(journal_operations, "RECORD_EFFECT", unlocked)
+    unlocked = effects.RECORD_EFFECT.replace("{share}", "")
+    monkeypatch.setattr(effects, "RECORD_EFFECT", unlocked)
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
         assert await breaks(journal_laws.no_stale_record_slips_past_a_takeover, store)
@@ -143,34 +158,52 @@ async def test_a_store_that_parks_without_wake_seq_is_caught(
         assert await breaks(run_laws.a_run_that_was_woken_does_not_park, await backend.store())
 
 
-class NotExistsRuns(SqlRuns):
-    """Looks for other runs of the lane when it claims."""
+class NotExistsSessions(SqlSessions):
+    """Leaves lanes to the claim."""
 
     @operation()
-    def enqueue(self, run: NewRun) -> Steps[RunView]:
-        text = scope_text(run.scope)
+    def submit(self, new: NewTurn, token: str, worker: WorkerId | None = None) -> Steps[Submitted]:
+        session = yield from open_session(new.scope.session_id)
         now = (yield Statement("select {now}")).rows[0][0]
-        row = (new_run_id(now, self._entropy), text, run.kind, run.target, run.lane, 1, now, None)
-        yield Statement(run_operations._ADD, row)
-        return run_operations._view((yield Statement(run_operations._GET, (text,))).rows[0])
+        run = new_run_id(now, system_entropy)
+        yield from runs_table.enqueue_turn(run, new, None, 1, ready=True)
+        turn = TurnRecord(new.scope, run, new.body, RunState.QUEUED, None, None, now)
+        return Submitted(turn, session, now)
 
     @operation()
-    def settle(self, fence: Fence, state: RunState, result: bytes | None) -> Steps[None]:
-        yield Statement(run_operations._SETTLE, (state, result, "done", fence.run))
+    def commit(self, fence: Fence, commit: TurnCommit) -> Steps[None]:
+        yield from runs_table.settle_turn(fence.run, commit.state, b"{}", "done")
+
+
+def looks_for_others_of_the_lane(steps: Callable[[], Steps[Any]]) -> Steps[Any]:
+    """Claim with a look at the other runs of the lane instead of a lock."""
+    claiming, answer = steps(), None
+    while True:
+        try:
+            step = claiming.send(answer)  # type: ignore[arg-type]  # the first answer is None
+        except StopIteration as end:
+            return end.value
+        if isinstance(step, Statement):
+            looking = """and not exists (select 1 from pylash_runs other
+                where other.lane = pylash_runs.lane and other.state = 'running') order by at"""
+            step = Statement(step.sql.replace("order by at", looking), step.params)
+        answer = yield step
 
 
 async def test_a_store_that_checks_a_lane_with_not_exists_is_caught(
     monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:
-    claim = run_operations._CLAIM.replace(
-        "order by at",
-        """and not exists (select 1 from pylash_runs other
-           where other.lane = pylash_runs.lane and other.state = 'running') order by at""",
-    )
-    monkeypatch.setattr(run_operations, "_CLAIM", claim)
+    honest = PostgresDriver.run
+
+    def run(driver: PostgresDriver, operation: Operation[Any]) -> Awaitable[Any]:
+        if operation.name == "claim":
+            operation.steps = partial(looks_for_others_of_the_lane, operation.steps)
+        return honest(driver, operation)
+
+    monkeypatch.setattr(PostgresDriver, "run", run)
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        store.runs = NotExistsRuns(store.driver, SystemClock(), system_entropy)
+        store.sessions = NotExistsSessions(store.driver, SystemClock(), system_entropy)
         await store.driver.run(Operation("drop", _drop_the_net))
         assert await breaks(run_laws.racing_claims_never_share_a_lane, store)
 
@@ -179,17 +212,17 @@ def _drop_the_net() -> Steps[None]:
     yield Statement("drop index pylash_runs_lane")
 
 
-class EagerDriver(sqlite.SqliteDriver):
-    """Completes futures before it commits."""
+class EagerDriver(SqliteDriver):
+    """Answers before it commits."""
 
-    def _committed_here(self, batch: list[Any]) -> bool:
-        return False
-
-    def _run_together(self, jobs: list[Any]) -> int:
-        taken = super()._run_together(jobs)
-        self._loop.call_soon_threadsafe(self._complete, jobs[:taken])
-        time.sleep(0.02)
-        return taken
+    def run(self, operation: Operation[Any]) -> Awaitable[Any]:
+        if operation.bulk is None:
+            return super().run(operation)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.02, super().run, operation)
+        answer = loop.create_future()
+        answer.set_result(operation.bulk.value)
+        return answer
 
 
 async def test_a_store_that_completes_futures_before_commit_is_caught(

@@ -29,11 +29,13 @@ from pylash import (
     WorkerConfig,
     tool,
 )
-from pylash.runtime import Agent, ProcessDefinition, Triggers
+from pylash.processes.definition import ProcessDefinition
+from pylash.processes.triggers import Triggers
 from pylash.sync import Lash as SyncLash
 from pylash.testing import LashHarness, ScriptedModel, say
 from pylash.testing.plugin import lash
-from pylash.turn import SessionOptions
+from pylash.tools.catalog import Agent
+from pylash.turn.asks import SessionOptions
 
 __all__ = ("lash",)
 
@@ -62,7 +64,7 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("(language='python') is not supported yet", NotSupported, given(language="python")),
     ("language='c' is not 'lashlang'", ArgumentsInvalid, given(language="c")),
     ("budget=5 is not a TurnBudget", ArgumentsInvalid, given(budget=5)),
-    ("instructions=5 is not a text", ArgumentsInvalid, given(instructions=5)),
+    ("instructions=5 is not a string", ArgumentsInvalid, given(instructions=5)),
     ("history=5 is neither", ArgumentsInvalid, given(history=5)),
     ("tools='send' is not a list", ArgumentsInvalid, given(tools="send")),
     ("tools=5 is not a list", ArgumentsInvalid, lambda app: app.agent("a", tools=5)),  # type: ignore[arg-type]
@@ -70,7 +72,7 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("There is no plugin 'x'", SessionOptionUnknown, given(plugin_options={"x": 1})),
     ("once= of tool 'send' is not supported yet", NotSupported, lambda _: tool(once=True)(send)),
     ("reconcile= of tool 'send'", NotSupported, lambda _: tool(reconcile=print)(send)),
-    ("key='{user}' does nothing", ArgumentsInvalid, lambda app: app.process(key="{user}")(work)),
+    ("key='{user}' has no effect", ArgumentsInvalid, lambda app: app.process(key="{user}")(work)),
     ("concurrency=0 is no", ArgumentsInvalid, lambda app: app.process(concurrency=0)(work)),
     (
         "key=5 is neither",
@@ -78,12 +80,12 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
         lambda app: app.process(concurrency=1, key=5)(work),  # type: ignore[call-overload]
     ),
     (
-        "key='{zz}' names 'zz', which is none of its parameters (user)",
+        "key='{zz}' names 'zz', which is not one of its parameters (user)",
         ArgumentsInvalid,
         lambda app: app.process(concurrency=1, key="{zz}")(work),
     ),
     (
-        "key='{' is no text such as '{user}'",
+        "key='{' is not a template such as '{user}'",
         ArgumentsInvalid,
         lambda app: app.process(concurrency=1, key="{")(work),
     ),
@@ -93,12 +95,12 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
         lambda app: app.process(concurrency=1, key="{}")(work),
     ),
     (
-        "approval_timeout='1d' does nothing without approval=",
+        "approval_timeout='1d' has no effect without approval=",
         ToolDefinitionInvalid,
         lambda app: app.tool(approval_timeout="1d")(send),
     ),
     (
-        "approval_timeout='7d' does nothing without approval=",
+        "approval_timeout='7d' has no effect without approval=",
         ToolDefinitionInvalid,
         lambda app: app.tool(approval=False, approval_timeout="7d")(send),
     ),
@@ -113,14 +115,14 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
         ArgumentsInvalid,
         lambda app: app.start(ProcessDefinition(work).options(attached=True)),
     ),
-    ("limit=0 is no number", ArgumentsInvalid, lambda app: app.processes(limit=0)),
+    ("limit=0 is not a number", ArgumentsInvalid, lambda app: app.processes(limit=0)),
     (
-        "so id= of its options does nothing",
+        "so the option id= has no effect",
         ArgumentsInvalid,
         lambda app: subscribe(app, id="one"),
     ),
     (
-        "so attached= of its options does nothing",
+        "so the option attached= has no effect",
         ArgumentsInvalid,
         lambda app: subscribe(app, attached=True),
     ),
@@ -137,20 +139,20 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("concurrency='5' is not", ArgumentsInvalid, lambda _: WorkerConfig(concurrency="5")),  # type: ignore[arg-type]
     ("lease=0 is not longer", ArgumentsInvalid, lambda _: WorkerConfig(lease=0)),
     ("renew='1m' is not between", ArgumentsInvalid, lambda _: WorkerConfig(renew="1m")),
-    ("'soon' is not understood", DurationInvalid, lambda _: WorkerConfig(park_after="soon")),
-    ("'soon' is not understood", DurationInvalid, lambda _: WorkerConfig(grace="soon")),
-    ("'old' is not understood", DurationInvalid, lambda _: Retention(journal="old")),
-    ("max=0 is no number", ArgumentsInvalid, lambda _: Retry(0)),
-    ("factor=0 is no number", ArgumentsInvalid, lambda _: Retry(factor=0)),
+    ("Invalid duration 'soon'", DurationInvalid, lambda _: WorkerConfig(park_after="soon")),
+    ("Invalid duration 'soon'", DurationInvalid, lambda _: WorkerConfig(grace="soon")),
+    ("Invalid duration 'old'", DurationInvalid, lambda _: Retention(journal="old")),
+    ("max=0 is not a number", ArgumentsInvalid, lambda _: Retry(0)),
+    ("factor=0 is not a number", ArgumentsInvalid, lambda _: Retry(factor=0)),
     ("jitter='no' is neither", ArgumentsInvalid, lambda _: Retry(jitter="no")),  # type: ignore[arg-type]
     ("on=5 is neither an exception", ArgumentsInvalid, lambda _: Retry(on=5)),  # type: ignore[arg-type]
     ("on=() is neither an exception", ArgumentsInvalid, lambda _: Retry(on=())),
     ("on=(5,) is neither", ArgumentsInvalid, lambda _: Retry(on=(5,))),  # type: ignore[arg-type]
-    ("iterations=-1 is no whole", ArgumentsInvalid, lambda _: TurnBudget(iterations=-1)),
-    ("tokens=1.5 is no whole", ArgumentsInvalid, lambda _: TurnBudget(tokens=1.5)),  # type: ignore[arg-type]
-    ("seconds='5s' is no number", ArgumentsInvalid, lambda _: TurnBudget(seconds="5s")),  # type: ignore[arg-type]
-    ("cost=True is no number", ArgumentsInvalid, lambda _: TurnBudget(cost=True)),
-    ("tokens=0 is no number", ArgumentsInvalid, lambda _: Window(tokens=0)),
+    ("iterations=-1 is not a whole", ArgumentsInvalid, lambda _: TurnBudget(iterations=-1)),
+    ("tokens=1.5 is not a whole", ArgumentsInvalid, lambda _: TurnBudget(tokens=1.5)),  # type: ignore[arg-type]
+    ("seconds='5s' is not a number", ArgumentsInvalid, lambda _: TurnBudget(seconds="5s")),  # type: ignore[arg-type]
+    ("cost=True is not a number", ArgumentsInvalid, lambda _: TurnBudget(cost=True)),
+    ("tokens=0 is not a number", ArgumentsInvalid, lambda _: Window(tokens=0)),
     ("keep=90 is not from 0 to 50", ArgumentsInvalid, lambda _: Summarise(tokens=100, keep=90)),
 ]
 
@@ -196,17 +198,17 @@ async def test_options_inside_a_process_are_refused_as_those_of_the_app(
             ctx.session("s", model=5)  # type: ignore[arg-type]
         with pytest.raises(ArgumentsInvalid, match="tools='send' is not a list"):
             ctx.session("s", tools="send")
-        with pytest.raises(ArgumentsInvalid, match="retry=3 is not such as"):
+        with pytest.raises(ArgumentsInvalid, match="retry=3 is not a Retry, such as"):
             ctx.options(retry=3)  # type: ignore[arg-type]
         with pytest.raises(DurationInvalid):
             ctx.options(timeout="soon")
-        with pytest.raises(ArgumentsInvalid, match="text=5 is not a text"):
+        with pytest.raises(ArgumentsInvalid, match="text=5 is not a string"):
             await ctx.wake(5)  # type: ignore[arg-type]
 
     await (await lash.app.start(ask)).result(timeout="5s")
 
 
-async def test_an_answer_to_a_signal_cannot_say_by_whom(lash: LashHarness) -> None:
+async def test_an_answer_to_a_signal_cannot_have_a_by(lash: LashHarness) -> None:
     @lash.app.process
     async def ask(ctx: ProcessContext[None]) -> Any:
         return await ctx.wait_signal("go")
@@ -214,7 +216,7 @@ async def test_an_answer_to_a_signal_cannot_say_by_whom(lash: LashHarness) -> No
     handle = await lash.app.start(ask)
     while not (waits := await lash.app.waits()):
         await lash.advance("1s")
-    with pytest.raises(ArgumentsInvalid, match="a signal records nobody"):
+    with pytest.raises(ArgumentsInvalid, match="a signal does not record its sender"):
         await lash.app.resolve(waits[0].key, 1, by="ann")
     await lash.app.resolve(waits[0].key, 1)
     assert await handle.result(timeout="5s") == 1
@@ -253,6 +255,7 @@ RECORDS = [WorkerConfig, Retention, Retry, TurnBudget, Window, Summarise, Agent,
 KEPT = [Tool.__init__, ProcessDefinition.__init__]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_every_field_of_options_is_read_or_refused(record: Any, read: set[str]) -> None:
     assert set(record.__struct_fields__) - NOT_YET <= read

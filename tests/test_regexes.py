@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LENGTH = 30_000
@@ -30,10 +32,10 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 
 DYNAMIC = {
     "pylash.lang.linking.body": 1,  # `let`, space and a name, at one place
-    "pylash.runtime.tool_docs": 1,  # one of the headers of sections and a colon
+    "pylash.tools.docstrings": 1,  # one of the headers of sections and a colon
     "pylash.values.secrets": 2,  # a secret, escaped, and its base64 with breaks of lines
     "pylash.values.schemas": 1,  # the `pattern` of a JSON Schema, which a developer wrote
-    "pylash.testing.lashlang.comparing": 2,  # a word in a message, and a key: both from case files
+    "pylash.testing.lashlang.differences": 2,  # a word in a message, and a key: both from case files
 }
 """How many expressions of a module are made while it runs, and why they are harmless."""
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pylash.durable import (
+from pylash.durable.effects import (
     DurableStepOutcome,
-    EffectController,
     Envelope,
-    LocalExecutor,
     Outcome,
     Sleep,
     SleepOutcome,
     expect,
 )
-from pylash.values import (
+from pylash.durable.ports import EffectController, LocalExecutor
+from pylash.values.canonical import decode, encode, first_difference, round_trip
+from pylash.values.errors import (
     EffectReplayMismatch,
     LashError,
     RuntimeEffectSleepCancelled,
     StepFailed,
     ValueNotJson,
-    decode,
-    encode,
-    first_difference,
-    round_trip,
 )
 
 

@@ -17,7 +17,6 @@ MODULES: Final = {
     "absurd": "benchmarks.contenders.absurd_contender",
     "restate": "benchmarks.contenders.restate_contender",
     "pylash-agent": "benchmarks.contenders.pylash_agent",
-    "pylash-pydantic-agent": "benchmarks.contenders.pylash_pydantic_agent",
     "pydantic-agent": "benchmarks.contenders.pydantic_agent",
     "pydantic-dbos-agent": "benchmarks.contenders.pydantic_dbos_agent",
     "langgraph-agent": "benchmarks.contenders.langgraph_agent",

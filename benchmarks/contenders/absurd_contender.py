@@ -127,7 +127,7 @@ class AbsurdContender(Contender):
         async with self._working(1, WAKE_POLL_SECONDS):
             for _ in range(load.steps):
                 await asyncio.sleep(random.uniform(0.0, WAKE_POLL_SECONDS))
-                found.append(await timed(self._nothing_done()))
+                found.append(await timed(self._one_step_done()))
         return found
 
     async def starts(self, load: Load) -> list[float]:
@@ -159,8 +159,8 @@ class AbsurdContender(Contender):
                 found.append(await signalled(self._done(task), emit, between))
         return found
 
-    async def _nothing_done(self) -> None:
-        await self._done(await self._client.spawn("nothing", {}, queue=QUEUE))
+    async def _one_step_done(self) -> None:
+        await self._done(await self._client.spawn("one step", {}, queue=QUEUE))
 
     async def _done(self, task: Any) -> None:
         await self._client.await_task_result(task["task_id"])
@@ -198,7 +198,7 @@ class AbsurdContender(Contender):
         worker = AsyncAbsurd(self.url, queue_name=QUEUE)
         worker.register_task("step")(self._step)
         worker.register_task("wait")(self._wait)
-        worker.register_task("nothing")(_nothing)
+        worker.register_task("one step")(_one_step)
         worker.register_task("count")(self._count)
         return worker
 
@@ -209,7 +209,8 @@ class AbsurdContender(Contender):
             await context.step("step", _work)
         lap.end()
 
-    async def _count(self, params: dict[str, Any], _context: Any) -> None:
+    async def _count(self, params: dict[str, Any], context: Any) -> None:
+        await _one_step(params, context)
         self._laps[params["key"]].end()
 
     async def _wait(self, params: dict[str, Any], context: Any) -> None:
@@ -222,5 +223,5 @@ async def _work() -> dict[str, Any]:
     return PAYLOAD
 
 
-async def _nothing(_params: dict[str, Any], _context: Any) -> int:
-    return 1
+async def _one_step(_params: dict[str, Any], context: Any) -> Any:
+    return await context.step("step", _work)

@@ -100,8 +100,8 @@ async def waiting(key: int, number: int) -> int:
 
 
 @DBOS.workflow()
-async def nothing(number: int) -> int:
-    return number
+async def one_step(number: int) -> dict[str, Any]:
+    return await work(number)
 
 
 @DBOS.step()
@@ -191,10 +191,10 @@ class DbosContender(Contender):
         return found
 
     async def start(self, load: Load) -> list[float]:
-        return [await timed(nothing(1)) for _ in range(load.steps)]
+        return [await timed(one_step(1)) for _ in range(load.steps)]
 
     async def starts(self, load: Load) -> list[float]:
-        return await started_by(load, lambda: nothing(1))
+        return await started_by(load, lambda: one_step(1))
 
     async def signal_live(self, load: Load) -> list[float]:
         key, found = next(_rounds), []

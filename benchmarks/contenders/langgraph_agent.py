@@ -46,7 +46,7 @@ def contender(store: str, url: str) -> Contender:  # noqa: ARG001 - there is one
 
 
 class ScriptedChat(BaseChatModel):
-    """The script as a chat model of langchain."""
+    """The script as a chat model of langchain that reads every message."""
 
     script: Any
 
@@ -61,6 +61,7 @@ class ScriptedChat(BaseChatModel):
         raise NotImplementedError
 
     async def _agenerate(self, messages: list[AnyMessage], *_: Any, **__: Any) -> ChatResult:
+        self.script.read(message.content for message in messages)
         last = messages[-1]
         said = self.script.reply(last.content if isinstance(last, HumanMessage) else None)
         if isinstance(said, str):

@@ -43,14 +43,16 @@ def contender(store: str, url: str) -> Contender:  # noqa: ARG001 - there is one
 
 
 class ScriptedModel(Model):
-    """The script as a model of OpenAI Agents."""
+    """The script as a model of OpenAI Agents that reads every item."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
 
     async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
         asked = given["input"]
-        last = {"role": "user", "content": asked} if isinstance(asked, str) else asked[-1]
+        items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        self._script.read(item.get("content") for item in items)
+        last = items[-1]
         said = self._script.reply(last["content"] if last.get("role") == "user" else None)
         output = [_message(said)] if isinstance(said, str) else [_call(one) for one in said]
         return ModelResponse(output=output, usage=Usage(), response_id=None)

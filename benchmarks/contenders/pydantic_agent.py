@@ -4,8 +4,8 @@ Rule 1. The framework stores nothing, so the program does what an app would: it 
         of the conversation from a row before the turn, and writes them all back after it. What
         happens inside a turn is not stored.
 Rule 2. The row is in an SQLite file with WAL and ``synchronous = full``.
-Rule 3. Replies carry their usage: the scripted model would count the words of the whole
-        conversation otherwise.
+Rule 3. The model is a ``Reader``. A ``FunctionModel`` would search the whole conversation for changed
+        instructions by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from benchmarks.agents import (
@@ -57,13 +58,13 @@ class PydanticContender(AgentContender):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._agent: Agent[None, str] = Agent(
-            scripted(self.script),
+            Reader(self.script),
             name="bench",
             instructions=INSTRUCTIONS,
             tools=[self.script.lookup, self.script.shelf],
         )
         self._asking: Agent[None, str | DeferredToolRequests] = Agent(
-            scripted(self.script),
+            Reader(self.script),
             name="asking",
             instructions=INSTRUCTIONS,
             tools=[Tool(self.script.refund, requires_approval=True)],
@@ -123,18 +124,38 @@ class PydanticContender(AgentContender):
         self._database.execute(WRITE, (session, ModelMessagesTypeAdapter.dump_json(messages)))
 
 
-def scripted(script: Script) -> FunctionModel:
-    """Return the script as a model of pydantic-ai."""
+class Reader(Model[Any]):
+    """The script as a model of pydantic-ai that reads every message."""
 
-    async def reply(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-        last: Any = messages[-1].parts[-1]
-        said = script.reply(last.content if isinstance(last, UserPromptPart) else None)
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self._script = script
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+        return "reader"
+
+    @property
+    def system(self) -> str:
+        """The name of its provider."""
+        return "bench"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,  # noqa: ARG002 - it has none
+        model_request_parameters: ModelRequestParameters,  # noqa: ARG002 - the script knows them
+    ) -> ModelResponse:
+        """Read the conversation, and answer its last message."""
+        self._script.read(message.parts for message in messages)
+        last = messages[-1].parts[-1]
+        asked = last.content if isinstance(last, UserPromptPart) else None
+        said = self._script.reply(asked if isinstance(asked, str) else None)
         if isinstance(said, str):
             return ModelResponse([TextPart(said)], usage=USAGE)
         calls = [ToolCallPart(one.tool, one.arguments, one.id) for one in said]
         return ModelResponse(calls, usage=USAGE)
-
-    return FunctionModel(reply)
 
 
 def history(turns: int) -> list[ModelMessage]:

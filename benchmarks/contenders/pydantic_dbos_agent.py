@@ -19,7 +19,7 @@ from pydantic_ai.messages import ModelMessage
 from benchmarks.agents import APPROVAL_PROMPT, INSTRUCTIONS, PROMPT, AgentContender, Resume
 from benchmarks.contender import Contender, Facts
 from benchmarks.contenders.dbos_contender import launch, sync_settings
-from benchmarks.contenders.pydantic_agent import history, scripted
+from benchmarks.contenders.pydantic_agent import Reader, history
 
 
 def contender(store: str, url: str) -> Contender:
@@ -48,14 +48,14 @@ class PydanticDbosContender(AgentContender):
             return await script.refund(order_id)
 
         agent: Agent[None, str] = Agent(
-            scripted(script),
+            Reader(script),
             name="bench",
             instructions=INSTRUCTIONS,
             tools=[lookup, shelf],
             capabilities=[DBOSDurability()],
         )
         asking: Agent[None, str | DeferredToolRequests] = Agent(
-            scripted(script),
+            Reader(script),
             name="asking",
             instructions=INSTRUCTIONS,
             tools=[Tool(refund, requires_approval=True)],

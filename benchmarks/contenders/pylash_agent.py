@@ -1,8 +1,10 @@
 """pylash: sessions and turns of an app, with its worker in the same process.
 
 Rule 1. Nothing is tuned: the app is opened with its defaults.
-Rule 2. Turns that came before were taken like all others.
-Rule 3. A turn of which nothing is stored is taken on ``InlineHost`` with a store in memory.
+Rule 2. The model is a model of pydantic-ai, behind the adapter that real models use.
+Rule 3. Turns that came before were taken like all others. Sessions with thousands of them are forks of
+        one that took them once, so that every round has a session of its own.
+Rule 4. A turn of which nothing is stored is taken on ``InlineHost`` with a store in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import itertools
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.agents import (
     APPROVAL_PROMPT,
@@ -21,9 +23,13 @@ from benchmarks.agents import (
     Resume,
     Script,
 )
-from benchmarks.contender import Contender, Facts, timed
+from benchmarks.contender import Contender, Facts
+from benchmarks.contenders.pydantic_agent import Reader
 from benchmarks.contenders.pylash_contender import sync_settings
 from benchmarks.lines import Load
+
+FORKED: Final = 1_000
+"""Sessions with so many turns before them are forks."""
 
 
 def contender(store: str, url: str) -> Contender:
@@ -40,24 +46,11 @@ class PylashAgentContender(AgentContender):
         super().__init__(url)
         self.store = store
         self._stack = AsyncExitStack()
-        model = self.model()
-        self._app = _app(self.script, url, model=model, migrate=True)
-        self._bare = _app(self.script, "memory://", model=model, host=InlineHost())
+        self._app = _app(self.script, url, migrate=True)
+        self._bare = _app(self.script, "memory://", host=InlineHost())
         self._ids = (f"session-{number}" for number in itertools.count())
-
-    def model(self) -> Any:
-        """Return the script as a model of pylash."""
-        from pylash.testing import ScriptedModel, call, calls, say
-
-        def reply(request: Any) -> Any:
-            last = request.messages[-1]
-            said = self.script.reply(last.text if last.role == "user" else None)
-            if isinstance(said, str):
-                return say(said)
-            asked = [call(one.tool, **one.arguments) for one in said]
-            return asked[0] if len(asked) == 1 else calls(*asked)
-
-        return ScriptedModel(reply)
+        self._long: dict[int, str] = {}
+        """Sessions to fork, by how many turns they have taken."""
 
     async def open(self) -> Facts:
         await self._stack.enter_async_context(self._app)
@@ -70,24 +63,32 @@ class PylashAgentContender(AgentContender):
         await self._stack.aclose()
 
     async def begin(self, before: int) -> str:
+        if before < FORKED:
+            return await self._begun(before)
+        if before not in self._long:
+            self._long[before] = await self._begun(before)
+        return str((await self._app.session(self._long[before]).fork(next(self._ids))).id)
+
+    async def _begun(self, before: int) -> str:
+        """Return a new session that has taken so many turns."""
         session = next(self._ids)
         for _ in range(before):
             await self.turn(session, PROMPT)
         return session
 
     async def turn(self, session: str, prompt: str) -> str:
-        return str((await self._app.session(session).turn(prompt)).text)
+        return await _answer(self._app, session, prompt)
 
     async def opened(self, load: Load) -> list[float]:
         """Measure I4: milliseconds of the first turn in an app that was just opened."""
         found = []
         for session in await self._sessions(load):
-            async with _app(self.script, self.url, model=self.model()) as app:
-                found.append(await timed(app.session(session).turn(PROMPT)))
+            async with _app(self.script, self.url) as app:
+                found.append(await self.timed_turn(_answer(app, session, PROMPT)))
         return found
 
     async def bare_turn(self) -> str:
-        return str((await self._bare.session(next(self._ids)).turn(PROMPT)).text)
+        return await _answer(self._bare, next(self._ids), PROMPT)
 
     async def paused(self, session: str) -> Resume:
         turn = asyncio.create_task(self.turn(session, APPROVAL_PROMPT))
@@ -101,10 +102,14 @@ class PylashAgentContender(AgentContender):
         return resume
 
 
+async def _answer(app: Any, session: str, prompt: str) -> str:
+    return str((await app.session(session).turn(prompt)).text)
+
+
 def _app(script: Script, url: str, **options: Any) -> Any:
     from pylash import Lash
 
-    app: Any = Lash(url, instructions=INSTRUCTIONS, **options)
+    app: Any = Lash(url, model=Reader(script), instructions=INSTRUCTIONS, **options)
     app.tool(script.lookup)
     app.tool(script.shelf)
     app.tool(approval=True)(script.refund)

@@ -16,16 +16,10 @@ from typing import Any
 from benchmarks.contender import PAYLOAD, POSTGRES_SYNC, SQLITE_SYNC, Contender, Facts, Wakes
 from benchmarks.lines import Load
 from pylash.app import open_host
-from pylash.durable import (
-    AwaitEvent,
-    CustomWait,
-    DurableStep,
-    Ok,
-    ProcessScope,
-    RuntimeScope,
-    envelope,
-)
-from pylash.runtime import await_options, step_executor
+from pylash.durable.effects import AwaitEvent, DurableStep, RuntimeScope, envelope
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import CustomWait, Ok
+from pylash.engine.executors import await_options, step_executor
 
 
 def contender(store: str, url: str) -> Contender:
@@ -98,13 +92,12 @@ async def sync_settings(host: Any, store: str) -> dict[str, Any]:
     """Return how commits are synced, read from a connection of the store's own."""
     driver = host.store.driver
     if store == "postgres":
-        connection = await driver.connection()
+        connection = await driver.pool.connect()
         found = {name: await connection.fetchval(f"show {name}") for name in POSTGRES_SYNC}
         await connection.close()
         return found
-    return {
-        name: driver._connection.execute(f"pragma {name}").fetchone()[0] for name in SQLITE_SYNC
-    }
+    read = driver.commits.connection.execute
+    return {name: read(f"pragma {name}").fetchone()[0] for name in SQLITE_SYNC}
 
 
 async def _work(_: int) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from benchmarks.contenders.pylash_contender import sync_settings
 from benchmarks.lines import Load
 from pylash import Lash
 from pylash.app import open_host
-from pylash.durable import SECOND, EngineInput, Registration, StartProcess, WorkerId
-from pylash.stores import SqlStore
-from pylash.stores.postgres_dialect import dialect as for_postgres
-from pylash.stores.sqlite_dialect import dialect as for_sqlite
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import EngineInput, Registration
+from pylash.durable.runs import SECOND, WorkerId
+from pylash.stores.drivers.postgres_dialect import dialect as for_postgres
+from pylash.stores.drivers.sqlite_dialect import dialect as for_sqlite
+from pylash.stores.store import SqlStore
 
 SHOWN: Final = 20
 PRUNED: Final = 100

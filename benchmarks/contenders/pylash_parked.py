@@ -89,7 +89,7 @@ class ParkedContender(ProcessContender):
         return [await self.signal(self.app.process_handle(f"parked-{one}")) for one in woken]
 
     async def parked_start(self, load: Load) -> list[float]:
-        """Measure F3: milliseconds of an empty process beside the parked."""
+        """Measure F3: milliseconds of a process with one step beside the parked."""
         await self._park(load.scopes)
         return await self.start(load)
 
@@ -109,7 +109,7 @@ class ParkedContender(ProcessContender):
     async def _use_everything_once(self) -> None:
         """Do all that will be done, as many at once, so that only the parked are new afterwards."""
         self.reached = bytearray(FIRST_USES)
-        await started_by(Load(CALLERS, FIRST_USES // CALLERS), self.run_nothing)
+        await started_by(Load(CALLERS, FIRST_USES // CALLERS), self.run_one_step)
         handles = [await self.app.start(self.waiting, number=one) for one in range(FIRST_USES)]
         await self.all_wait()
         await _by_many(_go_on, handles)

@@ -41,8 +41,8 @@ class ProcessContender(Contender):
         self.rounds = itertools.count()
 
         @self.app.process
-        async def nothing(ctx: ProcessContext[None]) -> int:  # noqa: ARG001 - empty on purpose
-            return 1
+        async def one_step(ctx: ProcessContext[None]) -> dict[str, Any]:
+            return await ctx.step(work)
 
         @self.app.process
         async def waiting(ctx: ProcessContext[None], number: int) -> int:
@@ -50,7 +50,7 @@ class ProcessContender(Contender):
             await ctx.wait_signal("go")
             return number
 
-        self.nothing, self.waiting = nothing, waiting
+        self.one_step, self.waiting = one_step, waiting
 
     async def open(self) -> Facts:
         await self.stack.enter_async_context(self.app)
@@ -61,10 +61,10 @@ class ProcessContender(Contender):
         await self.stack.aclose()
 
     async def start(self, load: Load) -> list[float]:
-        return [await timed(self.run_nothing()) for _ in range(load.steps)]
+        return [await timed(self.run_one_step()) for _ in range(load.steps)]
 
     async def starts(self, load: Load) -> list[float]:
-        return await started_by(load, self.run_nothing)
+        return await started_by(load, self.run_one_step)
 
     async def signal_live(self, load: Load) -> list[float]:
         return await self.signals(load.steps)
@@ -80,12 +80,17 @@ class ProcessContender(Contender):
         """Return the milliseconds from a signal to the result."""
         return await signalled(handle.result(), partial(handle.signal, "go", PAYLOAD))
 
-    async def run_nothing(self) -> None:
-        """Start an empty process and see its result."""
-        await (await self.app.start(self.nothing)).result()
+    async def run_one_step(self) -> None:
+        """Start a process with one step and see its result."""
+        await (await self.app.start(self.one_step)).result()
 
     async def all_wait(self) -> None:
         """Wait until every process of the round waits."""
         while not all(self.reached):  # noqa: ASYNC110 - cheaper than as many events
             await asyncio.sleep(0.02)
         await asyncio.sleep(SETTLED_SECONDS)
+
+
+async def work() -> dict[str, Any]:
+    """Be a step."""
+    return PAYLOAD

@@ -52,10 +52,10 @@ class RestateContender(Contender):
         await self._server.stop()
 
     async def start(self, load: Load) -> list[float]:
-        return [await timed(self._empty()) for _ in range(load.steps)]
+        return [await timed(self._one_step()) for _ in range(load.steps)]
 
     async def starts(self, load: Load) -> list[float]:
-        return await started_by(load, self._empty)
+        return await started_by(load, self._one_step)
 
     async def signal_live(self, load: Load) -> list[float]:
         return await self._signals(LIVE, load, "promise", "running")
@@ -102,8 +102,8 @@ class RestateContender(Contender):
         await endpoint.said(OPEN)
         return endpoint
 
-    async def _empty(self) -> None:
-        await self._server.ingress.post("/Empty/run", 1)
+    async def _one_step(self) -> None:
+        await self._server.ingress.post("/OneStep/run", 1)
 
     async def _signals(self, workflow: str, load: Load, how: str, status: str) -> list[float]:
         keys = [next(self._keys) for _ in range(load.steps)]

@@ -27,7 +27,7 @@ SUSPEND_AFTER: Final = timedelta(milliseconds=50)
 STREAMS: Final = 100_000
 """The server's own limits shall hold, not those of hypercorn (100 calls for a connection)."""
 
-empty = Service("Empty")
+one_step = Service("OneStep")
 waiting = Workflow("Waiting")
 parking = Workflow("Parking", inactivity_timeout=SUSPEND_AFTER)
 remembering = Workflow("Remembering", inactivity_timeout=SUSPEND_AFTER)
@@ -49,9 +49,9 @@ async def _last() -> dict[str, Any]:
     return PAYLOAD
 
 
-@empty.handler()
-async def run(_ctx: Context, number: int) -> int:
-    return number
+@one_step.handler()
+async def run(ctx: Context, _number: int) -> dict[str, Any]:
+    return await ctx.run_typed("step", _work)
 
 
 async def _wait(ctx: WorkflowContext, how: str) -> int:
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 async def _serve(config: hypercorn.config.Config) -> None:
-    app = restate.app([empty, waiting, parking, remembering, killed])
+    app = restate.app([one_step, waiting, parking, remembering, killed])
     async with asyncio.TaskGroup() as group:
         group.create_task(hypercorn.asyncio.serve(app, config, mode="asgi"))
         group.create_task(_say_open(int(config.bind[0].rpartition(":")[2])))

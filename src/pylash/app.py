@@ -4,79 +4,84 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
 from inspect import isawaitable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
-from pylash.declarations import Declarations
-from pylash.durable import (
-    Clock,
-    EffectHost,
+from pylash.durable.ports import Clock, EffectHost
+from pylash.durable.processes import (
     ExternalInput,
-    LashlangInput,
-    LeaseTimings,
     ProcessView,
     Registration,
-    ResolveOutcome,
-    RunState,
-    Signer,
-    Store,
     checked_process,
-    checked_session,
 )
-from pylash.models import Models
-from pylash.runtime import (
-    Catalog,
+from pylash.durable.runs import LeaseTimings, RunState
+from pylash.durable.sessions import checked_session
+from pylash.durable.stores import Store
+from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
+from pylash.engine.hosts.durability import require_durable_stores
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.run_results import RunResults, TurnSource
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.engine.worker.config import Retention, WorkerConfig
+from pylash.engine.worker.worker import Worker
+from pylash.models.messages import attachment_bytes
+from pylash.models.model_names import Models
+from pylash.processes.context import ProcessContext
+from pylash.processes.definition import (
     Definition,
     Environment,
-    Histories,
-    JournalHost,
-    LiveRun,
-    Observers,
-    OpenWait,
-    PluginFactory,
     Prepared,
     ProcessDefinition,
-    ProcessHandle,
-    PythonPrograms,
-    Retention,
-    Services,
-    Session,
-    SystemClock,
-    Tool,
-    Triggers,
-    TriggerType,
-    TurnEnds,
-    TurnExecution,
-    Worker,
-    WorkerConfig,
-    attachment_bytes,
-    fork_registration,
-    open_waits,
-    play_session_turn,
     prepared,
-    require_durable_stores,
-    resolve_wait,
-    system_entropy,
 )
-from pylash.stores import SqlStore, open_store
-from pylash.turn import Attachment, History, SessionOptions, TurnBudget, checked_options
-from pylash.values import (
-    MAX_NAME_BYTES,
+from pylash.processes.execution import Execution, PythonPrograms
+from pylash.processes.forks import fork_registration
+from pylash.processes.handles import ProcessHandle
+from pylash.processes.triggers import SourceGrant, Triggers, TriggerType
+from pylash.processes.waits import open_waits, resolve_wait
+from pylash.sessions.execution import TurnExecution
+from pylash.sessions.histories import Histories
+from pylash.sessions.services import SessionServices
+from pylash.sessions.session import Session
+from pylash.sessions.subagents import SpawnAgent, play_session_turn
+from pylash.stores.store import SqlStore, open_store
+from pylash.tools.catalog import Agent, Catalog, is_again
+from pylash.tools.operation_names import check_trigger_name
+from pylash.tools.plugins import PluginFactory, ToolProvider
+from pylash.tools.tool import Tool, ToolOptions, tool
+from pylash.turn.asks import SessionOptions, checked_options
+from pylash.turn.budgets import TurnBudget
+from pylash.turn.histories import History
+from pylash.turn.messages import Attachment
+from pylash.values.durations import Duration, micros
+from pylash.values.names import MAX_NAME_BYTES, check_name
+from pylash.values.process_errors import (
     AppNotOpen,
     ArgumentsInvalid,
     MissingProcessExecutionId,
+    NameTaken,
     NotBlocked,
     ProcessUnknown,
-    check_name,
-    micros,
 )
 
 if TYPE_CHECKING:
-    from pylash.workflows import LashlangModule, Workflows
+    from pylash.workflows.modules import LashlangModule
+    from pylash.workflows.workflows import Workflows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,7 +91,24 @@ _log = logging.getLogger("pylash")
 DEFAULT_STORE = "sqlite:///pylash.db"
 
 
-class Lash(Declarations):
+class OpenParts(NamedTuple):
+    """The parts of an app that exist while it is open; its last runs use them while it closes."""
+
+    journal: JournalHost
+    effects: EffectHost
+    services: SessionServices
+    template: Registration
+    worker: Worker
+    process_results: RunResults
+    turn_results: RunResults
+
+    def deliver_result(self, run_id: str, output: Any) -> None:
+        """Pass the output of a run that ended here to its waiters."""
+        self.process_results.deliver(run_id, output)
+        self.turn_results.deliver(run_id, output)
+
+
+class Lash:
     """An app: a store, what runs on it, and a worker.
 
     >>> app = Lash("sqlite:///agents.db")
@@ -116,7 +138,7 @@ class Lash(Declarations):
     ) -> None:
         each = plugins if isinstance(plugins, Sequence) else ()
         for name, given, kind, wanted in (
-            ("instructions", instructions, str, "a text"),
+            ("instructions", instructions, str, "a string"),
             ("worker", worker, WorkerConfig | None, "a WorkerConfig or None"),
             ("retention", retention, Retention, "a Retention"),
             ("host", host, EffectHost | None, "an EffectHost or None"),
@@ -129,7 +151,9 @@ class Lash(Declarations):
                 raise ArgumentsInvalid("Lash", f"{name}={given!r} is not {wanted}")
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
         self._models = Models()
-        super().__init__(Catalog(chosen, instructions, plugins, self._models.adapt))
+        self.catalog = Catalog(chosen, instructions, plugins, self._models.adapt)
+        self._definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self.trigger_types: dict[str, TriggerType] = {}
         self.url = store
         self._deps = deps
         self._given_host = host
@@ -143,18 +167,128 @@ class Lash(Declarations):
         self._stack: AsyncExitStack | None = None
         self.triggers = Triggers(self)
 
+    # --- declarations: they need no event loop ---
+
+    @overload
+    def process(
+        self, function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]], /
+    ) -> ProcessDefinition[P, R]: ...
+    @overload
+    def process(
+        self,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        key: Callable[..., str] | str | None = None,
+    ) -> Callable[
+        [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
+    ]: ...
+    def process(  # type: ignore[misc]  # the options are those of the definition
+        self, function: Any = None, /, **options: Any
+    ) -> Any:
+        """Make an async function a process of this app.
+
+        ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
+        a function of the arguments or a text such as ``"{user}"``).
+
+        >>> @app.process(concurrency=1, key="{user}")
+        ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...
+        """
+        if function is None:
+            return lambda decorated: self.process(ProcessDefinition(decorated, **options))
+        definition = (
+            function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
+        )
+        known = self._definitions.setdefault(definition.name, definition)
+        if not is_again(known.function, definition.function):
+            raise NameTaken("process", definition.name)
+        self._definitions[definition.name] = definition
+        return definition
+
+    @overload
+    def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+    @overload
+    def tool(
+        self, function: None = None, /, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+    def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
+        """Make a function a tool of this app: its signature is the schema, its docstring the description.
+
+        >>> @app.tool(approval=True, retry=Retry(3), timeout="30s")
+        ... async def refund(ctx: ToolContext[Deps], order_id: str, cents: int) -> str: ...
+        """
+        if function is None:
+            return lambda decorated: self.add_tool(tool(**options)(decorated))
+        return self.add_tool(function)
+
+    def add_tool(self, given: Tool[P, R] | Callable[P, R]) -> Tool[P, R]:
+        """Make a tool, or a plain function, a tool of this app."""
+        added: Any = self.catalog.add_tool(given)
+        return cast("Tool[P, R]", added)
+
+    def use(self, provider: ToolProvider) -> None:
+        """Add the tools of a provider."""
+        for given in provider.tools():
+            self.add_tool(given)
+
+    def model(self, name: str, model: Any) -> None:
+        """Register a model under a name, for ``app.session(..., model=name)``.
+
+        It is a ``Provider``, a model object of pydantic-ai, or another name.
+
+        >>> app.model("fast", "openai:gpt-5-mini")
+        """
+        self.catalog.add_model(check_name("model name", name), model)
+
+    def agent(
+        self,
+        name: str,
+        *,
+        instructions: str = "",
+        tools: Sequence[Any] | None = None,
+        model: Any = None,
+        description: str = "",
+    ) -> Agent:
+        """Declare an agent that a model can start as a subagent.
+
+        >>> app.agent("researcher", instructions="Find sources.", tools=[search])
+        """
+        # The ids of subagents begin with it.
+        check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
+        names = self.catalog.named_tools(tools)
+        agent = Agent(name, instructions, names, self.catalog.named_model(model), description)
+        self.catalog.agents[name] = agent
+        return agent
+
+    def subagents(self, *names: str) -> Tool[..., Any]:
+        """Add a ``spawn_agent`` tool with which the model starts these agents as subagents; return it."""
+        if not names:
+            raise ArgumentsInvalid("app.subagents", "name at least one agent of app.agent")
+        return self.catalog.add_tool(SpawnAgent(self.catalog, names))
+
+    def trigger(self, name: str, *, payload: Any = Any, sessions: SourceGrant = False) -> None:
+        """Declare a type of event, and the type of its payload.
+
+        ``sessions``: the sources that a program may subscribe to for a session: none (False), all (True), or
+        those for which a function of the session id and the source key returns True.
+
+        >>> app.trigger("github.push", payload=Push, sessions=lambda session_id, repo: repo in repos[session_id])
+        """
+        check_name("trigger type", name)
+        if not (callable(sessions) or sessions in (True, False)):
+            reason = f"sessions is {sessions!r} and must be True, False or a function"
+            raise ArgumentsInvalid(f"trigger {name!r}", reason)
+        check_trigger_name(name, self.trigger_types)
+        self.trigger_types[name] = TriggerType(name, payload, sessions)
+
     # --- opening and closing ---
 
     async def __aenter__(self) -> Self:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self) -> None:
@@ -165,7 +299,7 @@ class Lash(Declarations):
             config = self.worker_config or WorkerConfig()
             lease = micros(config.lease)
             renew = lease // 3 if config.renew is None else micros(config.renew)
-            self._journal = await stack.enter_async_context(
+            journal = await stack.enter_async_context(
                 open_host(
                     self.url,
                     secret=self.secret,
@@ -174,54 +308,65 @@ class Lash(Declarations):
                     migrate=self._migrate,
                 )
             )
-            self.effect_host: EffectHost = self._given_host or self._journal
-            require_durable_stores(self.effect_host, self._journal.store.durability)
-            await self._wire(stack, config)
+            require_durable_stores(self._given_host or journal, journal.store.durability)
+            stack.push_async_callback(self._models.close)
+            self._parts = await self._make_parts(stack, journal, config)
+            stack.callback(journal.hub.close)
+            await self._start_worker(stack)
             self._stack = stack.pop_all()
 
-    async def _wire(self, stack: AsyncExitStack, config: WorkerConfig) -> None:
-        """Put together what runs on the open store."""
-        host, clock = self._journal, self._journal.clock
-        stack.push_async_callback(self._models.close)
-        self._services = Services(host.store, host, self.effect_host, clock, system_entropy)
-        self._services.definitions = self._definitions
-        self._services.catalog = self._catalog
+    async def _make_parts(
+        self, stack: AsyncExitStack, journal: JournalHost, config: WorkerConfig
+    ) -> OpenParts:
+        """Create the parts that run on the open store, and connect them."""
+        store, effects = journal.store, self._given_host or journal
+        services = SessionServices(store, journal, effects, journal.clock, system_entropy)
+        services.definitions = self._definitions
+        services.catalog = self.catalog
         if config.residency == "active_path_only":
-            self._services.histories = Histories(host.store.sessions, keep=0)
-        self._services.emit_trigger = self._emit
-        self._services.check_trigger = self.triggers.payload
-        self._services.run_workflow = self._run_workflow
-        environment = Environment(self._catalog.model, self._catalog.instructions)
-        self._services.env = environment.ref
-        self._template = Registration(id="", input=ExternalInput(), env=environment.ref)
-        await host.store.envs.put(environment.ref, environment.body)
+            services.histories = Histories(store.sessions, keep=0)
+        services.emit_trigger = self.triggers.emit_recorded
+        services.check_trigger = self.triggers.payload
+        services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
+        environment = Environment(self.catalog.model, self.catalog.instructions)
+        services.env = environment.ref
+        template = Registration(id="", input=ExternalInput(), env=environment.ref)
+        await store.envs.put(environment.ref, environment.body)
         for definition in self._definitions.values():
             await definition.prepare()
-        for declared in self._catalog.tools.values():
+        for declared in self.catalog.tools.values():
             await declared.prepare()
-        self._services.deps = await self._made_deps(stack)
-        programs = PythonPrograms(self._services, play_session_turn)
-        turns = partial(TurnExecution, self._services)
-        self._worker = Worker(host, self.effect_host, programs, turns, config, self._retention)
-        here = self._worker.runs_here
-        self._observers = Observers(host.store, here, host.tasks)
-        ends = TurnEnds(host.store.sessions)
-        self._turn_observers = Observers(host.store, here, host.tasks, ends, "turn")
-        self._worker.told = self._told
-        stack.callback(self._observers.close)
-        stack.callback(self._turn_observers.close)
+        services.deps = await self._made_deps(stack)
+        programs = PythonPrograms(services, partial(play_session_turn, services))
+        processes, turns = partial(Execution, journal, programs), partial(TurnExecution, services)
+        worker = Worker(journal, effects, programs, processes, turns, config, self._retention)
+        results = partial(RunResults, journal.hub, runs_here=worker.live.has, tasks=journal.tasks)
+        parts = OpenParts(
+            journal,
+            effects,
+            services,
+            template,
+            worker,
+            results("process", store.processes),
+            results("turn", TurnSource(store.sessions)),
+        )
+        worker.live.on_end = parts.deliver_result
+        return parts
+
+    async def _start_worker(self, stack: AsyncExitStack) -> None:
+        worker, store = self._parts.worker, self._parts.journal.store
         if self.worker_config is not None:
-            await self._worker.open()
-            stack.push_async_callback(self._worker.close)
-        elif isinstance(host.store, SqlStore) and not await host.store.inspection.has_workers():
+            await worker.open()
+            stack.push_async_callback(worker.close)
+        elif isinstance(store, SqlStore) and not await store.inspection.has_workers():
             _log.warning(
-                "no worker is running on this store: what this app asks for waits until one does"
+                "no worker is running on this store: the work of this app waits until one is started"
             )
         if (watch := getattr(self._clock, "watch", None)) is not None:
-            stack.callback(watch(self._worker.quiet))
+            stack.callback(watch(worker.quiet))
 
     async def _made_deps(self, stack: AsyncExitStack) -> Any:
-        """Return the dependencies: a value, or what a factory makes for as long as we are open."""
+        """Return the dependencies: a value, or the result of a factory, closed with the app if it is a context manager."""
         made = self._deps() if callable(self._deps) else self._deps
         if isawaitable(made):
             made = await made
@@ -246,14 +391,14 @@ class Lash(Declarations):
 
         >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
         """
-        services = self._use("start")
+        parts = self._use("start")
         chosen = prepared(target)
         if chosen.attached:
             reason = "attached=True is for a process that another one starts with ctx.start"
             raise ArgumentsInvalid("app.start", reason)
         await chosen.definition.prepare()
-        command = chosen.command(args, kwargs, services.new_id, self._template)
-        await self._worker.start(command, is_new=chosen.process_id is None)
+        command = chosen.command(args, kwargs, parts.services.new_id, parts.template)
+        await parts.worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
 
     @overload
@@ -265,7 +410,7 @@ class Lash(Declarations):
     def process_handle(
         self, process_id: str, process: ProcessDefinition[Any, Any] | None = None
     ) -> ProcessHandle[Any]:
-        """Return the handle of a process; ``process`` says what its result is."""
+        """Return the handle of a process; ``process`` is its definition, which types the result."""
         self._use("process_handle")
         checked_process(process_id)
         return self._handle(process_id, process)
@@ -281,22 +426,23 @@ class Lash(Declarations):
                 "app.processes", f"there is no status {status!r} (known: {known})"
             )
         if not isinstance(limit, int) or limit < 1:
-            raise ArgumentsInvalid("app.processes", f"limit={limit!r} is no number of at least 1")
+            raise ArgumentsInvalid(
+                "app.processes", f"limit={limit!r} is not a number of at least 1"
+            )
         wanted = None if status is None else RunState(status).value
         return await self.store.processes.listed(wanted, limit)
 
     async def retry(self, process_id: str) -> None:
-        """Let a blocked process go on."""
-        services = self._use("retry")
+        """Continue a blocked process."""
+        services = self._use("retry").services
         checked_process(process_id)
         record = await self.store.processes.get(process_id)
         if record is None:
             raise ProcessUnknown(process_id)
         if not await self.store.runs.retry(record.run, services.new_id()):
             view = await self.store.processes.view(process_id)
-            if (
-                view is None or view.status is not RunState.BLOCKED
-            ):  # else it waits for a worker only
+            # A process without a worker for its target is shown as blocked, and has nothing to retry.
+            if view is None or view.status is not RunState.BLOCKED:
                 raise NotBlocked(process_id, record.run_state)
 
     async def fork_process(
@@ -306,8 +452,8 @@ class Lash(Declarations):
         from_effect: str | None = None,
         id: str | None = None,  # noqa: A002 - as in options
     ) -> ProcessHandle[Any]:
-        """Start a process with what another recorded before an effect (None: everything it did)."""
-        services = self._use("fork_process")
+        """Start a process with the effects that another recorded before ``from_effect`` (None: all of them)."""
+        services = self._use("fork_process").services
         checked_process(process_id)
         if id is None:
             new_id = f"{process_id[:MAX_NAME_BYTES]}-fork-{services.new_id()}"
@@ -320,20 +466,20 @@ class Lash(Declarations):
     # --- Lashlang ---
 
     async def lashlang(self, source: str) -> LashlangModule:
-        """Link a Lashlang program against the app's tools, and store it: its processes can be started.
+        """Link a Lashlang program against the app's tools, and store it, so that its processes can be started.
 
-        Raises LashlangError, whose ``errors`` say what is wrong and where.
+        Raises LashlangError; its ``errors`` have the problems and their positions.
 
         >>> module = await app.lashlang("process greet(who: str) { finish 'Hello ' + who }")
         >>> handle = await app.start(module["greet"], who="Ann")
         """
         self._use("lashlang")
         if not isinstance(source, str):
-            raise ArgumentsInvalid("app.lashlang", "the program must be a text")
+            raise ArgumentsInvalid("app.lashlang", "the program must be a string")
         return await self._workflows.module(source)
 
     def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
-        """Tell sink what Lashlang programs do, node by node; nobody else hears of it.
+        """Call sink for every node that a Lashlang program executes in this app.
 
         Each event has a ``key``: the same key is the same event, also after a restart.
 
@@ -342,8 +488,8 @@ class Lash(Declarations):
         self._workflows.add_sink(sink)
 
     def workflows(self) -> list[Tool[..., Any]]:
-        """Give the model tools to check, start, signal, list and cancel Lashlang workflows; return them."""
-        known = self._catalog.tools
+        """Add tools with which the model checks, starts, signals, lists and cancels Lashlang workflows; return them."""
+        known = self.catalog.tools
         return [known.get(one.name) or self.add_tool(one) for one in self._workflows.tools()]
 
     # --- sessions ---
@@ -361,17 +507,17 @@ class Lash(Declarations):
         history: History | None = None,
         plugin_options: Mapping[str, Any] | None = None,
     ) -> Session:
-        """Return a conversation: a handle, made by the first use. Other options hold from the next turn.
+        """Return the handle of a session; its first use creates the session. Changed options apply from the next turn.
 
-        ``mode`` and ``language`` are refused unless they are as given here: models act by calling tools.
+        ``mode`` and ``language`` accept only their defaults: models act by calling tools.
 
         >>> session = app.session("chat-42")
         """
-        self._use("session")
+        parts = self._use("session")
         options = SessionOptions(
-            model=self._catalog.named_model(model),
+            model=self.catalog.named_model(model),
             instructions=instructions,
-            tools=self._catalog.named_tools(tools),
+            tools=self.catalog.named_tools(tools),
             mode=mode,
             language=language,
             budget=budget,
@@ -379,105 +525,98 @@ class Lash(Declarations):
             plugin_options=plugin_options,
         )
         checked_options("app.session", options)
-        if self.worker_config is not None:  # else others run it, and know what there is
-            self._catalog.check(options)
-        return Session(id, options, self._services, self._worker, self._turn_observers)
+        if (
+            self.worker_config is not None
+        ):  # otherwise other workers run it, with their own catalogs
+            self.catalog.check(options)
+        return Session(id, options, parts.services, parts.worker, parts.turn_results)
 
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.
 
         >>> picture = await app.attachment(result.attachments[0])
         """
-        return await attachment_bytes(found, self._use("attachment").store.attachments)
+        return await attachment_bytes(found, self._use("attachment").services.store.attachments)
 
     # --- waits ---
 
     async def waits(self, session_id: str | None = None) -> list[OpenWait]:
         """Return the open waits, oldest first: approvals, deferred tools, signals, custom ones."""
-        self._use("waits")
+        parts = self._use("waits")
         if session_id is not None:
             checked_session(session_id)
-        return await open_waits(self._journal, self.effect_host, session_id)
+        return await open_waits(parts.journal, parts.effects, session_id)
 
     async def resolve(
         self, key: str, value: Any = None, *, error: str | None = None, by: str | None = None
     ) -> ResolveOutcome:
-        """Answer a wait, with a value or an error. The first answer wins.
+        """Resolve a wait with a value or an error. The first resolution wins.
 
         Cancellation: atomic.
 
         >>> await app.resolve(wait.key, True)
         """
-        self._use("resolve")
+        parts = self._use("resolve")
         if by is not None:
             check_name("name in by=", by)
-        return await resolve_wait(self._journal, self.effect_host, key, value, error, by)
+        return await resolve_wait(parts.journal, parts.effects, key, value, error, by)
 
     # --- inside ---
 
     @property
     def store(self) -> Store:
         """The open store."""
-        self._opened()
-        return self._journal.store
+        return self.services.store
 
     @property
-    def services(self) -> Services:
-        """What the parts of the app share."""
-        self._opened()
-        return self._services
+    def services(self) -> SessionServices:
+        """The objects that the parts of the app share."""
+        return self._opened().services
 
     @property
-    def running(self) -> Services:
-        """What the parts of the app share, also while it closes and the last runs end."""
-        return self._services
+    def running(self) -> SessionServices:
+        """The same, also while the app closes and its last runs end."""
+        return self._parts.services
 
     @property
-    def catalog(self) -> Catalog:
-        """What the app has by name."""
-        return self._catalog
+    def effect_host(self) -> EffectHost:
+        """The host of all effects: the given one, or the journal of the store."""
+        return self._parts.effects
 
     @property
     def template(self) -> Registration:
-        """What every process of this app is registered with."""
-        return self._template
+        """The registration that every process of the app inherits."""
+        return self._parts.template
 
     @property
-    def trigger_types(self) -> dict[str, TriggerType]:
-        """The declared types of events."""
-        return self._types
-
-    def _told(self, run_id: str, output: Any) -> None:
-        self._observers.tell(run_id, output)
-        self._turn_observers.tell(run_id, output)
-
-    async def _emit(self, emitted: Any, key: str) -> None:
-        """Emit what a tool emitted, once."""
-        await self.triggers.emit_recorded(emitted, key)
+    def worker(self) -> Worker:
+        """The worker in this process; it executes nothing if the app has ``worker=None``."""
+        return self._opened().worker
 
     @cached_property
     def _workflows(self) -> Workflows:
-        from pylash.workflows import Workflows  # noqa: PLC0415 - the language is loaded when it is used
+        from pylash.workflows.workflows import (  # noqa: PLC0415 - the language is loaded when used
+            Workflows,
+        )
 
         return Workflows(self)
 
-    async def _run_workflow(self, run: LiveRun, given: LashlangInput) -> Any:
-        return await self._workflows.run(run, given)
-
-    def _opened(self) -> None:
+    def _opened(self) -> OpenParts:
         if self._stack is None:
             raise AppNotOpen
+        return self._parts
 
-    def _use(self, name: str) -> Services:
-        self._opened()
-        self._services.outside(name)
-        return self._services
+    def _use(self, name: str) -> OpenParts:
+        """Return the parts of the open app for a method, or refuse a call inside a process."""
+        parts = self._opened()
+        parts.services.outside(name)
+        return parts
 
     def _handle(
         self, process_id: str, definition: Definition[Any, Any] | None = None
     ) -> ProcessHandle[Any]:
         result = None if definition is None else definition.arguments.result
-        return ProcessHandle(process_id, self._services, self._observers, result)
+        return ProcessHandle(process_id, self._parts.services, self._parts.process_results, result)
 
 
 @asynccontextmanager
@@ -494,8 +633,9 @@ async def open_host(
 
     ``store`` defaults to ``PYLASH_STORE`` or else ``sqlite:///pylash.db``, ``secret`` to
     ``PYLASH_SECRET`` or the one the store made for itself; of several secrets the first signs and all
-    verify. A ``clock`` of your own becomes the store's clock too. ``member=False`` is for tools that look
-    and answer: they run nothing, and with ``migrate=False`` nothing is set up for them either.
+    verify. A given ``clock`` becomes the store's clock too. ``member=False`` is for tools that only read
+    the store and resolve waits: the host does not join the workers and executes nothing; ``migrate=False`` leaves the
+    database as it is.
 
     >>> async with open_host("sqlite:///agents.db") as host:
     ...     controller = host.scoped(ProcessScope("nightly"))

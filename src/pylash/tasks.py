@@ -1,16 +1,16 @@
-"""The one place that starts background tasks, and calls functions in threads.
+"""Background tasks, and calls of functions in threads. Nothing else in pylash starts a task.
 
-Rule 1. A task has an owner you can point at; closing the owner ends it.
-Rule 2. A failure that nobody awaits is raised when the owner closes, never lost.
-Rule 3. A future refuses some exceptions, and then whoever awaits it waits for ever. A call in a thread hands
-        over what it raised as a value.
+Rule 1. Every task has an owner; closing the owner ends it.
+Rule 2. A failure of a task that is not awaited is raised when the owner closes.
+Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait for ever. So a call
+        in a thread returns what it raised as a value.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import cache, partial
@@ -29,41 +29,39 @@ _log = logging.getLogger("pylash")
 
 
 class TaskOwner:
-    """Owns tasks that outlive the call that started them."""
+    """Owner of tasks that outlive the call that started them."""
 
     def __init__(self) -> None:
+        # Weak: a task that its caller dropped may be collected once it is done.
         self._awaited: WeakSet[asyncio.Task[Any]] = WeakSet()
+        # Strong: the event loop has only weak references to its tasks.
         self._serving: set[asyncio.Task[None]] = set()
+        # Of served tasks only; the caller of an awaited task gets its failure.
         self._failures: list[BaseException] = []
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its work is being cancelled: the owner closes, or the event loop ends.
+        """Whether all tasks are being cancelled: the owner closes, or the event loop ends.
 
-        Both cancel what is served together with everything else, before any task runs again. So code that cancels
-        the task it runs in is told apart, as long as something is served and that is not the code itself.
+        Both cancel the served tasks together with all others before any task runs again. This differs from user
+        code that cancels its own task, as long as the owner serves a task that is not that code. One cancelled task
+        is no sign: it is cancelled for a moment, too, when an ``asyncio.timeout`` inside it expires.
         """
-        return not self._serving or any(task.cancelling() for task in self._serving)
+        return all(task.cancelling() for task in self._serving)
 
     def start(
         self, work: Coroutine[Any, Any, T], context: Context | None = None
     ) -> asyncio.Task[T]:
-        """Start work whose outcome somebody awaits, and who keeps the task until then."""
+        """Start work whose outcome the caller awaits; the caller keeps the task until then."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._awaited.add(task)
         return task
 
     def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that nobody awaits; its failure is raised when the owner closes."""
+        """Start work that is not awaited; its failure is raised when the owner closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._serving.add(task)
         task.add_done_callback(self._served)
-
-    def future(self, awaited: Awaitable[T]) -> asyncio.Future[T]:
-        """Return what is awaited as a future: itself if it is one, else a task that awaits it."""
-        if isinstance(awaited, asyncio.Future):
-            return awaited
-        return self.start(_awaited(awaited))
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
@@ -72,8 +70,8 @@ class TaskOwner:
             self._failures.append(error)
 
     async def finish(self) -> None:
-        """Wait until all work has ended, what it starts meanwhile included."""
-        while tasks := self._undone():
+        """Wait until all work has ended, including work that it starts meanwhile."""
+        while tasks := self._undone():  # again, because tasks may have started others
             await asyncio.wait(tasks)
         await self.close()
 
@@ -81,9 +79,9 @@ class TaskOwner:
         return {task for task in (*self._awaited, *self._serving) if not task.done()}
 
     async def close(self) -> None:
-        """Cancel every task, wait for their ends, and raise the first failure nobody saw."""
+        """Cancel every task, wait for their ends, and raise the first failure of a served task."""
         tasks = self._undone()
-        for task in tasks:
+        for task in tasks:  # all of them before any runs again: ``is_stopping`` relies on it
             task.cancel()
         if tasks:
             _, stubborn = await asyncio.wait(tasks, timeout=GRACE_SECONDS)
@@ -93,28 +91,11 @@ class TaskOwner:
             raise self._failures.pop(0)
 
 
-async def _awaited(awaited: Awaitable[T]) -> T:
-    return await awaited
-
-
-def at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run work up to where it waits, and the rest when that is there: a task would begin in the loop's next turn.
-
-    It is no task: it cannot be cancelled, may wait for futures alone, and must not fail.
-    """
-    try:
-        awaited = work.send(None)
-    except StopIteration:
-        return
-    awaited._asyncio_future_blocking = False  # noqa: SLF001 - so a task says that it has heard
-    awaited.add_done_callback(lambda _: at_once(work))
-
-
 # --- threads ---
 
 
 class _Ended(NamedTuple):
-    """How a call ended: a value, or what it raised."""
+    """The outcome of a call: a value or an exception."""
 
     value: Any
     error: BaseException | None
@@ -122,14 +103,14 @@ class _Ended(NamedTuple):
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads of user code: not the loop's, so that slow functions delay nothing else."""
+    """Return the threads for user code: not the loop's own, so that slow functions delay nothing else."""
     return ThreadPoolExecutor(THREADS, thread_name_prefix="pylash-step")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a function returns that is called in a thread, or raise what it raises.
+    """Call a function in a thread; return its result or raise its exception.
 
-    A StopIteration cannot leave a coroutine: as one raised by an async function, it becomes a RuntimeError.
+    A StopIteration cannot leave a coroutine: it becomes a RuntimeError, as in an async function.
     """
     call = partial(copy_context().run, outcome_in_thread, function, args, kwargs)
     ended = await asyncio.get_running_loop().run_in_executor(_threads(), call)
@@ -148,7 +129,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def outcome_in_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Ended:
-    """Call a function; return how that ended."""
+    """Call a function and return its outcome."""
     try:
         return _Ended(function(*args, **kwargs), None)
     except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited

@@ -64,7 +64,7 @@ def test_an_approval_is_answered_by_its_id_or_its_key(file: str, pylash: Call, k
         ("true", 'approved   refund(order_id="7", cents=500), by ann\n'),
     ],
 )
-def test_what_a_person_said_stands_beside_what_was_proposed(
+def test_corrected_arguments_are_shown_beside_the_proposed_ones(
     place: str, pylash: Call, answer: str, told: str
 ) -> None:
     filled(place)

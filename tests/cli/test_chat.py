@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 APP = Path(__file__).with_name("chat_app.py.txt")
 WAITING = "⚙ gate() … 42 % at the gate"
 LEAVING = "Resume it with: pylash chat shop:app --session one"
@@ -95,14 +97,14 @@ def test_the_arguments_of_an_approval_can_be_changed(chat: Terminal) -> None:
     chat.enter("e")
     chat.expect('› {"why":"late","cents":500}')
     chat.enter("\x15[1]")
-    chat.expect("Arguments are a JSON object.", "› [1]")
+    chat.expect("Arguments must be a JSON object.", "› [1]")
     chat.enter('\x15{"cents":"x"}')
     chat.expect("cents should be a valid integer", '› {"cents":"x"}')
     chat.enter('\x15{"cents":7}')
     chat.expect('✓ approved with {"cents":7}', "It said: refunded 7")
 
 
-def test_something_else_can_be_said_instead_of_an_approval(chat: Terminal) -> None:
+def test_another_message_can_replace_an_approval(chat: Terminal) -> None:
     chat.enter("refund me")
     chat.expect("approve? y/n/e ›")
     chat.enter("/interrupt never mind")
@@ -141,14 +143,14 @@ def test_ctrl_c_cancels_the_turn_and_a_second_one_leaves(chat: Terminal) -> None
     assert LEAVING in chat.screen.text
 
 
-def test_ctrl_c_takes_back_what_was_said_for_after_the_turn(chat: Terminal, shop: Path) -> None:
+def test_ctrl_c_takes_back_messages_queued_after_the_turn(chat: Terminal, shop: Path) -> None:
     chat.enter("wait please")
     chat.expect(WAITING)
     chat.enter("hurry")
     chat.enter("/queue and then")
     chat.expect("⋯ hurry", "⋯ and then (next turn)")
     chat.type("\x03")
-    text = chat.expect("■ cancelled", "Taken back, nobody heard it", "  hurry", "  and then")
+    text = chat.expect("■ cancelled", "Taken back before the model got it", "  hurry", "  and then")
     assert "⋯ hurry" not in text
     chat.enter("look again")
     text = chat.expect("It said: order 17")
@@ -173,7 +175,7 @@ def test_two_ctrl_c_at_once_cancel_the_turn_and_do_not_say_that_it_is_kept(
         again.expect("It said: order 17")
 
 
-def test_ctrl_c_where_nothing_runs_says_how_to_leave_and_keys_make_it_the_first_again(
+def test_ctrl_c_where_nothing_runs_shows_how_to_leave_and_keys_make_it_the_first_again(
     chat: Terminal,
 ) -> None:
     chat.type("something\x03")
@@ -216,7 +218,7 @@ def test_a_chat_that_is_killed_in_a_turn_goes_on_with_it(shop: Path) -> None:
         assert text.count("I wait.") == 1
 
 
-def test_an_approval_is_asked_again_by_whoever_resumes(shop: Path) -> None:
+def test_an_approval_is_asked_again_by_a_resumed_chat(shop: Path) -> None:
     with chatting(shop) as first:
         first.expect("/help")
         first.enter("refund me")
@@ -256,7 +258,7 @@ def test_a_turn_that_others_began_is_shown(chat: Terminal, shop: Path) -> None:
     assert text.count("› knock knock") == 1
 
 
-def test_a_chat_that_is_told_to_end_leaves_what_runs_behind(chat: Terminal, shop: Path) -> None:
+def test_a_chat_that_is_terminated_leaves_running_work_behind(chat: Terminal, shop: Path) -> None:
     chat.enter("wait please")
     chat.expect(WAITING)
     os.kill(chat.process.pid, signal.SIGTERM)
@@ -266,7 +268,7 @@ def test_a_chat_that_is_told_to_end_leaves_what_runs_behind(chat: Terminal, shop
     assert chat.expect_end() == 0
 
 
-def test_an_answer_that_starts_anew_says_so(chat: Terminal) -> None:
+def test_an_answer_that_starts_again_has_a_note(chat: Terminal) -> None:
     chat.enter("stutter")
     chat.expect("↺ the answer starts anew: ConnectionError: cut")  # before it does
     text = chat.expect("I heard 'stutter'.")
@@ -297,7 +299,7 @@ def test_what_is_pasted_is_one_message_however_many_lines_it_has(chat: Terminal)
     chat.expect(r"I heard 'first one\ntwo\nthree'.")
 
 
-def test_failures_are_told_in_a_sentence(chat: Terminal) -> None:
+def test_failures_are_shown_in_one_sentence(chat: Terminal) -> None:
     chat.enter("boom")
     text = chat.expect("✗ boom()", "ValueError: it broke", "It said: ValueError")
     chat.enter("fail")
@@ -322,7 +324,7 @@ def test_one_can_look_back_begin_anew_and_return(chat: Terminal) -> None:
     chat.enter("/new")
     chat.expect("shop:app · session chat-")
     chat.enter("/history")
-    chat.expect("Nothing was said yet.")
+    chat.expect("There are no messages yet.")
     chat.enter("/resume")
     chat.expect("one  completed, ")
     chat.enter("/resume one")

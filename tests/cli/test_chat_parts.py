@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.cli.chat_keys import Editor, Key, Keys, Typed
-from pylash.cli.chat_lines import Lines
-from pylash.cli.chat_screen import typed_rows
-from pylash.cli.chat_text import clean, in_columns, shown_call, shown_seconds, wrapped
-from pylash.turn import TurnEvent
-from pylash.values import cells
+from pylash.cli.chat.keys import Editor, Key, Keys, Typed
+from pylash.cli.chat.lines import Lines
+from pylash.cli.chat.screen import typed_rows
+from pylash.cli.chat.text import clean, in_columns, shown_call, shown_seconds, wrapped
+from pylash.turn.events import TurnEvent
+from pylash.values.texts import cells
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 LINES = st.text(st.sampled_from("ab -·日🎉é"), max_size=60)

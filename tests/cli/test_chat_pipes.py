@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.terminal import clean_environment
 
+pytestmark = pytest.mark.slow
+
 APP = Path(__file__).with_name("chat_app.py.txt")
 
 
@@ -80,7 +82,7 @@ def test_a_turn_that_waits_when_the_lines_end_is_kept_and_can_be_resumed(shop: P
     assert resumed.returncode == 0
 
 
-def test_a_turn_that_fails_is_told_and_is_the_exit_status(shop: Path) -> None:
+def test_a_failed_turn_is_shown_and_is_the_exit_status(shop: Path) -> None:
     done = piped(shop, "fail\n")
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr.startswith("✗ failed: The model is away.")
@@ -122,14 +124,14 @@ def test_an_interrupt_cancels_the_turn_and_a_second_one_leaves(shop: Path) -> No
         assert process.wait(timeout=60) == 1
 
 
-def test_what_a_model_made_is_told_of_when_it_is_made_and_by_whoever_looks_back(shop: Path) -> None:
+def test_a_file_of_a_model_is_shown_when_it_is_made_and_in_the_history(shop: Path) -> None:
     done = piped(shop, "draw a cat\n/history")
     assert done.stdout.splitlines() == ["A cat.", "A cat."]
     told = [line for line in done.stderr.splitlines() if line.startswith("image/png, 4 bytes: ")]
     assert len(told) == 2
 
 
-def test_how_turns_ended_is_told_by_whoever_looks_back(shop: Path) -> None:
+def test_the_history_shows_how_turns_ended(shop: Path) -> None:
     done = piped(shop, "hello\nfail\nhello again\n/history", "--session", "one")
     told = done.stderr.splitlines()
     assert told.count("✗ failed: The model is away. [provider_error]") == 2

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from pylash.runtime import SystemClock, system_entropy
-from pylash.stores import examined, health, postgres_health
-from pylash.stores.schema import SCHEMA
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores import health, postgres_health
+from pylash.stores.health import examine
+from pylash.stores.migrations import SCHEMA
 from tests.cli.conftest import Call, ask, filled
 from tests.stores.test_migrations import next_schema
 
@@ -97,11 +98,19 @@ def test_a_short_secret_fails(file: str, pylash: Call, monkeypatch: pytest.Monke
     assert found(pylash)["secret"]["text"] == "PYLASH_SECRET signs the keys of waits"
 
 
+class Everything:
+    """Stands for the kinds of file systems, as if the local one were on the network."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 def test_a_network_file_system_fails(
     file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(file)
-    monkeypatch.setattr(health, "_kind_of_file_system", lambda _: "nfs4")
+    assert "nfs4" in health.NETWORK
+    monkeypatch.setattr(health, "NETWORK", Everything())
     assert found(pylash)["file system"]["status"] == "fail"
 
 
@@ -145,7 +154,7 @@ class Swallower:
     async def examine(self, url: str) -> Any:
         listener = await asyncio.start_unix_server(self.serve, self._folder / ".s.PGSQL.5432")
         async with listener:
-            return await examined(url, clock=SystemClock(), entropy=system_entropy)
+            return await examine(url, clock=SystemClock(), entropy=system_entropy)
 
 
 def test_a_pooler_that_swallows_notifications_fails(

@@ -15,7 +15,7 @@ import pytest
 
 from pylash import Lash, LashError, ProcessContext, Retry
 from pylash.cli.log_format import LogFormatter, log_handler
-from pylash.cli.worker import _about, _say
+from pylash.cli.worker import show_event, worker_facts
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import eventually
 from tests.cli.conftest import Call
@@ -91,6 +91,7 @@ async def broken(ctx: ProcessContext[None], text: str) -> None:
 """
 
 
+@pytest.mark.slow
 def test_a_worker_logs_nothing_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile.py").write_text(APP.format(evil=EVIL))
     monkeypatch.setenv("SHOP_API_KEY", SECRET)
@@ -117,8 +118,8 @@ def test_a_worker_logs_nothing_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_banner_of_a_worker_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
     url = "postgresql://ann:p@ss:w/rd@db:5432/shop?sslmode=require&password=hunter22&sslpassword=x"
-    facts = _about(Lash(url))
-    _say(False, "started", **facts)
+    facts = worker_facts(Lash(url))
+    show_event(False, "started", **facts)
     shown = "postgresql://ann:***@db:5432/shop?sslmode=require&password=***&sslpassword=***"
     assert facts["store"] == shown
     assert shown in capsys.readouterr().err

@@ -28,6 +28,7 @@ def help_of(name: str | None) -> str:
     return CliRunner().invoke(cli, args, env={"COLUMNS": "94"}).stdout
 
 
+@pytest.mark.slow
 def test_the_help_imports_only_what_it_needs() -> None:
     code = (
         "import sys; from pylash.cli.main import cli\n"
@@ -40,7 +41,8 @@ def test_the_help_imports_only_what_it_needs() -> None:
     assert not {"rich", "pydantic", "sqlite3", "asyncpg", "asyncio", "msgspec"} & set(loaded)
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+@pytest.mark.slow
+def test_without_the_extra_it_names_what_to_install() -> None:
     done = python(
         "import sys; sys.modules['click'] = None; from pylash.cli import command_line; command_line()"
     )
@@ -89,13 +91,13 @@ def test_wrong_usage_is_one_sentence_and_status_2(pylash: Call, args: list[str],
     assert refused.stderr.endswith("[usage]\n")
 
 
-def test_what_broke_is_one_sentence_and_the_traceback_is_for_those_who_ask(
+def test_an_error_is_one_sentence_and_the_traceback_is_optional(
     pylash: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a \x1b[31mbug")
 
-    monkeypatch.setattr("pylash.cli.asking.open_host", broken)
+    monkeypatch.setattr("pylash.cli.store_options.open_host", broken)
     refused = pylash("ps", "--store", f"sqlite:///{tmp_path / 'x.db'}")
     assert refused.exit_code == 1
     assert refused.stderr.count("\n") == 1

@@ -43,13 +43,13 @@ def test_check_shows_every_mistake_with_its_place_and_what_to_write(
     )
 
 
-def test_check_says_that_all_is_well(folder: Path, pylash: Call) -> None:
+def test_check_prints_ok(folder: Path, pylash: Call) -> None:
     (folder / "fine.lash").write_text("finish 1\n")
     done = pylash("check", "fine.lash")
     assert (done.exit_code, done.stdout) == (0, "ok\n")
 
 
-def test_check_tells_programs_in_json(folder: Path, pylash: Call) -> None:
+def test_check_prints_json(folder: Path, pylash: Call) -> None:
     (folder / "shop.lash").write_text("x = \n")
     done = pylash("check", "--json", "shop.lash")
     assert done.exit_code == 1
@@ -140,7 +140,7 @@ def test_a_graph_is_written_where_it_is_wanted(refund: str, folder: Path, pylash
     assert (folder / "refund.mmd").read_text().startswith("flowchart")
 
 
-def test_a_graph_of_nothing_says_why(refund: str, folder: Path, pylash: Call) -> None:
+def test_a_graph_of_nothing_is_an_error(refund: str, folder: Path, pylash: Call) -> None:
     done = pylash("graph", "refund.lash", "--app", refund, "--process", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "nobody" in done.stderr
@@ -156,7 +156,7 @@ def test_what_a_program_holds_cannot_command_the_terminal(folder: Path, pylash: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "does not exist"), (b"x = '\xff'", "no text in UTF-8 (byte 5)")]
+    ("content", "said"), [(None, "does not exist"), (b"x = '\xff'", "not UTF-8 text (byte 5)")]
 )
 def test_a_file_that_cannot_be_read_is_wrong_usage(
     folder: Path, pylash: Call, content: bytes | None, said: str
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_wrong_usage(
         assert said in done.stderr
 
 
-def test_fmt_rewrites_files_and_says_which(folder: Path, pylash: Call) -> None:
+def test_fmt_rewrites_files_and_prints_which(folder: Path, pylash: Call) -> None:
     untidy, tidy = folder / "untidy.lash", folder / "tidy.lash"
     untidy.write_bytes(b"x=1 # one\r\ny=2\r\n")
     tidy.write_text("x = 1\n")
@@ -193,7 +193,7 @@ def test_what_is_piped_in_is_called_the_input() -> None:
     done = CliRunner().invoke(cli, ["check", "-"], input="x = y")
     assert "line 1, column 5 of the input" in done.stdout
     done = CliRunner().invoke(cli, ["check", "-"], input=b"\xff")
-    assert "The input is no text in UTF-8" in done.output
+    assert "The input is not UTF-8 text" in done.output
 
 
 def test_fmt_prints_what_is_piped_in_and_what_it_is_asked_to(folder: Path, pylash: Call) -> None:
@@ -214,6 +214,7 @@ def test_fmt_leaves_a_program_with_mistakes_alone(folder: Path, pylash: Call) ->
     assert (folder / "a.lash").read_text() == "x=\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_a_terminal_gets_colours_unless_it_wants_none(
     folder: Path, env: dict[str, str], coloured: bool

@@ -15,10 +15,9 @@ from click.testing import CliRunner
 from pylash import Lash, TurnBudget
 from pylash.cli import output
 from pylash.cli.main import cli
-from pylash.stores import Operation
-from pylash.stores.schema import SCHEMA
-from pylash.stores.sql import Statement, Steps
-from pylash.values import cells
+from pylash.stores.migrations import SCHEMA
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.values.texts import cells
 from tests.backends import eventually
 from tests.cli import shop
 from tests.cli.conftest import Call, ask, ended, filled, worked
@@ -121,7 +120,8 @@ def test_an_end_is_shown_with_its_result(file: str, pylash: Call) -> None:
     assert "failed     it is broken [process_failed]" in pylash("show", "broken-1").stdout
 
 
-def test_what_did_not_complete_says_why(place: str, pylash: Call) -> None:
+@pytest.mark.slow
+def test_a_run_that_did_not_complete_is_shown_with_its_reason(place: str, pylash: Call) -> None:
     worked(place, _undone)
     errors = {one["id"]: one["error"] for one in ask(pylash, "ps")}
     assert errors["broken-1"] == "it is broken [process_failed]"
@@ -130,7 +130,7 @@ def test_what_did_not_complete_says_why(place: str, pylash: Call) -> None:
     assert "  it is broken [process_failed]" in pylash("ps").stdout
 
 
-def test_what_a_cancelled_turn_had_said_is_shown(file: str, pylash: Call) -> None:
+def test_the_text_of_a_cancelled_turn_is_shown(file: str, pylash: Call) -> None:
     async def stopped(app: Lash) -> None:
         app.model("telling", Telling("It ships ", "to"))
         session = app.session("chat-1", model="telling")
@@ -156,7 +156,7 @@ async def _undone(app: Lash) -> None:
     await app.session("chat-1", budget=budget).turn("hello", turn_id="lost")
 
 
-def test_work_that_nobody_runs_says_that_there_is_no_worker(place: str, pylash: Call) -> None:
+def test_work_without_a_worker_is_marked(place: str, pylash: Call) -> None:
     filled(place)
     pylash("signal", "order-7", "address")  # it is ready now, and nobody is there
     (row,) = ask(pylash, "ps", "--status", "blocked")
@@ -166,7 +166,7 @@ def test_work_that_nobody_runs_says_that_there_is_no_worker(place: str, pylash: 
     assert pylash("retry", "order-7").stdout == "waits for a worker  order-7\n"
 
 
-def test_work_that_the_workers_do_not_know_says_so(file: str, pylash: Call) -> None:
+def test_work_that_no_worker_knows_is_marked(file: str, pylash: Call) -> None:
     filled(file)
     pylash("signal", "order-7", "address")
 
@@ -174,7 +174,7 @@ def test_work_that_the_workers_do_not_know_says_so(file: str, pylash: Call) -> N
         async with Lash(file):
             return await asyncio.to_thread(pylash, "show", "order-7")
 
-    assert "no live worker knows 'python:order'" in asyncio.run(beside_another()).stdout
+    assert "no live worker has 'python:order'" in asyncio.run(beside_another()).stdout
 
 
 def test_a_turn_that_queued_words_began_shows_them(file: str, pylash: Call) -> None:
@@ -204,7 +204,7 @@ async def _until_it_asks(app: Lash) -> None:
     await eventually(asks)
 
 
-def test_what_is_blocked_says_where_the_replay_differed(
+def test_a_blocked_run_shows_where_the_replay_differed(
     place: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(place)
@@ -259,7 +259,7 @@ def test_a_beginning_is_enough_if_only_one_thing_begins_so(place: str, pylash: C
 # --- events ---
 
 
-def test_events_begin_where_one_says(file: str, pylash: Call) -> None:
+def test_events_begin_where_since_points(file: str, pylash: Call) -> None:
     filled(file)
     assert [line.split()[3] for line in pylash("events", "order-7").stdout.splitlines()] == [
         "process.started",
@@ -321,7 +321,7 @@ def test_an_older_store_is_migrated_only_when_asked(
 ) -> None:
     filled(place)
     next_schema(monkeypatch)
-    monkeypatch.setattr("pylash.cli.upkeep.SCHEMA", SCHEMA + 1)
+    monkeypatch.setattr("pylash.cli.maintenance.SCHEMA", SCHEMA + 1)
     refused = pylash("ps")
     assert "run pylash migrate" in refused.stderr
     assert ask(pylash, "migrate") == {"before": SCHEMA, "after": SCHEMA + 1}

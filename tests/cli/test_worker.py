@@ -19,6 +19,8 @@ from pylash import Lash
 from tests.cli import shop
 from tests.cli.conftest import Call, ask, filled
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 APP = "tests.cli.shop:app"
 
@@ -51,7 +53,7 @@ def until(stream: IO[str] | None, wanted: Callable[[str], bool]) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_works_until_it_is_told_to_stop(
+def test_a_worker_works_until_it_is_stopped(
     file: str, pylash: Call, number: signal.Signals
 ) -> None:
     filled(file)
@@ -93,10 +95,10 @@ async def _start_busy(url: str) -> None:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("nowhere:app", "there is no module 'nowhere' here"),
+        ("nowhere:app", "there is no module 'nowhere'"),
         ("tests.cli.shop:nobody", "there is no 'nobody' in 'tests.cli.shop'"),
-        ("tests.cli.shop:nothing", "that is a builtins.int and no pylash.Lash"),
-        ("tests.cli.shop:client", "it was made with worker=None, which runs nothing"),
+        ("tests.cli.shop:nothing", "that is a builtins.int, not a pylash.Lash"),
+        ("tests.cli.shop:client", "it was created with worker=None, which runs nothing"),
         ("nowhere/shop.py:app", "there is no file 'nowhere/shop.py'"),
         ("tests.cli.shop", "it is not of the form module:variable"),
     ],
@@ -111,11 +113,11 @@ def test_an_app_that_cannot_be_run_is_refused(pylash: Call, named: str, said: st
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import not_there", "importing it needs 'not_there', which is not there"),
+        ("import not_there", "importing it needs 'not_there', which is not installed"),
         ("1 / 0", "importing it failed with ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_module_of_the_current_folder_is_found_and_its_errors_are_told(
+def test_a_module_of_the_current_folder_is_found_and_its_errors_are_shown(
     tmp_path: Path, source: str, said: str
 ) -> None:
     (tmp_path / "mine.py").write_text(source)

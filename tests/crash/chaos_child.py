@@ -19,8 +19,9 @@ from pylash import (
     open_host,
     step_executor,
 )
-from pylash.durable import AwaitEvent, ScopedController, Sleep
-from pylash.runtime import await_options, sleep_executor
+from pylash.durable.effects import AwaitEvent, Sleep
+from pylash.durable.ports import ScopedController
+from pylash.engine.executors import await_options, sleep_executor
 
 STEPS = 12
 ELSEWHERE = {"lease_held", "lease_lost"}

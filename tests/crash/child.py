@@ -1,6 +1,6 @@
 """A program to be killed: two durable steps in one scope.
 
-It writes what it executes to a log, and tells its parent on standard output where it stands.
+It writes what it executes to a log, and prints its progress for its parent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from pylash import (
     open_host,
     step_executor,
 )
-from pylash.durable import SECOND, AwaitEvent, LeaseTimings
-from pylash.runtime import await_options
-from pylash.values import LeaseHeld
+from pylash.durable.effects import AwaitEvent
+from pylash.durable.runs import SECOND, LeaseTimings
+from pylash.engine.executors import await_options
+from pylash.values.errors import LeaseHeld
 
 SCOPE = ProcessScope("order-7")
 SHORT = LeaseTimings(ttl=SECOND // 2, renew_every=SECOND // 5)

@@ -7,37 +7,35 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pylash.durable import (
-    SECOND,
+from pylash.durable.commands import (
     AppendEvent,
     AwaitProcess,
     CancelProcess,
     CancelUnreferenced,
     DeleteSessionProcesses,
+    ProcessCommand,
+    SignalProcess,
+    StartProcess,
+    TransferHandles,
+)
+from pylash.durable.processes import (
     EngineInput,
-    EventBinding,
     EventType,
     Failure,
-    Fence,
     HandleGrant,
-    JournalEntry,
-    Occurrence,
-    ProcessCommand,
     Registration,
     Semantics,
     SessionRef,
-    SignalProcess,
-    StartProcess,
-    Subscription,
     Success,
-    TransferHandles,
-    WaitOpening,
-    WorkerId,
 )
-from pylash.stores import SqlStore
-from pylash.values import encode
+from pylash.durable.runs import SECOND, Fence, JournalEntry, WorkerId
+from pylash.durable.stores import WaitOpening
+from pylash.durable.triggers import EventBinding, Occurrence, Subscription
+from pylash.stores.store import SqlStore
+from pylash.values.canonical import encode
+from tests.backends import lockless
 from tests.crash.run_scenarios import NAME
-from tests.crash.statements import ALIVE, W1, W2, Memo, Scenario, tick
+from tests.crash.statements import ALIVE, W1, W2, Memo, Scenario, part, tick
 
 TARGET = "python:work"
 ANN, BOB = SessionRef("ann"), SessionRef("bob")
@@ -60,8 +58,8 @@ def work(process: str = "p", **options: Any) -> Registration:
 
 
 async def members(store: SqlStore) -> None:
-    await store.workers._join(W1, ALIVE, [TARGET])
-    await store.workers._join(W2, ALIVE, [TARGET])
+    await lockless(store).join(W1, ALIVE, [TARGET])
+    await lockless(store).join(W2, ALIVE, [TARGET])
 
 
 async def leased(store: SqlStore, process: str = "p", **options: Any) -> Fence:
@@ -158,6 +156,13 @@ async def recorded(store: SqlStore) -> Fence:
     return fence
 
 
+async def ended_long_ago(store: SqlStore) -> None:
+    fence = await recorded(store)
+    await store.processes.settle(fence, fence.run, Success(1))
+    for _ in range(2):
+        await tick()
+
+
 async def resting(store: SqlStore) -> Fence:
     fence = await started(store)
     await store.journal.begin_sleep(fence, SLEEP, SECOND)
@@ -213,9 +218,6 @@ PROCESS_SCENARIOS = {
     "start: leased": Scenario(members, lambda s, _: s.processes.start(StartProcess(work()), W1)),
     "start: by a stranger": Scenario(
         members, lambda s, _: s.processes.start(StartProcess(work()), WorkerId("gone"))
-    ),
-    "start: over already": Scenario(
-        members, lambda s, _: s.processes.start(StartProcess(work()), W1, end=Success({"n": 1}))
     ),
     "start: later": Scenario(
         members, lambda s, _: s.processes.start(StartProcess(work(), delay=SECOND), W1)
@@ -290,9 +292,9 @@ PROCESS_SCENARIOS = {
     "continue_as": Scenario(recorded, lambda s, f: s.processes.continue_as(f, work(env="e"))),
     # handles
     "grant": Scenario(started, lambda s, _: s.processes.grant(HandleGrant(ANN, "p", "mine"))),
-    "revoke": Scenario(held, lambda s, _: s.processes.revoke(ANN, "p"), same=False),
+    "revoke: a handle": Scenario(held, lambda s, _: s.processes.revoke(ANN, "p"), same=False),
     # the journal
-    "_forget": Scenario(recorded, lambda s, fence: s.journal._forget([fence.run])),
+    "_forget": part("_forget", ended_long_ago, lambda s: s.journal.prune(SECOND, 10)),
     "record_all": Scenario(started, lambda s, f: s.journal.record_all(f, [STEP, LATER])),
     "deliver": Scenario(
         resting,
@@ -314,7 +316,6 @@ PROCESS_SCENARIOS = {
     "cancel_owned": Scenario(
         subscribed, lambda s, _: s.triggers.cancel_owned("ci", "ann"), same=False
     ),
-    "forget_session": Scenario(subscribed, lambda s, _: s.triggers.forget_session("ann"), False),
     "put": Scenario(members, lambda s, _: s.envs.put("ref", b"body")),
 }
 """What is not repeated with its first answer counted rows that the first time has removed."""

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pylash.durable import (
-    SECOND,
-    Answer,
-    CustomWait,
-    Fence,
-    JournalEntry,
-    NewRun,
-    Ok,
-    ProcessScope,
-    RunState,
-    TurnScope,
-    WaitName,
-    WaitOpening,
-)
-from pylash.stores import SqlStore
-from tests.crash.statements import ALIVE, W1, W2, Scenario, tick
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import EngineInput, Registration
+from pylash.durable.runs import SECOND, Fence, JournalEntry
+from pylash.durable.scopes import ProcessScope, TurnScope
+from pylash.durable.stores import Answer, WaitOpening
+from pylash.durable.waits import CustomWait, Ok, WaitName
+from pylash.stores.store import SqlStore
+from tests.backends import lockless
+from tests.crash.statements import ALIVE, W1, W2, Scenario, part, tick
 
 SESSION = TurnScope("s1", "t1")
 NAME = WaitName(SESSION, CustomWait("go"))
@@ -27,12 +20,12 @@ OPEN = JournalEntry("open", "sleep", b"hash", b"{}", started=1)
 
 
 async def nothing(store: SqlStore) -> None:
-    await store.workers._join(W2, ALIVE)
+    await lockless(store).join(W2, ALIVE)
 
 
 async def owned(store: SqlStore, ttl: int = ALIVE) -> Fence:
-    await store.workers._join(W1, ttl)
-    await store.workers._join(W2, ALIVE)
+    await lockless(store).join(W1, ttl)
+    await lockless(store).join(W2, ALIVE)
     return (await store.journal.attach(SCOPES[0], W1)).fence
 
 
@@ -60,30 +53,18 @@ async def waiting_long(store: SqlStore) -> Fence:
     return fence
 
 
-async def enqueued(store: SqlStore, lane: str | None = None) -> None:
-    await store.workers._join(W1, ALIVE)
-    await store.workers._join(W2, ALIVE)
+async def enqueued(store: SqlStore) -> None:
+    await lockless(store).join(W1, ALIVE)
+    await lockless(store).join(W2, ALIVE)
     for scope in SCOPES[:3]:
         await tick()
-        await store.runs.enqueue(NewRun(scope=scope, kind="process", target="work", lane=lane))
-
-
-async def ready(store: SqlStore) -> int:
-    await enqueued(store)
-    run = await store.runs.get(SCOPES[1])
-    assert run is not None
-    return run.id
+        registration = Registration(id=scope.id, input=EngineInput("python", "work", {}))
+        await store.processes.start(StartProcess(registration))
 
 
 async def claimed(store: SqlStore) -> Fence:
     await enqueued(store)
-    (claim,) = await store.runs.claim(W1, "first", limit=1, targets=["work"])
-    return claim.fence
-
-
-async def claimed_in_lane(store: SqlStore) -> Fence:
-    await enqueued(store, "lane")
-    (claim,) = await store.runs.claim(W1, "first", limit=5, targets=["work"])
+    (claim,) = await store.runs.claim(W1, "first", limit=1, targets=["python:work"])
     return claim.fence
 
 
@@ -93,13 +74,9 @@ async def blocked(store: SqlStore) -> Fence:
     return fence
 
 
-def new_run(lane: str | None) -> NewRun:
-    return NewRun(scope=SCOPES[3], kind="process", target="work", lane=lane)
-
-
 RUN_SCENARIOS = {
-    "_start": Scenario(nothing, lambda s, _: s.journal._start(SESSION, W2), same=False),
-    "_resume: takeover": Scenario(expired, lambda s, _: s.journal._resume(SCOPES[0], W2)),
+    "_start": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2), same=False),
+    "_resume: takeover": part("_resume", expired, lambda s: s.journal.attach(SCOPES[0], W2)),
     "release": Scenario(owned, lambda s, fence: s.journal.release(fence)),
     "record": Scenario(owned, lambda s, fence: s.journal.record(fence, STEP)),
     "record: huge": Scenario(
@@ -126,23 +103,22 @@ RUN_SCENARIOS = {
     "resolve: early": Scenario(nothing, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "expire": Scenario(waiting, lambda s, _: s.waits.expire(NAME)),
     "revoke": Scenario(waiting_long, lambda s, _: s.waits.revoke("s1", 0)),
-    "enqueue": Scenario(nothing, lambda s, _: s.runs.enqueue(new_run(None))),
-    "enqueue: free lane": Scenario(nothing, lambda s, _: s.runs.enqueue(new_run("lane"))),
-    "enqueue: held lane": Scenario(claimed_in_lane, lambda s, _: s.runs.enqueue(new_run("lane"))),
     "claim": Scenario(
-        enqueued, lambda s, _: s.runs.claim(W2, "token", limit=2, targets=["work"], again=True)
+        enqueued,
+        lambda s, _: s.runs.claim(W2, "token", limit=2, targets=["python:work"], again=True),
     ),
     "park": Scenario(claimed, lambda s, fence: s.runs.park(fence, 0)),
-    "settle": Scenario(claimed, lambda s, fence: s.runs.settle(fence, RunState.FAILED, b"no")),
-    "settle: in lane": Scenario(
-        claimed_in_lane, lambda s, fence: s.runs.settle(fence, RunState.COMPLETED, b"1")
-    ),
     "block": Scenario(claimed, lambda s, fence: s.runs.block(fence, "why")),
     "postpone": Scenario(claimed, lambda s, fence: s.runs.postpone(fence, "why")),
     "postpone: away": Scenario(claimed, lambda s, fence: s.runs.postpone(fence, None)),
-    "_block_ready": Scenario(ready, lambda s, run: s.runs._block_ready(run, "why")),
+    "_block_ready": part(
+        "_block_ready",
+        enqueued,
+        lambda s: s.runs.claim(W1, "token", limit=1, targets=["python:work"]),
+        refused="claim",
+    ),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run, "token")),
-    "_join": Scenario(nothing, lambda s, _: s.workers._join(W2, ALIVE)),
+    "_join": Scenario(nothing, lambda s, _: lockless(s).join(W2, ALIVE)),
     "beat": Scenario(owned, lambda s, _: s.workers.beat(W1, ALIVE)),
 }
-"""Every operation that writes. ``wake`` counts, so doing it twice is two wake-ups: no harm."""
+"""Every operation that writes."""

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from pylash.durable import (
-    AppendEvent,
-    AwaitTurn,
-    Fence,
-    HandleGrant,
-    JournalEntry,
-    NewTurn,
-    Policy,
-    Queued,
-    Registration,
-    RunState,
-    SessionRecord,
-    SessionTurnInput,
-    StartProcess,
-    TurnCommit,
-    TurnScope,
-    WaitOpening,
-    Writing,
-)
-from pylash.stores import SqlStore
-from pylash.stores.sessions import SqlSessions
-from pylash.values import encode
+from pylash.durable.commands import AppendEvent, AwaitTurn, StartProcess
+from pylash.durable.processes import HandleGrant, Registration, SessionTurnInput
+from pylash.durable.runs import Fence, JournalEntry, RunState
+from pylash.durable.scopes import TurnScope
+from pylash.durable.sessions import NewTurn, Policy, Queued, SessionRecord, TurnCommit, Writing
+from pylash.durable.stores import WaitOpening
+from pylash.stores.store import SqlStore
+from pylash.values.canonical import encode
 from tests.crash.process_scenarios import ANN, asking, leased, members, started, subscribed
 from tests.crash.run_scenarios import NAME, OPEN, STEP
-from tests.crash.statements import W1, Scenario, tick
+from tests.crash.statements import W1, Scenario, part, reach, tick
 
 S = "s1"
 START = JournalEntry("start", "process", b"hash", b"{}", started=1)
@@ -169,20 +156,18 @@ async def played(store: SqlStore) -> Mine:
 
 async def dead(store: SqlStore) -> Mine:
     mine = await full(store)
-    await store.sessions._fence_off(S, 0)
+    await reach(store, "_forget_runs", store.sessions.delete(S))
     return mine
 
 
-async def dead_and_shared(store: SqlStore) -> SessionRecord:
-    session = await forked(store)
-    await store.sessions._fence_off(S, 0)
-    return session
-
-
-async def emptied(store: SqlStore) -> Mine:
-    mine = await dead(store)
-    assert await store.sessions._delete_nodes(mine.session.number, 0)
-    return mine
+def deletion_part(
+    name: str,
+    prepare: Callable[[SqlStore], Awaitable[object]],
+    session_id: str = S,
+    *,
+    same: bool = True,
+) -> Scenario:
+    return part(name, prepare, lambda s: s.sessions.delete(session_id), same=same)
 
 
 async def waited_for(store: SqlStore) -> None:
@@ -204,12 +189,6 @@ def heard(words: list[Queued]) -> Writing:
     return Writing(entries=(STEP,), nodes=nodes)
 
 
-def begun(store: SqlStore) -> SqlSessions:
-    """Return sessions as a process finds them that has just begun: with no numbers to give away."""
-    store.sessions._free.clear()
-    return store.sessions
-
-
 SESSION_SCENARIOS = {
     "submit": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token", W1)),
     "submit: anyone's": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token")),
@@ -223,7 +202,7 @@ SESSION_SCENARIOS = {
         stirred, lambda s, _: s.sessions.submit(asked("t2"), "token", W1)
     ),
     "submit: a deleted id": Scenario(
-        dead, lambda s, _: begun(s).submit(asked("t2", b"other"), "token", W1)
+        dead, lambda s, _: s.sessions.submit(asked("t2", b"other"), "token", W1)
     ),
     "open: session": Scenario(members, lambda s, _: s.sessions.open(S, {"model": "m"})),
     "open: options": Scenario(committed, lambda s, _: s.sessions.open(S, {"model": "n"})),
@@ -247,7 +226,7 @@ SESSION_SCENARIOS = {
     "_enqueue: interrupt": Scenario(
         waiting, lambda s, _: s.sessions.enqueue(S, "k", "words", Policy.INTERRUPT)
     ),
-    # Who takes them again in another process reads the effect, and does not take.
+    # A repetition in another process would read the recorded effect instead of taking again.
     "_take": Scenario(stirred, lambda s, m: s.sessions.take(m.fence, m.session, heard), same=False),
     # Those that were taken back before are not taken back again.
     "_take_back": Scenario(
@@ -259,23 +238,15 @@ SESSION_SCENARIOS = {
     "_fork: of a fork": Scenario(
         forked, lambda s, m: s.sessions.fork(m, "another", m.head, (1, 1))
     ),
-    "_fence_off": Scenario(full, lambda s, _: s.sessions._fence_off(S, 0)),
-    "_fence_off: a fork": Scenario(forked, lambda s, _: s.sessions._fence_off("fork", 0)),
-    "_fence_off: waited for": Scenario(
-        waited_for, lambda s, _: s.sessions._fence_off(S, 0), same=False
-    ),
-    "_fence_off: depended on": Scenario(
-        depended_on, lambda s, _: s.sessions._fence_off(S, 0), same=False
-    ),
-    "_fence_off: played": Scenario(
-        played, lambda s, _: s.sessions._fence_off("sub", 0), same=False
-    ),
-    "_kept": Scenario(dead_and_shared, lambda s, m: s.sessions._kept(m.number)),
-    "_delete_nodes": Scenario(
-        dead, lambda s, m: s.sessions._delete_nodes(m.session.number, 0), same=False
-    ),
-    "_forget_line": Scenario(emptied, lambda s, m: s.sessions._forget_line(m.session.number)),
-    "_forget_runs": Scenario(dead, lambda s, m: s.sessions._forget_runs([m.run])),
+    "_fence_off": deletion_part("_fence_off", full),
+    "_fence_off: a fork": deletion_part("_fence_off", forked, "fork"),
+    "_fence_off: waited for": deletion_part("_fence_off", waited_for, same=False),
+    "_fence_off: depended on": deletion_part("_fence_off", depended_on, same=False),
+    "_fence_off: played": deletion_part("_fence_off", played, "sub", same=False),
+    "_kept": deletion_part("_kept", forked),
+    "_delete_nodes": deletion_part("_delete_nodes", full, same=False),
+    "_forget_line": deletion_part("_forget_line", full),
+    "_forget_runs": deletion_part("_forget_runs", full),
     "put: attachment": Scenario(members, lambda s, _: s.attachments.put("a" * 64, b"bytes")),
     "perform: wake of an idle session": Scenario(
         idle, asking(AppendEvent("p", "alarm", "text", "k"))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pylash.durable import (
-    CancelProcess,
-    Fence,
-    Slot,
-    StartProcess,
-    Success,
-)
-from pylash.stores import SqlStore
-from pylash.stores.workers import _GIVE_UP, _TAKE_OVER, BLOCKED_AFTER
+from pylash.durable.commands import CancelProcess, StartProcess
+from pylash.durable.processes import Slot, Success
+from pylash.durable.runs import Fence
+from pylash.stores.store import SqlStore
+from pylash.stores.tables.runs import BLOCKED_AFTER
+from tests.backends import lockless
 from tests.crash.process_scenarios import STEP, TARGET, asking, leased, members, work
 from tests.crash.run_scenarios import claimed, owned
 from tests.crash.statements import ALIVE, W1, W2, Scenario, tick
@@ -55,10 +52,10 @@ async def looping(store: SqlStore) -> None:
     """Let a process with a slot crash as often as it may."""
     await slotted(store)
     for n in range(BLOCKED_AFTER):
-        await store.workers._join(W1, ALIVE, [TARGET])
+        await lockless(store).join(W1, ALIVE, [TARGET])
         await store.runs.claim(W1, f"claim {n}", limit=5, targets=[TARGET], suspect=n >= 3)
         if n < BLOCKED_AFTER - 1:
-            await store.workers._take_over(W1, dead=True, sql=_TAKE_OVER)
+            await lockless(store).bury_the_dead(W2)
 
 
 SLOT_SCENARIOS = {
@@ -84,16 +81,12 @@ SLOT_SCENARIOS = {
     "perform: cancel by force, slot": Scenario(
         executing, asking(CancelProcess("p0", "why", force=True))
     ),
-    "_take_over": Scenario(
-        claimed, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
-    ),
+    "_take_over": Scenario(claimed, lambda s, _: lockless(s).bury_the_dead(W2), same=False),
     "_take_over: progress": Scenario(
-        progressed, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
+        progressed, lambda s, _: lockless(s).bury_the_dead(W2), same=False
     ),
     "_take_over: crash loop": Scenario(
-        looping, lambda s, _: s.workers._take_over(W1, dead=True, sql=_TAKE_OVER), same=False
+        looping, lambda s, _: lockless(s).bury_the_dead(W2), same=False
     ),
-    "_take_over: left": Scenario(
-        owned, lambda s, _: s.workers._take_over(W1, dead=True, sql=_GIVE_UP), same=False
-    ),
+    "_take_over: left": Scenario(owned, lambda s, _: lockless(s).leave(W1), same=False),
 }

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pylash import Lash, ProcessContext, WorkerConfig
-from pylash.runtime import membership
-from pylash.stores import postgres
+from pylash.engine.worker import membership
+from pylash.stores.drivers.postgres_connections import SETTINGS
 
 SHORT = WorkerConfig(lease="300ms", renew="60ms", park_after="10s")
 STEPS = 8
@@ -24,7 +24,7 @@ def app_of(url: str, folder: Path, worker: WorkerConfig | None) -> Lash:
     async def stalls(ctx: ProcessContext[None]) -> None:
         """Hold the event loop until the test says that another worker may have this run."""
         await ctx.step(one)
-        number = announced(folder, f"{os.getpid()} {len(app._worker.live)}")
+        number = announced(folder, f"{os.getpid()} {len(app.worker.live)}")
         while not (folder / f"release-{number}").exists():
             time.sleep(0.005)  # noqa: ASYNC251 - that is what it does wrong
 
@@ -62,6 +62,6 @@ def announced(folder: Path, text: str) -> int:
 async def work(url: str, folder: str) -> None:
     """Work until killed."""
     membership.UNDERTAKER_SECONDS = 0.05  # type: ignore[misc]
-    postgres.SETTINGS["idle_in_transaction_session_timeout"] = "200ms"
+    SETTINGS["idle_in_transaction_session_timeout"] = "200ms"
     async with app_of(url, Path(folder), SHORT):
         await asyncio.Event().wait()

@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from pylash.durable import SECOND, WorkerId
-from pylash.stores import SqlStore, open_store
-from pylash.stores.schema import MIGRATIONS
-from pylash.stores.sql import Operation, Statement, Steps
+from pylash.durable.runs import SECOND, WorkerId
+from pylash.stores.migrations import MIGRATIONS
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.store import SqlStore, open_store
 from pylash.testing import SimClock
+from pylash.values.errors import StoreRefused
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 ALIVE = 10_000 * SECOND
@@ -61,7 +62,7 @@ async def tick() -> None:
 
 async def opened(url: str, at: int) -> SqlStore:
     """Open the store at a fixed time and with fixed randomness: the same run gives the same rows."""
-    _clock._now = at
+    _clock.set_time(at)
     return await open_store(url, clock=_clock, entropy=_ones, migrate=True, simulated=True)
 
 
@@ -84,13 +85,15 @@ async def dump(store: SqlStore) -> dict[str, list[str]]:
 
 
 def watched(store: SqlStore, seen: Callable[[int], None]) -> None:
-    """Tell seen the number of each writing statement of store's next operation, once executed.
+    """Call seen with the number of each writing statement of store's next operation that may write, once executed.
 
     A crash after a statement that only reads is the crash after the one before it.
     """
     honest = store.driver.run
 
     def run(operation: Operation[Any]) -> Awaitable[Any]:
+        if operation.read_only:
+            return honest(operation)
         store.driver.run = honest  # type: ignore[method-assign]
         inner = operation.steps
 
@@ -109,6 +112,56 @@ def watched(store: SqlStore, seen: Callable[[int], None]) -> None:
         return honest(Operation(operation.name, steps, operation.bare))
 
     store.driver.run = run  # type: ignore[method-assign]
+
+
+class Reached(Exception):
+    """Raised instead of running an operation that a scenario is about."""
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+
+
+async def reach(
+    store: SqlStore, name: str, call: Awaitable[object], *, refused: str = ""
+) -> Operation[Any]:
+    """Run a call on store up to its operation called name; return that operation, which has not run.
+
+    The database refuses the operations called ``refused``.
+    """
+    honest = store.driver.run
+
+    def run(operation: Operation[Any]) -> Awaitable[Any]:
+        if operation.name == refused:
+            raise StoreRefused("a row that no database takes")
+        if operation.name == name:
+            raise Reached(operation)
+        return honest(operation)
+
+    store.driver.run = run  # type: ignore[method-assign]
+    try:
+        await call
+    except Reached as reached:
+        return reached.operation
+    finally:
+        store.driver.run = honest  # type: ignore[method-assign]
+    raise AssertionError(f"the call has no operation {name}")
+
+
+def part(
+    name: str,
+    prepare: Callable[[SqlStore], Awaitable[Memo]],
+    call: Callable[[SqlStore], Awaitable[object]],
+    *,
+    refused: str = "",
+    same: bool = True,
+) -> Scenario:
+    """Return the scenario of one operation of a call that has several."""
+
+    async def prepare_and_reach(store: SqlStore) -> Operation[Any]:
+        await prepare(store)
+        return await reach(store, name, call(store), refused=refused)
+
+    return Scenario(prepare_and_reach, lambda s, operation: s.driver.run(operation), same)
 
 
 def killed(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -154,13 +207,13 @@ class Place(Protocol):
 
 async def prepared(scenario: Scenario, store: SqlStore) -> Prepared:
     """Prepare."""
-    _clock._now = STARTED
+    _clock.set_time(STARTED)
     return Prepared(await scenario.prepare(store), await dump(store))
 
 
 async def undisturbed(scenario: Scenario, memo: Memo, store: SqlStore) -> Undisturbed:
     """Act, and look."""
-    _clock._now = ACTED
+    _clock.set_time(ACTED)
     counts = [0]
     watched(store, counts.append)
     answer = repr(await scenario.act(store, memo))
@@ -182,7 +235,7 @@ async def crash(url: str, scenario: Scenario, memo: Memo, statement: int) -> Non
 
 async def look_and_repeat(scenario: Scenario, memo: Memo, store: SqlStore) -> tuple[Any, Any, str]:
     """Return the state that was left, and the state after doing it again, and what that said."""
-    _clock._now = ACTED
+    _clock.set_time(ACTED)
     left = await dump(store)
     answer = repr(await scenario.act(store, memo))
     return left, await dump(store), answer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pylash.durable import ProcessScope
+from pylash.durable.scopes import ProcessScope
 from tests.backends import Backend
 from tests.crash import chaos_child
 from tests.crash.chaos_child import STEPS, expected

@@ -20,7 +20,7 @@ async def release_after_takeovers(app: Lash, folder: Path) -> list[list[int]]:
     """Let each stall last until the run was taken from its worker; return worker and live runs of each stall."""
     stalls: list[list[int]] = []
     while True:
-        # First the stall, then the owner: who stalls had the run, so another owner has taken it since.
+        # First the stall, then the owner: a stalling worker owned the run, so another owner has taken it over since.
         stall = folder / f"stall-{len(stalls)}"
         stalled = [int(one) for one in stall.read_text().split()] if stall.exists() else []
         run = await app.store.runs.get(ProcessScope("culprit"))
@@ -42,7 +42,7 @@ async def test_a_run_that_stalls_its_workers_is_blocked_and_its_neighbours_compl
         for number in range(3):
             child = forked(tmp_path / f"printed-{number}", work, durable.url, str(tmp_path))
             stack.push_async_callback(child.kill)
-        definitions = app._services.definitions
+        definitions = app.services.definitions
         neighbours: list[ProcessHandle[Any]] = [
             await app.start(definitions["neighbour"].options(id=f"n{n}")) for n in range(4)
         ]

@@ -9,26 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from pylash.stores import sqlite
-from pylash.stores.envs import SqlAttachments, SqlEnvs
-from pylash.stores.journal import SqlJournal
+from pylash.stores.drivers import sqlite_connections
 from pylash.stores.lookups import SqlLookups
-from pylash.stores.processes import SqlProcesses
-from pylash.stores.runs import SqlRuns
-from pylash.stores.session_ends import SqlSessionEnds
-from pylash.stores.sessions import SqlSessions
-from pylash.stores.triggers import SqlTriggers
-from pylash.stores.waits import SqlWaits
-from pylash.stores.workers import SqlWorkers
+from pylash.stores.ports.journal import SqlJournal
+from pylash.stores.ports.processes import SqlProcesses
+from pylash.stores.ports.runs import SqlRuns
+from pylash.stores.ports.session_deletion import SqlSessionEnds
+from pylash.stores.ports.sessions import SqlSessions
+from pylash.stores.ports.triggers import SqlTriggers
+from pylash.stores.tables.contents import SqlAttachments, SqlEnvs
+from pylash.stores.tables.waits import SqlWaits
+from pylash.stores.tables.workers import SqlWorkers
 from tests.backends import PostgresBackend, SqliteBackend, execute
 from tests.crash.process_scenarios import PROCESS_SCENARIOS
 from tests.crash.run_scenarios import RUN_SCENARIOS
 from tests.crash.session_scenarios import SESSION_SCENARIOS
 from tests.crash.slot_scenarios import SLOT_SCENARIOS
 from tests.crash.statements import STARTED, TABLES, Prepared, T, Work, check, forgetful, opened
+from tests.stores.test_migrations import ask
 
 SCENARIOS = {**RUN_SCENARIOS, **PROCESS_SCENARIOS, **SLOT_SCENARIOS, **SESSION_SCENARIOS}
 DELETE_ALL = "; ".join(f"delete from {table}" for table in TABLES)
+RESTART_NUMBERS = "alter sequence pylash_session_numbers restart"
+SET_BACK = """select format('select setval(''pylash_session_numbers'', %s, %L)', last_value, is_called)
+from pylash_session_numbers"""
 
 
 class SqlitePlace:
@@ -57,25 +61,33 @@ class SqlitePlace:
 
 
 class PostgresPlace:
-    """One database, emptied each time, and one store on it beside those that are killed."""
+    """One database, emptied each time, and one store on it beside those that are killed.
+
+    The numbers of sessions are set back to where they were before the operation: the sequence does not take
+    back the numbers of a transaction that was undone, and the rows of all tries are compared.
+    """
 
     def __init__(self, url: str, runner: asyncio.Runner) -> None:
         self._url = url
         self._runner = runner
+        self._set_back = ""
         self.store = runner.run(opened(url, STARTED))
 
     def prepared(self, prepare: Work[Prepared]) -> tuple[str, Prepared]:
-        self._runner.run(execute(self._url, DELETE_ALL))
-        return self._url, self.run(self._url, prepare)
+        self._runner.run(execute(self._url, f"{DELETE_ALL}; {RESTART_NUMBERS}"))
+        prepared = self._runner.run(prepare(forgetful(self.store)))
+        self._set_back = self._runner.run(ask(self.store, SET_BACK))[0][0]
+        return self._url, prepared
 
     def run(self, _: str, work: Work[T]) -> T:
+        self._runner.run(execute(self._url, self._set_back))
         return self._runner.run(work(forgetful(self.store)))
 
 
 @pytest.fixture(autouse=True)
 def short_wal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a database be made quickly: each of these lives for one crash."""
-    monkeypatch.setattr(sqlite, "WAL_BYTES", 0)
+    monkeypatch.setattr(sqlite_connections, "WAL_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

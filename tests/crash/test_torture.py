@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from pylash import Lash, ProcessHandle
-from pylash.durable import ProcessScope
-from pylash.runtime import SystemClock
-from pylash.values import Misuse, ProcessCancelled, ProcessFailed
+from pylash.durable.scopes import ProcessScope
+from pylash.engine.system import SystemClock
+from pylash.values.errors import Misuse
+from pylash.values.process_errors import ProcessCancelled, ProcessFailed
 from tests.backends import Backend
 from tests.crash import torture_child
 from tests.crash.torture_findings import Findings
@@ -90,7 +91,7 @@ class Outside:
             await asyncio.sleep(self._dice.uniform(0, 2 * seconds / len(self.roots)))
 
     async def attend(self) -> None:
-        """Look who was born and what is waited for, and do what the plans say, until cancelled."""
+        """Find new processes and open waits, and act as planned, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 for view in await self.app.processes(limit=10 * len(self.known)):

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from pylash import Lash, ProcessContext, Retry, WorkerConfig
-from pylash.runtime import SystemClock
-from pylash.values import ProcessCancelled, ProcessFailed, StepFailed, WaitFailed, WaitTimeout
+from pylash.engine.system import SystemClock
+from pylash.values.errors import StepFailed
+from pylash.values.process_errors import ProcessCancelled, ProcessFailed, WaitFailed, WaitTimeout
 from tests.crash.torture_plan import (
     AnyOp,
     Block,

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from pylash import Lash
-from pylash.durable import ProcessEvent, ProcessRecord, fold, scope_from_text
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.values import decode, encode
+from pylash.durable.processes import ProcessEvent, ProcessRecord, fold
+from pylash.durable.scopes import scope_from_text
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.values.canonical import decode, encode
 from tests.crash.torture_plan import (
     Block,
     Child,

@@ -311,7 +311,7 @@ def everyone(roots: dict[str, Plan]) -> dict[str, Plan]:
 
 
 class OneOf(msgspec.Struct, frozen=True):
-    """A value that depends on who came first."""
+    """A value that depends on which came first."""
 
     values: list[Any]
 

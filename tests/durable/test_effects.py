@@ -7,22 +7,18 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from pylash.durable import (
+from pylash.durable.effects import (
     OUTCOMES,
     AwaitEvent,
     AwaitEventOutcome,
     Command,
-    CustomWait,
     DurableStep,
     DurableStepOutcome,
     EffectKind,
     Envelope,
     LlmCallOutcome,
-    Ok,
     Outcome,
-    ProcessScope,
     RuntimeScope,
-    Signer,
     Sleep,
     SleepOutcome,
     ToolAttempt,
@@ -30,7 +26,10 @@ from pylash.durable import (
     envelope,
     expect,
 )
-from pylash.values import RuntimeEffectWrongOutcome, encode
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import CustomWait, Ok, Signer
+from pylash.values.canonical import encode
+from pylash.values.errors import RuntimeEffectWrongOutcome
 
 
 def step(given: Any, **changes: Any) -> Envelope:
@@ -123,6 +122,6 @@ def test_another_outcome_than_expected_is_refused() -> None:
         expect(SleepOutcome(), DurableStepOutcome)
 
 
-def test_the_invocation_says_what_kind_it_is() -> None:
+def test_the_invocation_has_the_kind_of_the_command() -> None:
     asked = envelope(Sleep(5), scope=RuntimeScope(), effect_id="nap", replay_key="nap")
     assert (asked.invocation.kind, asked.invocation.replay_key) == (EffectKind.SLEEP, "nap")

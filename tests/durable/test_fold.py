@@ -9,33 +9,34 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylash.durable import (
-    CANCEL_REQUESTED,
-    SECOND,
-    Aborted,
+from pylash.durable.commands import (
     AppendEvent,
     CancelProcess,
+    ProcessCommand,
+    SignalProcess,
+    StartProcess,
+)
+from pylash.durable.processes import (
+    CANCEL_REQUESTED,
+    Aborted,
     EngineInput,
     EventType,
     Failure,
-    Instant,
     Output,
-    ProcessCommand,
     ProcessEvent,
     Registration,
     Semantics,
     SessionRef,
-    SignalProcess,
-    StartProcess,
     Success,
-    WorkerId,
     ending,
     fold,
 )
-from pylash.stores import SqlStore
-from pylash.testing.subjects import TARGET, effect, ids
-from pylash.values import LeaseLost, Misuse, encode
-from tests.backends import Backend
+from pylash.durable.runs import SECOND, Instant, WorkerId
+from pylash.stores.store import SqlStore
+from pylash.testing.laws.subjects import TARGET, effect, ids
+from pylash.values.canonical import encode
+from pylash.values.errors import LeaseLost, Misuse
+from tests.backends import Backend, lockless
 
 TYPES = (
     EventType("note"),
@@ -84,7 +85,7 @@ class Player:
 
     async def join(self) -> None:
         self.worker = WorkerId(f"worker-{next(ids)}")
-        await self.store.workers._join(self.worker, 600 * SECOND)
+        await lockless(self.store).join(self.worker, 600 * SECOND)
 
     async def start(self) -> None:
         await self.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.durable import key_parts, replay_key
+from pylash.durable.keys import key_parts, replay_key
 
 parts = st.lists(st.tuples(st.text(), st.integers(1, 99)), min_size=1, max_size=4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pylash.durable import (
+from pylash.durable.scopes import (
     ExecutionScope,
     ProcessScope,
     QueueDrainScope,
@@ -18,7 +18,7 @@ from pylash.durable import (
     session_of,
     turn_of,
 )
-from pylash.values import MissingExecutionScopeId
+from pylash.values.errors import MissingExecutionScopeId
 
 SCOPES: list[tuple[ExecutionScope, str, str | None, str | None, str]] = [
     (TurnScope("s", "t"), "t", "s", "t", "turn s/t"),
@@ -48,5 +48,5 @@ def test_the_same_turn_id_in_two_sessions_is_two_scopes() -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\n"])
 def test_a_blank_id_is_refused(blank: str) -> None:
-    with pytest.raises(MissingExecutionScopeId, match="'turn' needs a session_id"):
+    with pytest.raises(MissingExecutionScopeId, match="'turn' has a blank session_id"):
         checked_scope(TurnScope(blank, "t"))

@@ -6,8 +6,9 @@ import hashlib
 
 import pytest
 
-from pylash.durable import CustomWait, ProcessScope, ProcessSignal, Signer, TurnScope, WaitName
-from pylash.values import SecretInvalid
+from pylash.durable.scopes import ProcessScope, TurnScope
+from pylash.durable.waits import CustomWait, ProcessSignal, Signer, WaitName
+from pylash.values.errors import SecretInvalid
 
 OLD, NEW = b"old secret, long enough", b"new secret, long enough"
 SCOPE = TurnScope("s", "t")

@@ -30,7 +30,7 @@ def note_for(store: str) -> Note:
 
 
 def make_research_app(store: str) -> Lash:
-    """Make an app whose agent calls three tools at once, is told to try one again, and reports."""
+    """Return an app whose agent calls three tools at once, retries one, and reports."""
     app = Lash(store)
     agent = durable(researcher(note_for(store)))
 

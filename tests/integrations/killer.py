@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from pylash.testing.crash import Ending, _run
-from pylash.testing.deaths import CrashPoint
+from pylash.testing.crash import Ending, run_scenario
+from pylash.testing.kills import CrashPoint
 from tests.integrations import crash_apps
 
 AT_ONCE = 6
@@ -37,7 +37,9 @@ def forked(folder: Path, make: Any, story: Any, point: int | None) -> Ending:
             report.write_bytes(msgspec.json.encode(Ending(killed=reached)))
             os.kill(os.getpid(), signal.SIGKILL)
 
-        ending = asyncio.run(_run(make(f"sqlite:///{folder}/crash.db"), story, 30, point, die))
+        ending = asyncio.run(
+            run_scenario(make(f"sqlite:///{folder}/crash.db"), story, 30, point, die)
+        )
         report.write_bytes(msgspec.json.encode(ending))
         os._exit(0)
     _, status = os.waitpid(pid, 0)

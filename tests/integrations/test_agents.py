@@ -578,7 +578,7 @@ async def test_a_streamed_run_gives_whole_replies_and_is_not_repeated(lash: Lash
     assert ran == {"model": 2, "get": 1}
 
 
-async def test_a_handler_of_events_hears_them_live_and_once(lash: LashHarness) -> None:
+async def test_a_handler_gets_events_live_and_once(lash: LashHarness) -> None:
     heard: list[str] = []
 
     async def hear(ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
@@ -738,14 +738,14 @@ def test_an_agent_without_a_name_is_refused() -> None:
 
 def test_options_that_do_not_fit_an_agent_are_refused() -> None:
     agent = Agent(TestModel(), name="a")
-    with pytest.raises(ArgumentsInvalid, match="retry=3 is not such as Retry"):
+    with pytest.raises(ArgumentsInvalid, match="retry=3 is not a Retry, such as Retry"):
         made_durable(agent, retry=3)  # type: ignore[arg-type]
     for name in (5, "", " "):
         with pytest.raises(NameInvalid, match="Invalid agent name"):
             made_durable(agent, name=name)  # type: ignore[arg-type]
     with pytest.raises(NameInvalid, match="Invalid agent name ' '"):
         made_durable(Agent(TestModel(), name=" "))
-    with pytest.raises(AgentNotDurable, match=r"Agent 'a' cannot be .* it is durable already"):
+    with pytest.raises(AgentNotDurable, match=r"Agent 'a' cannot be .* it is already durable"):
         made_durable(made_durable(agent))
 
 

@@ -37,7 +37,7 @@ class Heard(BaseModel):
 
 
 def listener() -> Agent[str, Heard]:
-    """Tell what was asked so far; fail when asked to."""
+    """Return the questions so far; fail if the question demands it."""
 
     def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         prompts = asked(messages)
@@ -203,7 +203,7 @@ def test_an_output_that_is_no_type_is_refused() -> None:
         return len(text)
 
     agent: Agent[None, int] = Agent(TestModel(), name="a", output_type=TextOutput(size))
-    with pytest.raises(AgentNotDurable, match="is no type"):
+    with pytest.raises(AgentNotDurable, match="is not a type"):
         sessions(Lash("memory://"), agent)
 
 
@@ -211,7 +211,7 @@ def test_an_output_that_is_no_type_is_refused() -> None:
 
 
 def clerk() -> Agent[None, str | DeferredToolRequests]:
-    """Ask for a refund, which needs a yes, and a parcel's place, which others know; then tell."""
+    """Request a refund, which needs an approval, and a parcel's place, which is deferred; then report both."""
 
     def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         found = returns(messages)

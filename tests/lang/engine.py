@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from pylash.engine.system import SystemClock
 from pylash.lang import (
     Bounds,
     CellOutcome,
@@ -20,7 +21,6 @@ from pylash.lang.artifacts import Artifact
 from pylash.lang.running.hosts import Host, HostCall
 from pylash.lang.running.meter import CELL_BOUNDS
 from pylash.lang.surface import Surface
-from pylash.runtime import SystemClock
 
 ECHO = {"id": "echo", "input": "any", "output": "any"}
 DOCUMENT: dict[str, Any] = {

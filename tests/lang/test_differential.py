@@ -18,6 +18,8 @@ from tests.lang.reference import Interpreter, OutOfFuel
 from tests.lang.reference_builtins import BUILTINS
 from tests.lang.written import NAMES, VALUES, program_of, programs
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = Bounds(steps=50_000, active_ms=None, memory_bytes=2**22)
 LIMITS = ("step_budget_exceeded", "memory_exceeded")
 

@@ -11,6 +11,7 @@ from tests.lang.programs import PROGRAMS
 from tests.lang.test_fuzz import PROGRAM
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(PROGRAMS)
 def test_what_is_printed_is_read_as_the_same_tree(program: tree.Program) -> None:
@@ -191,6 +192,7 @@ def test_what_cannot_be_read_is_not_formatted() -> None:
         format_source("x = ")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_comment_is_lost_wherever_it_stands(data: st.DataObject) -> None:

@@ -19,6 +19,8 @@ from tests.lang.engine import made
 from tests.lang.pipeline import through
 from tests.lang.written import programs
 
+pytestmark = pytest.mark.slow
+
 PIECES = [
     *sorted(RESERVED),
     "finish",

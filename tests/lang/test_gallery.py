@@ -53,7 +53,7 @@ def test_a_program_is_written_as_the_formatter_writes_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_program_says_what_it_is_for_and_what_it_needs(name: str) -> None:
+def test_a_program_has_a_comment_about_its_purpose_and_needs(name: str) -> None:
     first, *others = source(name).splitlines()
     assert first.startswith("# ")
     assert any(line.startswith("# Needs: ") for line in others)

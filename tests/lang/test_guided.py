@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import pylash.lang
-from pylash.runtime import SystemClock
+from pylash.engine.system import SystemClock
 from pylash.testing.lashlang import read
 from tests.lang.pipeline import through
 from tests.lang.test_fuzz import PIECES, WORLD

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from pylash.engine.system import SystemClock
 from pylash.lang import Bounds, CellOutcome, Surroundings, run_cell
 from pylash.lang.linking.signatures import SIGNATURES
 from pylash.lang.running.data import RunError
 from pylash.lang.starting import bad_arguments, bad_signal, signal_schemas
-from pylash.runtime import SystemClock
 from tests.lang.engine import World, made, run
 from tests.lang.hostile import CASES, HEAVY, UNIONS
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

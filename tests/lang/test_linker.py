@@ -501,7 +501,7 @@ def test_what_the_host_disabled_is_refused_first(ability: str) -> None:
         assert first.message == f"lashlang feature `{feature}` is disabled by this host"
 
 
-def test_a_cell_hears_of_every_statement_that_is_wrong() -> None:
+def test_a_cell_reports_every_statement_that_is_wrong() -> None:
     found = problems("x = nope\ny = x + 1\nz = frob(1)\nw = nope + nope")
     assert [(each.kind, each.line) for each in found] == [
         ("unknown_name", 1),
@@ -541,7 +541,7 @@ def test_a_problem_comes_with_what_was_probably_meant() -> None:
         ("process p() { }\nfn p() -> any { 1 }", "the first `p` is in line 1"),
     ],
 )  # fmt: skip
-def test_a_hint_says_what_to_do(source: str, hint: str) -> None:
+def test_a_hint_suggests_what_to_do(source: str, hint: str) -> None:
     assert hint in (problems(source)[0].hint or "")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pylash.lang.maps import ExecutionMap, static_map
 from pylash.lang.sites import arms, sites
-from pylash.values import ProcessNotInModule
+from pylash.values.process_errors import ProcessNotInModule
 from tests.lang.host import made
 
 SOURCE = """

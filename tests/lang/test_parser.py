@@ -245,7 +245,7 @@ def test_a_mistake_is_this_problem_at_this_place(source: str, problem: str) -> N
         ("x = [1,\n2\ny = 3", "the `[` of line 1 is still open"),
     ],
 )
-def test_a_problem_says_what_was_found_and_expected(source: str, said: str) -> None:
+def test_a_problem_shows_what_was_found_and_expected(source: str, said: str) -> None:
     assert said in message(source)
 
 
@@ -310,7 +310,7 @@ def test_a_problem_says_what_was_found_and_expected(source: str, said: str) -> N
         ("x = [k for k, v in d]", "`for key in keys(record)`"),
     ],
 )
-def test_who_comes_from_another_language_is_told_what_to_write(source: str, hint: str) -> None:
+def test_habits_from_other_languages_get_a_hint(source: str, hint: str) -> None:
     assert hint in message(source)
 
 

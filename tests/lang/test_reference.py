@@ -14,7 +14,7 @@ from pylash import lang
 from pylash.lang import CELL_BOUNDS, PROCESS_BOUNDS, Bounds, from_json, text_of
 from pylash.lang.running.builtins import BUILTINS
 from pylash.testing.lashlang.cases import case
-from pylash.testing.lashlang.running import Session
+from pylash.testing.lashlang.execution import Session
 from pylash.workflows.guide import LANGUAGE
 
 ROOT = Path(__file__).parents[2]
@@ -50,13 +50,13 @@ def test_every_builtin_has_a_row() -> None:
     assert sorted(names) == sorted(BUILTINS)
 
 
-def test_models_are_told_of_every_builtin() -> None:
+def test_the_description_for_models_has_every_builtin() -> None:
     told = LANGUAGE.split("Builtins: ")[1].rstrip(".").split()
     assert sorted(told) == sorted(BUILTINS)
 
 
 @pytest.mark.parametrize("row", rows("Builtins"), ids=lambda row: code(row[0]))
-def test_an_example_of_a_builtin_gives_what_it_says(row: list[str]) -> None:
+def test_an_example_of_a_builtin_gives_its_documented_result(row: list[str]) -> None:
     example, given = (code(part) for part in row[2].split(" → "))
     assert example.replace("len(grep", "grep").startswith(code(row[0]).split("(")[0])
     assert text_of(from_json(outcome(f"finish {example}")["finish"])) == given
@@ -131,7 +131,7 @@ def test_the_bounds_are_those_there_are() -> None:
         assert tuple(int(number.replace(",", "")) for number in stated) == real
 
 
-def test_every_public_name_is_listed_with_what_it_says_of_itself() -> None:
+def test_every_public_name_is_listed_with_its_docstring() -> None:
     listed = dict(
         re.findall(r"^\| `(\w+)` \| (.*) \|$", REFERENCE.split("`pylash.lang` is")[1], re.MULTILINE)
     )

@@ -222,7 +222,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("document", "said"), WRONG)
-def test_a_wrong_expectation_fails_and_says_what_differs(
+def test_a_wrong_expectation_fails_and_shows_the_difference(
     document: dict[str, Any], said: str
 ) -> None:
     assert said in problems(document)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pylash.lang.static_types import show_type
 from pylash.lang.surface import surface_of, type_of_schema
-from pylash.values import SurfaceInvalid
+from pylash.values.process_errors import SurfaceInvalid
 from tests.lang.host import DOCUMENT, operation
 
 

@@ -55,7 +55,7 @@ def test_a_text_is_split_into_these_tokens(source: str, tokens: str) -> None:
         ("a # c\n// d\n b", "a ⏎ b"),
     ],
 )
-def test_a_line_break_ends_a_statement_unless_a_neighbour_says_otherwise(
+def test_a_line_break_ends_a_statement_unless_a_neighbour_continues_it(
     source: str, tokens: str
 ) -> None:
     assert spelled(source) == tokens.split()

@@ -6,10 +6,13 @@ import asyncio
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylash.lang import Bounds, Surroundings, artifact, link, parse, run_cell, surface_of
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("a", "b", "c")
 OFFERED = surface_of({"abilities": [], "modules": {}})

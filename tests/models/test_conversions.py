@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,21 @@ from pydantic_ai import messages as wire
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from pylash import AssistantMessage, Attachment, Lash, ToolMessage, UserMessage, Window
-from pylash.models.prompts import Conversions, Converted, prompt_of
-from pylash.turn import Message, ModelRequest, SystemMessage, Text, ToolCall
+from pylash import (
+    AssistantMessage,
+    Attachment,
+    Lash,
+    Summarise,
+    ToolMessage,
+    UserMessage,
+    Window,
+    WorkerConfig,
+)
+from pylash.models import model_call
+from pylash.models.prompts import Conversions, Converted, Prompt, prompt_of
+from pylash.tools.plugins import SessionPlugin, TurnView
+from pylash.turn.messages import Message, SystemMessage, Text, ToolCall
+from pylash.turn.requests import ModelRequest
 
 MODEL = TestModel()
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -25,13 +39,13 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     """Give the messages that are converted, as they are."""
     found: list[Message] = []
-    genuine = Converted._convert
+    genuine = Converted.add
 
-    def convert(self: Converted, message: Any) -> None:
-        found.append(message)
-        genuine(self, message)
+    def add(self: Converted, stored: Any) -> None:
+        found.extend(stored)
+        genuine(self, stored)
 
-    monkeypatch.setattr(Converted, "_convert", convert)
+    monkeypatch.setattr(Converted, "add", add)
     return found
 
 
@@ -45,18 +59,18 @@ class Reading:
     async def reply(self, messages: list[wire.ModelMessage], _: AgentInfo) -> wire.ModelResponse:
         parts = [part for message in messages for part in message.parts]
         self.texts.append([str(getattr(part, "content", "")) for part in parts])
-        if isinstance(parts[-1], wire.UserPromptPart):
+        if isinstance(messages[-1].parts[0], wire.UserPromptPart):
             return wire.ModelResponse([wire.ToolCallPart("look", {}, f"call-{len(parts)}")])
         return wire.ModelResponse([wire.TextPart("Done.")])
 
 
-def reading_app(model: Reading, url: str = "memory://") -> Lash:
-    app = Lash(url, model=model.model, instructions="Help.")
+async def look() -> str:
+    return "found"
 
-    @app.tool
-    async def look() -> str:
-        return "found"
 
+def reading_app(model: Reading, url: str = "memory://", **options: Any) -> Lash:
+    app = Lash(url, model=model.model, instructions="Help.", **options)
+    app.tool(look)
     return app
 
 
@@ -106,7 +120,7 @@ async def test_a_window_that_moves_is_converted_anew(converted: list[Message]) -
     assert len(converted) < 12
 
 
-async def test_a_fork_and_its_origin_are_told_apart(converted: list[Message]) -> None:
+async def test_a_fork_and_its_origin_are_converted_separately(converted: list[Message]) -> None:
     model = Reading()
     async with reading_app(model) as app:
         await app.session("chat").turn("first")
@@ -118,6 +132,180 @@ async def test_a_fork_and_its_origin_are_told_apart(converted: list[Message]) ->
         await fork.turn("left again")
         assert "right" not in model.texts[-1]
     assert len(converted) == 4
+
+
+# --- histories that are edited, cut and shared ---
+
+
+@pytest.fixture
+def wrong(converted: list[Message], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Give the requests whose conversation is not the one that a model without a cache would get."""
+    found: list[Any] = []
+
+    async def compared(asked: ModelRequest, model: Any, known: Conversions) -> Prompt:
+        prompt = await prompt_of(asked, model, known)
+        alone = msgspec.structs.replace(asked, messages=[*asked.messages])
+        count = len(converted)
+        fresh = await prompt_of(alone, model, Conversions())
+        del converted[count:]  # only for the comparison
+        if plain(prompt.messages) != plain(fresh.messages) or prompt.parameters != fresh.parameters:
+            found.append(asked)
+        return prompt
+
+    monkeypatch.setattr(model_call, "prompt_of", compared)
+    return found
+
+
+async def test_a_model_may_change_the_list_that_it_is_given(
+    converted: list[Message], wrong: list[Any]
+) -> None:
+    class Rude(Reading):
+        async def reply(self, messages: Any, info: AgentInfo) -> wire.ModelResponse:
+            answer = await super().reply(messages, info)
+            messages.reverse()
+            del messages[1:]
+            return answer
+
+    model = Rude()
+    async with reading_app(model) as app:
+        for number in range(3):
+            await app.session("chat").turn(f"question {number}")
+        converted.clear()
+        await app.session("chat").turn("last")
+    expected = [text for n in range(3) for text in (f"question {n}", "", "found", "Done.")]
+    assert model.texts[-1] == [*expected, "last", "", "found"]
+    assert (len(converted), wrong) == (4, [])
+
+
+async def test_a_model_may_keep_the_lists_that_it_was_given(wrong: list[Any]) -> None:
+    class Keeping(Reading):
+        kept: ClassVar[list[Any]] = []
+
+        async def reply(self, messages: Any, info: AgentInfo) -> wire.ModelResponse:
+            self.kept.append((messages, [*messages]))
+            return await super().reply(messages, info)
+
+    model = Keeping()
+    async with reading_app(model) as app:
+        for number in range(4):
+            await app.session("chat").turn(f"question {number}")
+    assert [len(now) for now, _ in model.kept] == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert all(now == then for now, then in model.kept)
+    assert wrong == []
+
+
+class Slow(Reading):
+    """Answers a text that asks it to wait only when it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = asyncio.Event()
+
+    async def reply(self, messages: Any, info: AgentInfo) -> wire.ModelResponse:
+        answer = await super().reply(messages, info)
+        if self.texts[-1][-1] == "wait":
+            self.waiting.set()
+            await asyncio.Event().wait()
+        return answer
+
+
+async def test_a_turn_after_a_cancelled_one_continues_it(
+    converted: list[Message], wrong: list[Any]
+) -> None:
+    model = Slow()
+    async with reading_app(model) as app:
+        session = app.session("chat")
+        await session.turn("first")
+        async with asyncio.TaskGroup() as group:
+            turn = group.create_task(session.turn("wait"))
+            await model.waiting.wait()
+            await session.cancel()
+        assert turn.result().status == "cancelled"
+        converted.clear()
+        await session.turn("last")
+    assert model.texts[-1] == ["first", "", "found", "Done.", "wait", "last", "", "found"]
+    assert ([message.role for message in converted], wrong) == (["user", "assistant", "tool"], [])
+
+
+class Aside(SessionPlugin):
+    """Says something at every checkpoint."""
+
+    async def checkpoint(self, turn: TurnView) -> list[str]:
+        return [f"aside {turn.iteration}"]
+
+
+class Asides:
+    """Builds it."""
+
+    name = "asides"
+
+    def build(self, session_id: str, options: Any) -> SessionPlugin:
+        return Aside()
+
+
+async def test_words_of_plugins_and_changed_instructions_are_in_their_place(
+    converted: list[Message], wrong: list[Any]
+) -> None:
+    model = Reading()
+    async with Lash("memory://", model=model.model, plugins=[Asides()]) as app:
+        app.tool(look)
+        await app.session("chat", instructions="One.").turn("first")
+        converted.clear()
+        await app.session("chat", instructions="Two.").turn("last")
+    once = ["aside 0", "", "found", "aside 1"]
+    assert model.texts[-1] == ["first", *once, "Done.", "last", *once]
+    assert (len(converted), wrong) == (6, [])
+
+
+async def test_limits_that_come_and_go_send_what_they_should(
+    tmp_path: Path, wrong: list[Any]
+) -> None:
+    model, url = Reading(), f"sqlite:///{tmp_path}/a.db"
+    limits = [None, Window(tokens=40), Window(), Summarise(tokens=60), Window(tokens=80), Window()]
+    async with reading_app(model, url) as app:
+        for number, limit in enumerate([*limits, *limits]):
+            await app.session("chat", history=limit).turn(f"question {number}")
+        history = await app.session("chat").history()
+    assert wrong == []
+    async with reading_app(model, url) as app:
+        assert await app.session("chat").history() == history
+    assert [text for text in model.texts[-1] if text.startswith("question")] == [
+        f"question {number}" for number in range(12)
+    ]
+
+
+async def test_a_session_that_was_deleted_leaves_nothing_to_its_successor(
+    wrong: list[Any],
+) -> None:
+    model = Reading()
+    async with reading_app(model) as app:
+        for asked in ("first", "second"):
+            await app.session("chat").turn(asked)
+        await app.session("chat").delete()
+        await app.session("chat").turn("first")  # it begins in the same way
+        await app.session("chat").turn("other")
+    assert model.texts[-1] == ["first", "", "found", "Done.", "other", "", "found"]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("residency", ["keep_all", "active_path_only"])
+async def test_turns_of_another_worker_are_converted_once(
+    converted: list[Message], wrong: list[Any], tmp_path: Path, residency: Any
+) -> None:
+    model, url = Reading(), f"sqlite:///{tmp_path}/a.db"
+    async with (
+        reading_app(model, url, worker=WorkerConfig(residency=residency)) as app,
+        reading_app(model, url, worker=WorkerConfig(residency=residency)) as other,
+    ):
+        for number in range(3):
+            await app.session("chat").turn(f"one {number}")
+            await other.session("chat").turn(f"two {number}")
+        converted.clear()
+        await app.session("chat").turn("last")
+    asked = [text for text in model.texts[-1] if text and text not in ("found", "Done.")]
+    assert asked == ["one 0", "two 0", "one 1", "two 1", "one 2", "two 2", "last"]
+    # The last answer of its own turn, the turn of the other, and three messages of this one.
+    assert (len(converted), wrong) == (1 + 4 + 3, [])
 
 
 # --- the cache itself ---

@@ -23,7 +23,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from pylash import AssistantMessage, Lash, ModelInvalid, TurnBlocked
 from pylash.testing import ScriptedModel, call, say
-from pylash.turn import MESSAGES
+from pylash.turn.messages import MESSAGES
 from tests.models.wire import Anthropic, Call, Chat, Say, WireServer, wire_server
 from tests.sessions.scenes import comes_to
 
@@ -95,7 +95,7 @@ async def test_a_vendor_whose_package_is_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("gone", "name"), [("pydantic_ai", "openai:gpt-5"), ("anthropic", "anthropic:claude-haiku-5-5")]
 )
-def test_without_the_extra_a_turn_says_what_to_install(gone: str, name: str) -> None:
+def test_without_the_extra_a_turn_names_what_to_install(gone: str, name: str) -> None:
     code = f"""
 import asyncio, sys
 sys.modules[{gone!r}] = None

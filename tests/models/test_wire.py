@@ -130,7 +130,7 @@ async def test_arguments_that_are_no_json_are_answered_and_the_model_tries_again
     assert "JSON" in json.dumps(result[2])
 
 
-async def test_a_failed_tool_is_told_as_a_failure(server: WireServer) -> None:
+async def test_a_failed_tool_is_sent_as_a_failure(server: WireServer) -> None:
     server.replies = [Say(calls=[Call("call_1", "nothing", ["{}"])]), Say(["Sorry."])]
     async with shop(server) as app:
         await app.session("chat").turn("Go")
@@ -192,7 +192,7 @@ async def test_halves_of_characters_in_different_pieces_are_put_together(
     assert result.text == "fine \N{GRINNING FACE} and \N{REPLACEMENT CHARACTER} alone"
 
 
-async def test_an_answer_that_was_too_long_says_so(server: WireServer) -> None:
+async def test_an_answer_that_reached_the_limit_has_that_reason(server: WireServer) -> None:
     server.replies = [Say(["It began"], finish="length")]
     async with shop(server) as app:
         session = app.session("a")
@@ -248,7 +248,7 @@ async def test_a_picture_that_a_model_made_is_kept_and_goes_back_to_it(
 
 
 @pytest.mark.parametrize("server", DIALECTS[:3], indirect=True, ids=lambda d: d.name)
-async def test_another_model_is_told_that_there_was_a_picture(server: WireServer) -> None:
+async def test_a_picture_is_only_mentioned_to_another_model(server: WireServer) -> None:
     painter = ScriptedModel([ModelReply(attachments=(Attachment(PNG, "image/png"),))])
     async with shop(server) as app:
         app.model("painter", painter)
@@ -603,7 +603,7 @@ async def test_a_question_that_the_filter_stopped_is_not_asked_again(server: Wir
 async def test_a_server_that_falls_silent_is_given_up(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pylash.models.asking.WIRE_SECONDS", 0.1)
+    monkeypatch.setattr("pylash.models.model_call.WIRE_SECONDS", 0.1)
     begun = server.dialect.stream(Say(["It is ", "packed."]))[:2]
     assert await _after(server, Send(begun, end="hang")) == ("completed", "Well.", 2)
 
@@ -611,7 +611,7 @@ async def test_a_server_that_falls_silent_is_given_up(
 async def test_a_server_that_gives_signs_of_life_and_nothing_else_is_given_up(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pylash.models.asking.QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("pylash.models.model_call.QUIET_SECONDS", 0.2)
     begun = [*server.dialect.stream(Say(["It is ", "packed."]))[:4], server.dialect.alive]
     assert await _after(server, Send(begun, end="hang")) == ("completed", "Well.", 2)
 
@@ -628,7 +628,7 @@ async def test_a_cancelled_turn_closes_its_connection(server: WireServer) -> Non
         assert server.open == 0
 
 
-async def test_an_answer_that_was_stopped_goes_back_and_the_model_is_told(
+async def test_an_interrupted_answer_is_sent_back_with_a_note(
     server: WireServer,
 ) -> None:
     begun = server.dialect.stream(Say(["It is ", "packed."], [lookup()]))

@@ -82,7 +82,7 @@ class Dialect(Protocol):
 
 
 class WireServer:
-    """Answers requests one after another from ``replies``, and keeps what it heard."""
+    """Answers requests one after another from ``replies``, and keeps them."""
 
     def __init__(self, dialect: Dialect, url: str) -> None:
         self.dialect = dialect

@@ -97,7 +97,7 @@ async def parked(app: Lash, process_id: str) -> None:
     await eventually(look)
 
 
-async def test_a_gather_that_fails_cancels_its_siblings_and_says_who_was_first(
+async def test_a_gather_that_fails_cancels_its_siblings_and_records_which_was_first(
     backend: Backend,
 ) -> None:
     app = Lash(backend.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 import pytest
@@ -20,9 +21,9 @@ from pylash import (
     ProcessFailed,
     WorkerConfig,
 )
-from pylash.durable import NewRun, ProcessScope
-from pylash.stores import SqlStore
-from pylash.stores.sql import Operation, Statement, Steps
+from pylash.durable.scopes import ProcessScope, scope_text
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.store import SqlStore
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_signals import two_waits
@@ -38,7 +39,7 @@ async def execute(app: Lash, sql: str) -> None:
     await app.store.driver.run(Operation("test", steps))
 
 
-async def test_nothing_is_parked_between_an_end_and_whoever_it_is_for(backend: Backend) -> None:
+async def test_nothing_is_parked_between_an_end_and_its_delivery(backend: Backend) -> None:
     app = Lash(backend.url, worker=AT_ONCE)
 
     async def work(ctx: ProcessContext[None]) -> str:
@@ -167,8 +168,11 @@ async def test_one_unreadable_row_stops_no_other(backend: Backend) -> None:
         await app.start(fine.options(id="odd", delay="200ms"))
         broken = "update pylash_processes set registration = cast('{}' as {blob}) where id = 'odd'"
         await execute(app, broken)
-        await app.store.runs.enqueue(
-            NewRun(scope=ProcessScope("none"), kind="process", target="python:fine")
+        scope = scope_text(ProcessScope("none"))
+        await execute(
+            app,
+            f"""insert into pylash_runs(id, scope, kind, target, state, at, created)
+            values (7, '{scope}', 'process', 'python:fine', 'queued', {{now}}, {{now}})""",
         )
         await eventually(lambda: _blocked(app, "odd"))
         assert await (await app.start(fine.options(id="other"))).result(timeout="10s") == 1
@@ -201,7 +205,7 @@ async def test_a_cancel_reaches_delayed_and_blocked_processes(backend: Backend) 
             await blocked.result(timeout="10s")
 
 
-async def test_a_cancel_is_heard_once_in_all_epochs(backend: Backend) -> None:
+async def test_a_cancel_is_delivered_once_in_all_epochs(backend: Backend) -> None:
     app, heard = Lash(backend.url, worker=PARKING), []
 
     @app.process
@@ -243,7 +247,7 @@ async def test_triggered_processes_keep_their_concurrency_key(backend: Backend) 
     async with app:
         register = app.triggers.register
         await register("tick", source_key="s", target=limited, key="k", inputs={"user": "ann"})
-        with pytest.raises(ArgumentsInvalid, match="needs a text"):
+        with pytest.raises(ArgumentsInvalid, match="needs a string"):
             await register("tick", source_key="s", target=odd, key="o", inputs={"user": EVENT})
         for _ in range(4):
             await app.triggers.emit("tick", source_key="s")
@@ -273,7 +277,7 @@ async def test_an_answered_wait_for_a_signal_takes_no_second_answer(backend: Bac
         assert await handle.result(timeout="10s") == ["by hand", 1, 2]
 
 
-async def test_who_waits_for_a_result_is_told_when_the_app_closes(backend: Backend) -> None:
+async def test_a_waiter_for_a_result_gets_an_error_when_the_app_closes(backend: Backend) -> None:
     app = Lash(backend.url)
 
     @app.process
@@ -289,6 +293,26 @@ async def test_who_waits_for_a_result_is_told_when_the_app_closes(backend: Backe
     assert waiting.result()
 
 
+async def test_followers_of_a_log_get_an_error_when_the_app_closes(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def endless(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
+
+    async def follow(items: AsyncIterator[Any]) -> None:
+        with pytest.raises(AppNotOpen):
+            _ = [item async for item in items]
+
+    await app.open()
+    handle = await app.start(endless)
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:  # sooner than the next look
+        group.create_task(follow(handle.events(follow=True)))
+        group.create_task(follow(app.session("s").observe()))
+        await parked(app, handle.id)
+        await app.close()
+
+
 async def _told(handle: Any) -> bool:
     try:
         await handle.result()
@@ -301,7 +325,7 @@ class Plain:
     """A class that nobody can write as JSON."""
 
 
-async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
+async def test_mistakes_are_raised_at_the_call(backend: Backend) -> None:
     app = Lash(backend.url)
     with pytest.raises(NotAProcess):
         app.process(lambda _ctx: 1)  # type: ignore[arg-type, return-value]
@@ -309,7 +333,7 @@ async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
     @app.process(concurrency=1, key="{user}")
     async def keyed(ctx: ProcessContext[None], /, **rest: str) -> None: ...
 
-    with pytest.raises(NameInvalid, match="it must be a text, not int"):
+    with pytest.raises(NameInvalid, match="it must be a string, not int"):
         keyed.options(id=5)  # type: ignore[arg-type]
 
     async def odd() -> Plain:
@@ -335,7 +359,7 @@ async def test_mistakes_are_told_where_they_are_made(backend: Backend) -> None:
             await app.processes(status="bogus")
         wanted = {
             "result": "step 'odd'",
-            "call": "not what calling it gives",
+            "call": "not the result of calling it",
             "nested": "inside effect",
         }
         for what, message in wanted.items():

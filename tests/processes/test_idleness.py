@@ -16,9 +16,9 @@ from pylash import (
     ProcessHandle,
     WorkerConfig,
 )
-from pylash.durable import DurableStep, DurableStepOutcome, Outcome
-from pylash.runtime import aside
-from pylash.stores import SqlStore
+from pylash.durable.effects import DurableStep, DurableStepOutcome, Outcome
+from pylash.engine.asides import aside
+from pylash.stores.store import SqlStore
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import parked
 
@@ -110,6 +110,63 @@ async def test_a_run_that_reads_what_its_record_differs_from_is_blocked_and_not_
             await handle.result(timeout="1ms")
 
 
+async def test_a_run_that_awaits_a_branch_which_has_ended_is_not_parked(durable: Backend) -> None:
+    app, is_on = Lash(durable.url, worker=AT_ONCE), asyncio.Event()
+
+    async def one() -> int:
+        return 1
+
+    async def go_on() -> None:
+        is_on.set()
+
+    @app.process(concurrency=1)
+    async def story(ctx: ProcessContext[None]) -> int:
+        async with ctx.task_group() as group:
+            ended = group.create_task(ctx.step(one))
+            group.create_task(ctx.wait_signal("second"))
+            while not ended.done():
+                await ctx.step(one)
+            result = await ended
+            await ctx.step(go_on)
+        return result
+
+    async with app:
+        handle = await app.start(story)
+        await asyncio.wait_for(is_on.wait(), 10)
+        await handle.signal("second")
+        assert await handle.result(timeout="10s") == 1
+
+
+async def test_a_run_whose_held_branch_is_released_is_not_parked(durable: Backend) -> None:
+    app = Lash(durable.url, worker=AT_ONCE)
+    is_busy, go = asyncio.Event(), asyncio.Event()
+
+    async def one() -> int:
+        return 1
+
+    @app.process(concurrency=1)
+    async def story(ctx: ProcessContext[None]) -> int:
+        async def branch() -> None:
+            async with ctx.task_group() as group:
+                group.create_task(ctx.wait_signal("never"))
+                is_busy.set()
+                await go.wait()
+                await ctx.step(one)
+
+        async def loser() -> int:
+            await ctx.gather(branch())
+            return 0
+
+        return await ctx.race(loser(), ctx.step(one))
+
+    async with app:
+        handle = await app.start(story)
+        await is_busy.wait()
+        await asyncio.sleep(0.2)  # until the winner is recorded, which is not visible from outside
+        go.set()
+        assert await handle.result(timeout="10s") == 1
+
+
 class Library:
     """Waits for an effect in a task of its own, as libraries do in the code of a branch."""
 
@@ -167,10 +224,9 @@ async def test_a_branch_that_waits_beside_a_library_of_its_own_counts_once(
 
 
 async def both_rest(app: Lash) -> bool:
-    (run,) = app._worker.live.values()
-    assert run.journal is not None
-    flights = run.journal.board.flights.values()
-    return len(flights) == 2 and all(flight.resting for flight in flights)
+    (run,) = app.worker.live
+    effects = run.machine.state.effects
+    return len(effects.in_flight) == 2 and not effects.working
 
 
 async def test_a_cancel_waits_for_a_branch_that_runs_beside_a_library_of_its_own(
@@ -196,11 +252,11 @@ async def test_a_cancel_waits_for_a_branch_that_runs_beside_a_library_of_its_own
     async with app:
         handle = await app.start(story)
         await computing.wait()
-        (run,) = app._worker.live.values()
+        (run,) = app.worker.live
         await handle.cancel("enough")
 
         async def is_cancelled() -> bool:
-            return run.cancelled and not run._delivering
+            return run.cancelled and not run.machine.state.cancels.deliveries
 
         await eventually(is_cancelled)
         library.go.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from pylash import (
     Observed,
     Ok,
     ProcessBlocked,
+    ProcessCancelled,
     ProcessConflict,
     ProcessContext,
     ProcessFailed,
@@ -30,13 +31,18 @@ from pylash import (
     UserMessage,
     WorkerConfig,
 )
-from pylash.durable import ExternalInput, Registration, SessionRef, StartProcess, ToolCallInput
-from pylash.runtime import SystemClock, pruning
-from pylash.stores.processes import SqlProcesses
+from pylash.durable.commands import StartProcess
+from pylash.durable.ports import EffectHost
+from pylash.durable.processes import ExternalInput, Registration, SessionRef, ToolCallInput
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.system import SystemClock
+from pylash.engine.worker import pruning
+from pylash.stores.ports.processes import SqlProcesses
 from pylash.testing import ScriptedModel, SimClock, say
 from tests.backends import Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
+from tests.serial_host import SerialHost
 
 # --- starting ---
 
@@ -73,6 +79,20 @@ async def test_a_start_during_a_claim_takes_a_slot_that_the_claim_gives_back(
         assert set(claimed) == {0}
 
 
+def scheduled(app: Lash) -> asyncio.Event:
+    """Return an event that is set once the scheduler has seen a run that is ready and found no room for it."""
+    honest, seen = app.store.runs.next_due, asyncio.Event()
+
+    async def next_due(targets: Sequence[str]) -> tuple[int | None, bool]:
+        due, suspect = await honest(targets)
+        if due is not None and due <= 0:
+            asyncio.get_running_loop().call_soon(seen.set)
+        return due, suspect
+
+    app.store.runs.next_due = next_due  # type: ignore[method-assign]
+    return seen
+
+
 async def test_what_is_queued_comes_before_what_is_started_later(backend: Backend) -> None:
     app = Lash(backend.url, worker=WorkerConfig(concurrency=1))
     go_on, order = asyncio.Event(), list[str]()
@@ -83,10 +103,10 @@ async def test_what_is_queued_comes_before_what_is_started_later(backend: Backen
         order.append(ctx.id)
 
     async with app:
+        seen = scheduled(app)
         first = await app.start(noted.options(id="first"))
         queued = [await app.start(noted.options(id=f"queued-{n}")) for n in range(2)]
-        while not app._worker._backlog:  # noqa: ASYNC110 - the scheduler has seen them
-            await asyncio.sleep(0.001)
+        await seen.wait()
         go_on.set()
         await first.result(timeout="10s")
         last = await app.start(noted.options(id="last"))
@@ -308,7 +328,7 @@ async def test_a_process_signals_and_cancels_others(backend: Backend) -> None:
         results: list[Any] = [await first.result()]
         try:
             await second.result()
-        except Exception as error:  # noqa: BLE001 - any end is told
+        except Exception as error:  # noqa: BLE001 - any end counts
             results.append(type(error).__name__)
         return results
 
@@ -412,6 +432,7 @@ async def _is(handle: Any, *states: str) -> bool:
     return await handle.status() in states
 
 
+@pytest.mark.slow
 async def test_a_process_nobody_knows_shows_as_blocked_until_someone_does(durable: Backend) -> None:
     other, app = Lash(durable.url, worker=None), Lash(durable.url)
 
@@ -428,7 +449,7 @@ async def test_a_process_nobody_knows_shows_as_blocked_until_someone_does(durabl
         assert await handle.result(timeout="10s") == 1
 
 
-async def test_an_app_that_only_asks_says_that_nobody_works(
+async def test_a_client_warns_that_no_worker_is_running(
     durable: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Lash(durable.url, worker=None):
@@ -440,7 +461,7 @@ async def test_an_app_that_only_asks_says_that_nobody_works(
 
 async def test_what_can_never_run_fails_with_its_code(backend: Backend) -> None:
     async with Lash(backend.url, tools=[value]) as app:
-        for ref, reason in ((None, "missing a captured"), ("0" * 64, "is gone")):
+        for ref, reason in ((None, "has no captured"), ("0" * 64, "is not in the store")):
             given = Registration(id=f"p-{ref}", input=ToolCallInput("value", {"n": 1}), env=ref)
             await app.store.processes.start(StartProcess(given))
             with pytest.raises(ProcessFailed, match=reason) as caught:
@@ -500,6 +521,71 @@ async def test_an_inline_host_runs_processes_and_records_nothing(backend: Backen
         await handle.signal("go", 3)
         assert await handle.result(timeout="10s") == [2, 3, 1]
         assert "value" not in await effects(app, handle.id)
+
+
+@pytest.mark.parametrize("host", [None, InlineHost])
+async def test_a_timeout_counts_from_the_creation_on_every_host(
+    backend: Backend, host: type[InlineHost] | None
+) -> None:
+    app = Lash(backend.url, host=None if host is None else host())
+
+    @app.process(timeout="10s")
+    async def short(ctx: ProcessContext[None]) -> int:
+        await ctx.sleep("20ms")
+        return 1
+
+    @app.process(timeout="50ms")
+    async def long(ctx: ProcessContext[None]) -> None:
+        await ctx.sleep("1h")
+
+    async with app:
+        assert await (await app.start(short)).result(timeout="10s") == 1
+        with pytest.raises(ProcessFailed, match="took longer"):
+            await (await app.start(long)).result(timeout="10s")
+
+
+@pytest.mark.parametrize("host", [None, InlineHost])
+async def test_a_cancel_before_the_first_line_reaches_branches_on_every_host(
+    backend: Backend, host: type[InlineHost] | None
+) -> None:
+    app, performed = Lash(backend.url, host=None if host is None else host()), list[int]()
+
+    @app.process
+    async def fan(ctx: ProcessContext[None]) -> None:
+        await ctx.gather(*[ctx.step(performed.append, n) for n in range(3)])
+
+    async with app:
+        handle = await app.start(fan.options(delay="1h"))
+        await handle.cancel("not needed")
+        with pytest.raises(ProcessCancelled, match="not needed"):
+            await handle.result(timeout="10s")
+        assert performed == []
+
+
+@pytest.mark.parametrize("host", [InlineHost, lambda: SerialHost(InlineHost())])
+async def test_waits_belong_to_the_host_that_was_given(
+    backend: Backend, host: Callable[[], EffectHost]
+) -> None:
+    app = Lash(backend.url, host=host())
+
+    @app.process
+    async def asking(ctx: ProcessContext[None], before: tuple[str, ...] = ()) -> list[str]:
+        answers = (*before, await ctx.wait(ctx.wait_key("answer")))
+        if len(answers) < 2:
+            await ctx.continue_as(before=answers)
+        return list(answers)
+
+    async with app:
+        handle, answered = await app.start(asking), set[str]()
+
+        async def open_key() -> str | None:
+            return next((one.key for one in await app.waits() if one.key not in answered), None)
+
+        for answer in ("first", "second"):
+            key = await eventually(open_key)
+            answered.add(key)
+            assert (await app.resolve(key, answer)).status == "accepted"
+        assert await handle.result(timeout="10s") == ["first", "second"]
 
 
 # --- forks ---
@@ -671,7 +757,8 @@ async def test_workers_with_shifted_clocks_share_work_without_running_anything_t
         process = first.process(body)
         second.process(body)
         async with first, second:
-            second._journal.clock = Shifted()
+            assert isinstance(second.effect_host, JournalHost)
+            second.effect_host.clock = Shifted()
             apps = (first, second)
             handles = [await apps[n % 2].start(process, n=n) for n in range(40)]
             results = [await handle.result(timeout="30s") for handle in handles]

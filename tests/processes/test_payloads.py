@@ -13,7 +13,7 @@ from tests.backends import Backend
 from tests.processes.test_branches import PARKING, parked
 
 LIMIT = "pylash.values.canonical.MAX_PAYLOAD_BYTES"
-SENTENCE = r"^The payload has [\d,]+ bytes and the limit is 20,000: keep large data outside"
+SENTENCE = r"^The payload has [\d,]+ bytes and the limit is 20,000: record a reference"
 BIG = "x" * 30_000
 
 
@@ -209,7 +209,7 @@ async def test_what_fits_is_handed_on_whole(backend: Backend, low_limit: None) -
 
 
 @pytest.mark.parametrize("what", ["answer", "tool result", "tool exception"])
-async def test_a_turn_whose_model_or_tool_says_too_much_ends_with_the_sentence(
+async def test_a_turn_whose_model_or_tool_returns_too_much_ends_with_the_error(
     backend: Backend, low_limit: None, what: str
 ) -> None:
     def reply(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tools that processes call: tried again, approved, deferred, and heard by triggers, as in turns."""
+"""Tools that processes call: retries, approvals, deferral and emitted events, as in turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pylash import (
     ToolContext,
     WorkerConfig,
 )
-from pylash.durable import ProcessView, Registration, StartProcess, ToolCallInput
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import ProcessView, Registration, ToolCallInput
 from pylash.testing import crash_everywhere
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked
@@ -97,7 +98,7 @@ async def test_a_person_agrees_and_the_call_goes_on_after_a_restart(durable: Bac
         return app
 
     async with make() as app:
-        await app.start(app._definitions["using"].options(id="p"))
+        await app.start(app.services.definitions["using"].options(id="p"))
         wait = await waiting(app)
         await parked(app, "p")
         assert (wait.kind, wait.title, wait.tool) == ("approval", "500 cents leave", "pay")
@@ -109,7 +110,7 @@ async def test_a_person_agrees_and_the_call_goes_on_after_a_restart(durable: Bac
     assert paid == [5, 400]
 
 
-async def test_a_refused_call_is_an_error_with_what_was_said() -> None:
+async def test_a_refused_call_is_an_error_with_the_reason_of_the_person() -> None:
     app = Lash("memory://")
 
     @app.tool(approval=True)
@@ -189,7 +190,7 @@ async def test_an_event_of_a_tool_starts_what_is_subscribed_once(durable: Backen
         return app
 
     async with make() as app:
-        on_paid, using = app._definitions["on_paid"], app._definitions["using"]
+        on_paid, using = app.services.definitions["on_paid"], app.services.definitions["using"]
         await app.triggers.register(
             "paid", source_key="shop", target=on_paid, key="k", inputs={"cents": EVENT}
         )
@@ -210,7 +211,7 @@ async def ended(app: Lash, number: int) -> list[ProcessView]:
 
 
 def make_shop(store: str) -> Lash:
-    """Make an app with a process that calls a tool which is approved, fails once, and is heard."""
+    """Return an app with a process that calls a tool which is approved, fails once, and emits an event."""
     app = Lash(store)
     app.trigger("paid", payload=int)
 

@@ -24,8 +24,9 @@ from pylash import (
     WaitTimeout,
     WorkerConfig,
 )
-from pylash.durable import Clock, TurnScope
-from pylash.runtime import aside
+from pylash.durable.ports import Clock
+from pylash.durable.scopes import TurnScope
+from pylash.engine.asides import aside
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import eventually
 
@@ -51,7 +52,7 @@ async def refuse(text: str) -> str:
 
 
 async def nested_gathers(ctx: Context) -> str:
-    """Wait in branches of branches; each cleans up with steps, and so does whoever waits for it."""
+    """Wait in branches of branches; each cleans up with steps, and so does its waiter."""
 
     async def leaf(name: str) -> None:
         try:

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from pylash import Lash
-from pylash.durable import SECOND, Instant
-from pylash.runtime import SystemClock
-from pylash.testing.deaths import CrashPoint, Mortal
+from pylash.durable.runs import SECOND, Instant
+from pylash.engine.system import SystemClock
+from pylash.testing.kills import CrashPoint, Mortal
 from tests.backends import eventually
 from tests.replay.programs import DRIVERS, Driver, make_app
 
@@ -47,7 +47,7 @@ class ShiftedClock(SystemClock):
 class Snapshot(msgspec.Struct):
     """A store after one record: the record, the time, and the database as SQL.
 
-    ``decided``: everything that the program ever decides (who is cancelled, who won) is recorded, so that no
+    ``decided``: everything that the program ever decides (which branch is cancelled, which one won) is recorded, so that no
     timing has a say in what it records from here on.
     """
 

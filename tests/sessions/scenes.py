@@ -1,4 +1,4 @@
-"""What tests of sessions share: conversations told as transcripts, waits, and apps that come back."""
+"""Helpers for tests of sessions: transcripts, waits, and apps that are reopened."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pylash import Delta, Lash, ModelReply, OpenWait, Session, WorkerConfig
-from pylash.durable import TurnScope, scope_text
+from pylash.durable.scopes import TurnScope, scope_text
 from pylash.testing import say
-from pylash.turn import Message, ModelRequest
+from pylash.turn.messages import Message
+from pylash.turn.requests import ModelRequest
 from tests.backends import eventually
 from tests.turn.provider_rules import refusal
 from tests.turn.scenario import shown_message

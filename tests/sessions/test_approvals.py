@@ -39,7 +39,7 @@ class Shop:
             return f"{cents} cents"
 
     async def answered(self, value: Any = None, **given: Any) -> str:
-        """Run the turn, answer its wait, and return what the model was told."""
+        """Run the turn, answer its wait, and return the result that the model got."""
         async with self.app, asyncio.TaskGroup() as group:
             session = self.app.session("chat")
             turn = group.create_task(session.turn("Refund 7.", turn_id="t1", timeout="10s"))
@@ -87,7 +87,7 @@ async def test_what_is_approved_runs(backend: Backend, config: WorkerConfig) -> 
         ),
     ],
 )
-async def test_what_is_rejected_does_not_run_and_the_model_is_told_why(
+async def test_a_rejected_call_does_not_run_and_the_model_gets_the_reason(
     answer: Any, words: str
 ) -> None:
     shop = Shop("memory://")
@@ -118,7 +118,7 @@ async def test_a_slip_is_no_answer(answer: Any) -> None:
     assert shop.paid == []
 
 
-async def test_an_error_is_told_too() -> None:
+async def test_an_error_is_a_result_too() -> None:
     shop = Shop("memory://")
     told = await shop.answered(error="the till is closed")
     assert told == "tool       i1.c0 refund error: Not run: the till is closed"
@@ -133,7 +133,7 @@ async def test_a_correction_is_what_runs(memory: Backend, config: WorkerConfig) 
     assert shop.paid == [("7", 300)]
 
 
-async def test_a_correction_that_does_not_fit_is_told_and_nothing_runs() -> None:
+async def test_a_correction_that_does_not_fit_is_an_error_and_nothing_runs() -> None:
     shop = Shop("memory://")
     told = await shop.answered({"approved": True, "arguments": {"order": "7", "cents": "lots"}})
     assert told.startswith("tool       i1.c0 refund error: The corrected arguments do not fit")

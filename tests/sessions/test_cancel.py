@@ -20,9 +20,9 @@ from pylash import (
     TurnFailed,
     WorkerConfig,
 )
-from pylash.stores import SqlStore
-from pylash.stores.carried import packed, unpacked
-from pylash.stores.sql import Port, Statement, Steps, operation
+from pylash.stores.operation import Port, Statement, Steps, operation
+from pylash.stores.store import SqlStore
+from pylash.stores.tables.packed_effects import pack_effects, unpack_effects
 from pylash.testing import ScriptedModel, call, calls, fail, kill, say
 from tests.backends import Backend
 from tests.forks import forked
@@ -94,7 +94,7 @@ async def test_a_turn_is_cancelled_in_its_model_call(backend: Backend) -> None:
         assert (await session.turn("more", timeout="10s")).text == "Done."
 
 
-async def test_a_cancelled_turn_keeps_what_the_model_had_said(backend: Backend) -> None:
+async def test_a_cancelled_turn_keeps_the_text_of_the_model(backend: Backend) -> None:
     model = Telling("It ships ", "to", more="Done.")
     async with Lash(backend.url, model=model, worker=LIVE) as app:
         session = app.session("chat")
@@ -133,7 +133,7 @@ async def test_an_answer_without_a_word_is_not_kept(
 
 
 async def test_the_text_of_an_attempt_that_failed_is_not_kept(memory: Backend) -> None:
-    """Who listened was told to forget it."""
+    """Listeners were told to discard it."""
 
     class Failing:
         async def respond(self, _: ModelRequest, listen: Any) -> Any:
@@ -207,7 +207,7 @@ async def test_a_later_answer_is_kept_after_the_results_of_tools(backend: Backen
         )
 
 
-async def test_a_subagent_that_is_cancelled_keeps_what_it_had_said(sqlite: Backend) -> None:
+async def test_a_cancelled_subagent_keeps_its_text(sqlite: Backend) -> None:
     said = asyncio.Event()
 
     class Model:
@@ -235,6 +235,7 @@ async def test_a_subagent_that_is_cancelled_keeps_what_it_had_said(sqlite: Backe
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["meanwhile", "after"])
 async def test_another_worker_keeps_what_a_killed_one_had_relayed(
     durable: Backend, tmp_path: Path, asked: str
@@ -248,7 +249,7 @@ async def test_another_worker_keeps_what_a_killed_one_had_relayed(
             async for event in stream:
                 if event.type == "text_delta" and event.correlation_id == "i2.llm":
                     break
-            if asked == "meanwhile":  # whoever delivers it, the text is the same
+            if asked == "meanwhile":  # the text is the same for every deliverer
                 async with asyncio.TaskGroup() as group:
                     group.create_task(client.session("chat").cancel())
                     group.create_task(child.kill())
@@ -272,6 +273,7 @@ async def test_another_worker_keeps_what_a_killed_one_had_relayed(
         await child.kill()
 
 
+@pytest.mark.slow
 async def test_the_first_answer_of_a_killed_worker_is_kept_too(
     durable: Backend, tmp_path: Path
 ) -> None:
@@ -411,7 +413,7 @@ async def test_a_cancel_survives_a_death(durable: Backend) -> None:
         await transcript(session)
 
 
-async def test_words_that_were_heard_survive_a_death_and_a_cancel(durable: Backend) -> None:
+async def test_streamed_text_survives_a_death_and_a_cancel(durable: Backend) -> None:
     """They had left the queue, and no answer to them was recorded."""
     slow = Slow()
     first = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
@@ -488,10 +490,10 @@ async def tamper(app: Lash, key: str) -> None:
             for node, body in nodes.rows:
                 effects = [
                     replace(one, hash=b"x" * 32) if one.key == key else one
-                    for one in unpacked(bytes(body))
+                    for one in unpack_effects(bytes(body))
                 ]
                 change = "update pylash_nodes set effects = ? where id = ?"
-                yield Statement(change, (packed(effects), node))
+                yield Statement(change, (pack_effects(effects), node))
 
     assert isinstance(app.store, SqlStore)
     await Vandal(app.store.driver).change(key)

@@ -13,6 +13,8 @@ from tests.sessions.crash_apps import (
     story,
 )
 
+pytestmark = pytest.mark.slow
+
 STORY = """
 user       Where is 7?
 assistant  i1.c0 look(n=7), i1.c1 look(n=8), i1.c2 nobody()
@@ -63,7 +65,7 @@ def test_turns_with_tools_waits_and_wakes_end_the_same_wherever_they_die() -> No
     }
 
 
-def test_what_people_say_meanwhile_is_heard_once_wherever_it_dies() -> None:
+def test_messages_sent_meanwhile_are_delivered_once_wherever_it_dies() -> None:
     report = crash_everywhere(make_busy_app, busy_story)
     assert report.outcome == BUSY
     assert {point.operation for point in report.points} >= {"_enqueue", "_take", "commit"}

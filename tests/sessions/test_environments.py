@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ModelKeyMissing, ModelRequest, ProcessCancelled, TurnBlocked
+from pylash import (
+    Lash,
+    ModelKeyMissing,
+    ModelRequest,
+    ProcessCancelled,
+    Retry,
+    SessionPlugin,
+    TurnBlocked,
+    TurnView,
+)
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import PARKING, begin, comes_to, open_wait, transcript
@@ -101,6 +110,20 @@ def as_text(app: Lash, ran: list[str]) -> None:
         return f"{cents:.0f} cents"
 
 
+def without_approval(app: Lash, ran: list[str]) -> None:
+    """The tool that waits for an approval needs none now."""
+
+    @app.tool
+    async def look(n: int) -> str:
+        ran.append("look")
+        return f"order {n}"
+
+    @app.tool
+    async def pay(cents: int) -> str:
+        ran.append("pay")
+        return f"{cents} cents"
+
+
 EXPECTED = """
 user       go
 assistant  i1.c0 look(n=7)
@@ -119,7 +142,8 @@ def made(url: str, declare: Declare, ran: list[str], **options: Any) -> tuple[La
 
 
 @pytest.mark.parametrize(
-    "declare", [first, described, without_look, other_arguments, asks_now, as_text]
+    "declare",
+    [first, described, without_look, other_arguments, asks_now, as_text, without_approval],
 )
 async def test_a_deployment_does_not_disturb_a_turn_in_flight(
     sqlite: Backend, declare: Declare
@@ -154,6 +178,7 @@ async def test_the_next_turn_is_asked_with_what_was_deployed(durable: Backend) -
         assert model.requests[0].messages[0].text == words
 
 
+@pytest.mark.slow
 async def test_a_turn_is_blocked_when_a_tool_it_is_to_call_is_gone_and_goes_on_when_it_is_back(
     durable: Backend,
 ) -> None:
@@ -166,7 +191,7 @@ async def test_a_turn_is_blocked_when_a_tool_it_is_to_call_is_gone_and_goes_on_w
     async with after:
         session = after.session("chat")
         await after.resolve((await open_wait(after)).key, True)
-        with pytest.raises(TurnBlocked, match="it is to call tool 'pay', which this app does not"):
+        with pytest.raises(TurnBlocked, match="it calls tool 'pay', which this app does not"):
             await session.turn("go", turn_id="t1", timeout="1s")
     assert model.requests == []
     back, _ = made(durable.url, first, ran)
@@ -300,6 +325,7 @@ async def test_a_cancelled_turn_whose_model_is_gone_keeps_what_it_did(
     assert ran == ["look", "pay"]
 
 
+@pytest.mark.slow
 async def test_no_call_of_a_batch_runs_when_the_tool_of_one_is_gone(sqlite: Backend) -> None:
     ran: list[str] = []
     both = calls(call("look", n=7), call("pay", cents=5))
@@ -339,7 +365,9 @@ async def has(ran: list[str], name: str) -> bool:
     return name in ran
 
 
-async def test_a_model_that_calls_a_tool_it_was_not_offered_is_told_so(sqlite: Backend) -> None:
+async def test_a_call_of_a_tool_that_was_not_offered_is_an_error_for_the_model(
+    sqlite: Backend,
+) -> None:
     app = Lash(sqlite.url, model=ScriptedModel([call("fly"), say("Then not.")]))
     async with app:
         session = app.session("chat")
@@ -368,7 +396,7 @@ async def test_a_session_whose_tool_is_gone_fails_clearly_and_its_turn_in_flight
 async def test_a_call_that_was_refused_does_not_run_when_its_tool_appears(
     sqlite: Backend,
 ) -> None:
-    """The model was told that there is none, and has answered to that."""
+    """The model got the error that there is no such tool, and has answered."""
     ran: list[str] = []
     before, _ = made(sqlite.url, without_look, ran)
     async with before:
@@ -382,3 +410,94 @@ async def test_a_call_that_was_refused_does_not_run_when_its_tool_appears(
         assert "look error: There is no tool 'look'" in await transcript(session)
     assert ran == ["pay"]
     assert "There is no tool" in model.requests[0].messages[-3].text
+
+
+# --- what shapes the order of effects ---
+
+
+async def test_an_approval_that_was_captured_is_needed_after_a_deployment_drops_it(
+    sqlite: Backend,
+) -> None:
+    ran: list[str] = []
+    before, _ = made(sqlite.url, first, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, _ = made(sqlite.url, without_approval, ran)
+    async with after:
+        await after.resolve((await open_wait(after)).key, False)
+        assert (await after.session("chat").turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert ran == ["look"]
+        assert (await after.session("new").turn("go", timeout="5s")).text == "Done."
+    assert ran == ["look", "look", "pay"]  # the next turn is captured with the new policy
+
+
+class Flaky:
+    """A tool that fails once, behind one that waits for an approval."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def declare(self, app: Lash, retry: Retry | None) -> None:
+        @app.tool(approval=True)
+        async def ask() -> str:
+            return "asked"
+
+        @app.tool(retry=retry)
+        async def fail() -> str:
+            self.calls.append("fail")
+            if len(self.calls) == 1:
+                raise OSError("away")
+            return "worked"
+
+
+def ask_then_fail(request: ModelRequest) -> Any:
+    said = [message for message in request.messages if message.role == "tool"]
+    return (call("ask"), call("fail"), say("Done."))[len(said)]
+
+
+@pytest.mark.parametrize(
+    ("captured", "deployed", "count"), [(Retry(2, delay=0), None, 2), (None, Retry(2, delay=0), 1)]
+)
+async def test_retries_are_those_a_turn_was_captured_with(
+    sqlite: Backend, captured: Retry | None, deployed: Retry | None, count: int
+) -> None:
+    flaky = Flaky()
+    for retry in (captured, deployed):
+        app = Lash(sqlite.url, model=ScriptedModel(ask_then_fail), worker=PARKING)
+        flaky.declare(app, retry)
+        async with app:
+            session = app.session("chat")
+            if retry is captured:
+                await begin(session, "go", "t1")
+                await comes_to(app, "chat", "t1", "waiting")
+            else:
+                await app.resolve((await open_wait(app)).key, True)
+                assert (await session.turn("go", turn_id="t1", timeout="5s")).text == "Done."
+    assert flaky.calls == ["fail"] * count
+
+
+class Adviser(SessionPlugin):
+    name = "adviser"
+
+    def build(self, session_id: str, options: Any) -> SessionPlugin:
+        return self
+
+    async def checkpoint(self, turn: TurnView) -> list[str]:
+        return ["Be brief."]
+
+
+async def test_plugins_listen_to_turns_that_were_captured_with_them(sqlite: Backend) -> None:
+    ran: list[str] = []
+    before, _ = made(sqlite.url, first, ran)
+    async with before:
+        await begin(before.session("chat"), "go", "t1")
+        await comes_to(before, "chat", "t1", "waiting")
+    after, model = made(sqlite.url, first, ran, plugins=[Adviser()])
+    async with after:
+        await after.resolve((await open_wait(after)).key, True)
+        assert (await after.session("chat").turn("go", turn_id="t1", timeout="5s")).text == "Done."
+        assert not any(message.text == "Be brief." for message in model.requests[-1].messages)
+        await begin(after.session("new"), "go", "t2")
+        await comes_to(after, "new", "t2", "waiting")
+        assert any(message.text == "Be brief." for message in model.requests[-1].messages)

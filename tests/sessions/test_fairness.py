@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from pylash import Lash, ProcessContext, WorkerConfig
-from pylash.stores.fair_queue import FairQueue
+from pylash.stores.drivers.fair_queue import FairQueue
 from pylash.testing import ScriptedModel, say
-from pylash.testing.subjects import new_turn, submitted
-from pylash.testing.suites import together
+from pylash.testing.laws.subjects import new_turn, submitted
+from pylash.testing.laws.suites import together
 from tests.backends import Backend, eventually
 
 BURST = 100
@@ -137,7 +137,7 @@ async def test_the_starts_go_on_while_turns_are_taken_first(durable: Backend) ->
 async def test_a_submit_does_not_wait_for_those_of_another_session(
     durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pylash.stores.sqlite.NEWCOMERS", 4)
+    monkeypatch.setattr("pylash.stores.drivers.sqlite.NEWCOMERS", 4)
     store, ended = await durable.store(), list[str]()
 
     async def submit(session: str) -> None:

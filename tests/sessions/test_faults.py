@@ -1,4 +1,4 @@
-"""Faults: a store that is away for a moment fails no turn, and nothing is told to the model of it."""
+"""Faults: a store that is unavailable for a moment fails no turn, and the model does not notice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pylash import EVENT, Attachment, Lash, ProcessContext, Text, ToolContext
-from pylash.stores import SqlStore
+from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, call, say
-from pylash.values import StoreError, StoreUnavailable
+from pylash.values.errors import StoreError, StoreUnavailable
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import LIVE, transcript
 

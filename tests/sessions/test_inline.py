@@ -1,8 +1,9 @@
-"""The inline host: nothing is recorded, and everything else is as it is elsewhere."""
+"""Hosts that record nothing, also one that takes an effect at a time: everything else is as it is elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +18,19 @@ from pylash import (
     ToolContext,
 )
 from pylash.testing import ScriptedModel, call, calls, say
+from tests.serial_host import SerialHost
 from tests.sessions.scenes import begin, open_wait, transcript
 
+Inline = Callable[[Any], Lash]
+"""Makes an app with a scripted model, on such a host."""
 
-def inline(model: Any) -> Lash:
-    return Lash("memory://", model=ScriptedModel(model), host=InlineHost())
+
+@pytest.fixture(params=[InlineHost, lambda: SerialHost(InlineHost())], ids=["inline", "serial"])
+def inline(request: pytest.FixtureRequest) -> Inline:
+    return lambda model: Lash("memory://", model=ScriptedModel(model), host=request.param())
 
 
-async def test_turns_with_tools_and_retries() -> None:
+async def test_turns_with_tools_and_retries(inline: Inline) -> None:
     app = inline([calls(call("look", n=1), call("flaky")), say("Done."), say("Again.")])
 
     @app.tool
@@ -54,7 +60,7 @@ async def test_turns_with_tools_and_retries() -> None:
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_an_approval_is_answered_by_its_key(approved: bool) -> None:
+async def test_an_approval_is_answered_by_its_key(inline: Inline, approved: bool) -> None:
     app = inline([call("pay", cents=5), say("Done.")])
 
     @app.tool(approval="money leaves")
@@ -72,7 +78,7 @@ async def test_an_approval_is_answered_by_its_key(approved: bool) -> None:
         assert ("paid 5" if approved else "Not run: a person rejected it.") in told
 
 
-async def test_open_waits_are_listed() -> None:
+async def test_open_waits_are_listed(inline: Inline) -> None:
     app = inline([call("pay", cents=5), say("Done.")])
 
     @app.tool(approval="money leaves")
@@ -93,7 +99,7 @@ async def test_open_waits_are_listed() -> None:
         assert await app.waits() == []
 
 
-async def test_an_outsider_gives_the_result() -> None:
+async def test_an_outsider_gives_the_result(inline: Inline) -> None:
     app = inline([call("ask"), say("Done.")])
 
     @app.tool
@@ -108,7 +114,7 @@ async def test_an_outsider_gives_the_result() -> None:
         assert "ask: Monday" in await transcript(app.session("chat"))
 
 
-async def test_subagents() -> None:
+async def test_subagents(inline: Inline) -> None:
     def reply(request: ModelRequest) -> Any:
         last = request.messages[-1]
         if request.messages[0].text == "Find sources.":
@@ -126,7 +132,7 @@ async def test_subagents() -> None:
         assert result.usage.requests == 4
 
 
-async def test_several_steps_of_one_process() -> None:
+async def test_several_steps_of_one_process(inline: Inline) -> None:
     app = inline([say("Hello.")])
 
     async def double(n: int) -> int:
@@ -146,7 +152,7 @@ async def test_several_steps_of_one_process() -> None:
         assert await handle.result(timeout="10s") == [2, 4, [10, 12], "Hello.", 8]
 
 
-async def test_a_turn_is_cancelled() -> None:
+async def test_a_turn_is_cancelled(inline: Inline) -> None:
     begun = asyncio.Event()
     app = inline([calls(call("hang"), call("quick"))])
 
@@ -170,7 +176,7 @@ async def test_a_turn_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("where", ["model", "approval"])
-async def test_a_turn_is_cancelled_wherever_it_is(where: str) -> None:
+async def test_a_turn_is_cancelled_wherever_it_is(inline: Inline, where: str) -> None:
     begun = asyncio.Event()
 
     async def reply(_: ModelRequest) -> Any:
@@ -199,7 +205,7 @@ async def test_a_turn_is_cancelled_wherever_it_is(where: str) -> None:
             assert await app.waits() == []
 
 
-async def test_a_process_is_cancelled_and_cleans_up() -> None:
+async def test_a_process_is_cancelled_and_cleans_up(inline: Inline) -> None:
     app = inline([])
     begun, cleaned = asyncio.Event(), []
 
@@ -223,7 +229,7 @@ async def test_a_process_is_cancelled_and_cleans_up() -> None:
     assert cleaned == [1]
 
 
-async def test_words_for_now_are_heard() -> None:
+async def test_messages_for_now_are_delivered(inline: Inline) -> None:
     app = inline(lambda r: say(f"Heard {r.messages[-1].text}.") if r.call_number else call("work"))
 
     @app.tool
@@ -236,7 +242,7 @@ async def test_words_for_now_are_heard() -> None:
         assert (await session.turn("go", timeout="10s")).text == "Heard hurry."
 
 
-async def test_a_timeout_of_an_approval() -> None:
+async def test_a_timeout_of_an_approval(inline: Inline) -> None:
     app = inline([call("pay"), say("Done.")])
 
     @app.tool(approval=True, approval_timeout="20ms")

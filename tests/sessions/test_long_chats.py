@@ -22,7 +22,7 @@ from pylash import (
     Window,
 )
 from pylash.testing import ScriptedModel, SimClock, call, calls, crash_everywhere, fail, say
-from pylash.turn import is_summary
+from pylash.turn.histories import is_summary
 from tests.backends import Backend
 from tests.sessions.scenes import begin, effects_of, open_wait, transcript
 from tests.turn.provider_rules import refusal
@@ -366,13 +366,14 @@ async def test_a_model_that_cannot_summarise_fails_no_turn() -> None:
         assert keys[1:4] == ["i0.summary", "i0.summary/i1.llm.pause", "i0.summary/i1.llm.2"]
 
 
-async def test_a_model_that_is_not_there_is_said_so() -> None:
+async def test_a_missing_model_is_named() -> None:
     async with Lash("memory://", model=ScriptedModel(reply), instructions="Help.") as app:
         session = app.session("chat", history=Summarise(tokens=20, model="nobody"))
         result = await session.turn("and", timeout="10s")
         assert (result.status, result.code) == ("failed", "model_unknown")
 
 
+@pytest.mark.slow
 async def test_a_model_that_cannot_be_asked_fails_no_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -381,7 +382,7 @@ async def test_a_model_that_cannot_be_asked_fails_no_turn(
         session = app.session("chat", history=Summarise(tokens=20, model="openai:gpt-5"))
         await session.turn(LONG, timeout="10s")
         assert (await session.turn("and", timeout="30s")).text == "Heard 1."
-    assert "goes on without a new summary: Model 'openai:gpt-5' needs a key" in caplog.text
+    assert "continues without a new summary: Model 'openai:gpt-5' needs a key" in caplog.text
 
 
 async def test_the_model_of_the_session_summarises_unless_another_is_named() -> None:

@@ -1,23 +1,20 @@
-"""Long sessions: opened again they read what somebody looks at, and nobody sees the difference."""
+"""Long sessions: every message is there after they are opened again, and a window reads only its tail."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import asyncpg
-import msgspec
 import pytest
 
-from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, WorkerConfig
-from pylash.stores.sessions import SqlSessions
+from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, Window
+from pylash.sessions.histories import Histories
+from pylash.stores.ports.sessions import SqlSessions
 from pylash.testing import ScriptedModel, call, calls, say
-from pylash.values import StoreUnavailable
-from tests.backends import Backend, PostgresBackend, SqliteBackend, postgres_url
+from pylash.values.errors import StoreUnavailable
+from tests.backends import Backend, SqliteBackend
 
 TURNS, CALLS = 3, 300
 LENGTH = TURNS * (CALLS + 3)
@@ -87,91 +84,55 @@ async def test_a_model_may_look_in_a_thread_while_others_read(long: Backend) -> 
         assert (await session.turn("and now", timeout="10s")).text == str(LENGTH + 1)
 
 
-class Looking:
-    """A model that looks at the first message on the loop, and does not say so."""
-
-    async def respond(self, request: ModelRequest, _: object) -> ModelReply:
-        return say(request.messages[0].text)
-
-
-async def test_a_model_that_looks_on_the_loop_waits_for_no_network(
-    long: Backend, monkeypatch: pytest.MonkeyPatch
+async def test_a_window_reads_only_the_messages_that_it_sends(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, readers = SqlSessions.reader, set[str]()
+    await fill(durable)
+    nodes, read = SqlSessions.nodes, list[int]()
 
-    def noted(sessions: SqlSessions, path: Any) -> Any:
-        read = reader(sessions, path)
-        assert read is not None
+    async def counted(sessions: Any, segment: Any, after: int = 0) -> Any:
+        bodies = await nodes(sessions, segment, after)
+        read.append(len(bodies))
+        return bodies
 
-        def in_thread() -> Any:
-            readers.add(threading.current_thread().name)
-            return read()
-
-        return in_thread
-
-    monkeypatch.setattr(SqlSessions, "reader", noted)
-    async with Lash(long.url, model=Looking()) as app:
-        result = await app.session("long").turn("and now", timeout="10s")
-        assert result.text == "turn 0"
-    on_loop = threading.current_thread().name in readers
-    assert on_loop == isinstance(long, SqliteBackend)
+    monkeypatch.setattr(SqlSessions, "nodes", counted)
+    async with app_of(durable, lambda request: say(str(len(request.messages)))) as app:
+        session = app.session("long", history=Window(tokens=100))
+        sent = int((await session.turn("and now", timeout="10s")).text)
+        assert sent < sum(read) < 200
+        assert len(await session.history()) == LENGTH + 2
 
 
-async def test_on_postgresql_too_old_messages_are_read_only_for_who_looks(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_reader_with_an_older_record_reads_nothing_again(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with PostgresBackend(postgres) as backend:
-        await fill(backend)
-        model = ScriptedModel(lambda _: say("Fine."))
-        async with Lash(backend.url, model=model) as app:
-            assert (await app.session("long").turn("and now", timeout="10s")).text == "Fine."
-        (request,) = model.requests
-        connection = await asyncpg.connect(backend.url)
-        await connection.execute(
-            "update pylash_nodes set body = convert_to('{broken', 'UTF8') "
-            "where id = (select min(id) from pylash_nodes)"
-        )
-        await connection.close()
-        assert request.messages[-2].text == "Counted."
-        with pytest.raises(msgspec.DecodeError):  # read now, though the store is closed
-            assert request.messages[0].text
+    async with app_of(durable, lambda request: say(str(len(request.messages)))) as app:
+        sessions, session = app.store.sessions, app.session("chat")
+        await session.turn("one", timeout="10s")
+        older = await sessions.get("chat")
+        await session.turn("two", timeout="10s")
+        newer = await sessions.get("chat")
+        assert older is not None
+        assert newer is not None
+        histories, whole = Histories(sessions), await session.history()
+        first = (await histories.tail(newer)).messages
+        nodes, read = SqlSessions.nodes, list[int]()
+
+        async def counted(given: Any, segment: Any, after: int = 0) -> Any:
+            bodies = await nodes(given, segment, after)
+            read.append(len(bodies))
+            return bodies
+
+        monkeypatch.setattr(SqlSessions, "nodes", counted)
+        assert (await histories.tail(older)).messages == whole[:2]
+        assert read == []
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(histories.tail(newer)) for _ in range(2)]
+        assert [tail.result().messages for tail in readers] == [first, first] == [whole, whole]
+        assert sum(read) == 4  # each reads what is after the older record
 
 
-async def test_a_server_that_is_gone_when_somebody_looks_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pylash.stores.postgres.RETRY_SECONDS", 0.2)
-    with postgres_url(tmp_path) as url:
-        async with PostgresBackend(url) as backend:
-            await fill(backend)
-            model = ScriptedModel(lambda _: say("Fine."))
-            async with Lash(backend.url, model=model) as app:
-                await app.session("long").turn("and now", timeout="10s")
-    with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        assert model.requests[0].messages[0]
-
-
-@pytest.mark.parametrize("residency", ["keep_all", "active_path_only"])
-async def test_old_messages_are_read_only_for_who_looks(
-    sqlite: SqliteBackend, residency: Any
-) -> None:
-    await fill(sqlite, worker=WorkerConfig(residency=residency))
-    model = ScriptedModel(lambda _: say("Fine."))
-    async with Lash(sqlite.url, model=model, worker=WorkerConfig(residency=residency)) as app:
-        assert (await app.session("long").turn("and now", timeout="10s")).text == "Fine."
-    (request,) = model.requests
-    assert len(request.messages) == LENGTH + 1
-    with closing(sqlite3.connect(sqlite.path)) as connection:
-        body, place = connection.execute("select body, min(id) from pylash_nodes").fetchone()
-        connection.execute(
-            "update pylash_nodes set body = ? where id = ?", (body.replace(b"0", b"zero"), place)
-        )
-        connection.commit()
-    assert request.messages[-2].text == "Counted."
-    assert request.messages[0].text == "turn zero"  # read now, though the store is closed
-
-
-async def test_messages_that_are_gone_are_missed_by_who_looks(sqlite: SqliteBackend) -> None:
+async def test_messages_that_are_gone_fail_the_turn(sqlite: SqliteBackend) -> None:
     await fill(sqlite)
     with closing(sqlite3.connect(sqlite.path)) as connection:
         connection.execute("delete from pylash_nodes where id = (select min(id) from pylash_nodes)")
@@ -230,20 +191,14 @@ async def test_a_store_that_cannot_be_read_for_a_moment_fails_no_turn(
 ) -> None:
     await fill(sqlite)
     away = [StoreUnavailable("away")]
-    reader = SqlSessions.reader
+    nodes = SqlSessions.nodes
 
-    def failing(sessions: SqlSessions, path: Any) -> Any:
-        read = reader(sessions, path)
+    async def failing(sessions: Any, *given: Any) -> Any:
+        if away:
+            raise away.pop()
+        return await nodes(sessions, *given)
 
-        def once() -> Any:
-            if away:
-                raise away.pop()
-            assert read is not None
-            return read()
-
-        return once
-
-    monkeypatch.setattr(SqlSessions, "reader", failing)
+    monkeypatch.setattr(SqlSessions, "nodes", failing)
     async with app_of(sqlite, lambda request: say(request.messages[0].text)) as app:
         assert (await app.session("long").turn("and now", timeout="10s")).text == "turn 0"
     assert not away

@@ -37,7 +37,7 @@ def texts(items: list[Observed]) -> list[str]:
     return [item.message.text if item.message is not None else item.type for item in items]
 
 
-async def test_everything_is_told_from_the_beginning(backend: Backend) -> None:
+async def test_everything_is_observed_from_the_beginning(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
         await session.turn("one", timeout="10s")
@@ -69,7 +69,7 @@ async def test_a_session_that_is_not_there_yet_can_be_observed(backend: Backend)
         assert texts(heard.result()) == ["one", "Heard one."]
 
 
-async def test_what_runs_is_told_while_it_runs(memory: Backend) -> None:
+async def test_a_running_turn_is_observed_while_it_runs(memory: Backend) -> None:
     slow = Slow(echo)
     async with app_of(memory, slow) as app:
         session = app.session("chat")
@@ -149,7 +149,7 @@ async def test_a_cursor_of_a_session_that_was_deleted_gets_a_gap(backend: Backen
             assert texts(await messages(observing, 2)) == ["more", "Heard more."]
 
 
-async def test_a_turn_that_was_parked_is_not_told_twice(memory: Backend) -> None:
+async def test_a_turn_that_was_parked_is_not_observed_twice(memory: Backend) -> None:
     app = Lash(memory.url, model=ScriptedModel([call("pay"), say("Done.")]), worker=PARKING)
 
     @app.tool(approval=True)

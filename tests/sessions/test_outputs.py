@@ -107,7 +107,7 @@ async def test_a_call_without_the_result_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["Hello.", '"quoted"', "123", '{"a": 1}', ""])
-async def test_text_is_what_the_model_says(text: str) -> None:
+async def test_a_text_output_is_the_text_of_the_model(text: str) -> None:
     model = ScriptedModel([say(text)])
     async with Lash("memory://", model=model) as app:
         session = app.session("chat")

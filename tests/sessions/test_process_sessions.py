@@ -134,7 +134,7 @@ async def test_processes_queue_up_for_one_session(backend: Backend) -> None:
         assert sorted(text.partition(":")[0] for text in told) == ["1", "3", "5", "7"]
 
 
-async def test_a_process_waits_for_a_person_who_was_first(backend: Backend) -> None:
+async def test_a_process_takes_an_answer_that_came_early(backend: Backend) -> None:
     slow = Slow(echo)
     async with writer(backend.url, slow) as app:
         session = app.session("chat")

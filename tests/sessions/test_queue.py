@@ -96,7 +96,7 @@ async def test_words_for_the_next_turn_wait_for_it(memory: Backend) -> None:
         )
 
 
-async def test_words_for_the_next_turn_are_heard_by_one_that_is_asked_for(
+async def test_messages_for_the_next_turn_are_taken_by_a_requested_turn(
     backend: Backend,
 ) -> None:
     busy = Busy(backend.url)
@@ -158,7 +158,7 @@ async def test_the_same_key_is_the_same_words(backend: Backend) -> None:
 
 async def test_a_word_that_means_nothing_is_refused() -> None:
     async with Lash("memory://", model=ScriptedModel(echo)) as app:
-        with pytest.raises(ArgumentsInvalid, match="when='later' is none of next_turn, now"):
+        with pytest.raises(ArgumentsInvalid, match="when='later' is not one of next_turn, now"):
             await app.session("chat").enqueue("hi", when="later")  # type: ignore[arg-type]
 
 
@@ -342,7 +342,7 @@ async def test_a_wake_joins_the_turn_that_runs(backend: Backend) -> None:
         ]
 
 
-async def test_wakes_of_many_are_heard_once_each(backend: Backend) -> None:
+async def test_wakes_of_many_are_delivered_once_each(backend: Backend) -> None:
     app = Lash(backend.url, model=ScriptedModel(lambda _: say("Noted.")))
 
     @app.process
@@ -419,8 +419,8 @@ async def test_what_was_queued_survives_a_death(durable: Backend) -> None:
         ]
 
 
-async def test_what_was_heard_is_heard_once_after_a_death(durable: Backend) -> None:
-    """It dies in the model call that has heard it."""
+async def test_a_delivered_message_is_not_delivered_again_after_a_death(durable: Backend) -> None:
+    """It dies in the model call that has the message."""
     slow = Slow()
     first = Lash(durable.url, model=ScriptedModel(slow), worker=LIVE)
     await first.open()

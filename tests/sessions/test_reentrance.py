@@ -1,4 +1,4 @@
-"""A turn that asks its own session would wait for itself: it is told so at once."""
+"""A turn that asks its own session would wait for itself: it is refused at once."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ import hashlib
 from typing import Any
 
 from pylash import Attachment, Lash, ProcessContext, Text, ToolContext, tool
-from pylash.durable import WAKE, AppendEvent
+from pylash.durable.commands import AppendEvent
+from pylash.durable.processes import WAKE
 from pylash.testing import ScriptedModel, call, calls, say
-from pylash.turn import UserMessage
+from pylash.turn.messages import UserMessage
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import transcript
 

@@ -1,4 +1,4 @@
-"""Relays: a turn is heard in other processes while it runs, in chunks, and leaves nothing behind."""
+"""Relays: the events of a running turn reach other processes in chunks, which are deleted at its end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pylash import Lash, ModelRequest, TurnEvent
-from pylash.stores.sql import Operation, Statement
+from pylash.stores.operation import Operation, Statement
 from pylash.testing import ScriptedModel, kill, say
-from pylash.turn import Delta
+from pylash.turn.requests import Delta
 from tests.backends import Backend
 from tests.sessions.scenes import LIVE, begin
 
 
 class Speaking:
-    """A model that says pieces, and goes on when it is told to."""
+    """A model that streams pieces, and continues when the test lets it."""
 
     def __init__(self, *pieces: str) -> None:
         self.pieces = pieces
@@ -58,7 +58,7 @@ async def rows(backend: Backend) -> int:
     return answer
 
 
-async def test_a_turn_is_heard_elsewhere_while_it_runs(durable: Backend) -> None:
+async def test_a_turn_is_streamed_to_another_process_while_it_runs(durable: Backend) -> None:
     model = Speaking("It ships ", "today.")
     async with (
         Lash(durable.url, model=model, worker=LIVE),
@@ -98,7 +98,7 @@ async def test_a_listener_comes_before_there_is_a_worker(durable: Backend) -> No
     assert await rows(durable) == 0
 
 
-async def test_a_listener_comes_late_and_hears_what_was_said(durable: Backend) -> None:
+async def test_a_late_listener_in_another_process_gets_earlier_events(durable: Backend) -> None:
     model = Speaking("Hello ", "you.")
     async with Lash(durable.url, model=model, worker=LIVE) as worker:
         await begin(worker.session("chat"), "go", "t1")
@@ -165,7 +165,7 @@ async def test_a_listener_stays_through_a_takeover(durable: Backend) -> None:
     assert await rows(durable) == 0
 
 
-async def test_a_listener_who_leaves_is_no_burden(durable: Backend) -> None:
+async def test_a_listener_that_leaves_is_no_burden(durable: Backend) -> None:
     model = Speaking("Hello ", "you.")
     async with (
         Lash(durable.url, model=model, worker=LIVE) as worker,
@@ -214,7 +214,7 @@ async def test_a_deleted_session_leaves_no_rows(sqlite: Backend) -> None:
         model.finish()
 
 
-async def test_a_script_is_heard_elsewhere_as_it_is_here(sqlite: Backend) -> None:
+async def test_another_process_gets_the_same_events(sqlite: Backend) -> None:
     model = ScriptedModel([say("It ships today.", reasoning="Let me think about it.")])
     async with (
         Lash(sqlite.url, model=model, worker=LIVE) as worker,

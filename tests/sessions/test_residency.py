@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
 from pylash import Attachment, Lash, ModelRequest, Text, WorkerConfig
+from pylash.durable.sessions import Segment
 from pylash.testing import ScriptedModel, kill, say
 from tests.backends import Backend
 from tests.sessions.scenes import transcript
@@ -77,17 +79,31 @@ async def test_a_session_that_another_app_deleted_begins_anew_here(
         assert await transcript(one.session("chat")) == lines(1)
 
 
+async def reads(app: Lash) -> int:
+    """Return how often the store is asked for nodes when the histories of three sessions are read."""
+    honest, asked = app.store.sessions.nodes, list[Segment]()
+
+    def nodes(segment: Segment, after: int = 0) -> Awaitable[list[bytes]]:
+        asked.append(segment)
+        return honest(segment, after)
+
+    app.store.sessions.nodes = nodes  # type: ignore[method-assign]
+    for n in range(3):
+        assert len(await app.session(f"s{n}").history()) == 2
+    return len(asked)
+
+
 async def test_only_the_active_path_stays_in_memory(memory: Backend) -> None:
     app = app_of(memory, KEEP[1])
     async with app:
         for n in range(3):
             await app.session(f"s{n}").turn("hi", timeout="10s")
-        assert not app.services.histories._known
+        assert await reads(app) == 3
     app = app_of(memory, KEEP[0])
     async with app:
         for n in range(3):
             await app.session(f"s{n}").turn("hi", timeout="10s")
-        assert len(app.services.histories._known) == 3
+        assert await reads(app) == 0
 
 
 @BOTH

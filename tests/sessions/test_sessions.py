@@ -55,7 +55,9 @@ async def test_a_session_nobody_used_is_empty(backend: Backend) -> None:
             await session.fork("copy")
 
 
-async def test_a_history_that_two_read_at_once_is_told_once(durable: Backend) -> None:
+async def test_a_history_that_two_read_at_once_is_complete_and_without_repetition(
+    durable: Backend,
+) -> None:
     async with app_of(durable) as writer, app_of(durable) as reader:
         for n in range(5):
             await writer.session("chat").turn(str(n), timeout="10s")
@@ -64,7 +66,7 @@ async def test_a_history_that_two_read_at_once_is_told_once(durable: Backend) ->
             assert [len(read.result()) for read in reads] == [2 * n + 2] * 3
 
 
-async def test_a_fork_begins_with_what_was_said_and_goes_its_own_way(backend: Backend) -> None:
+async def test_a_fork_begins_with_the_messages_and_goes_its_own_way(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
         await session.turn("one", turn_id="t1", timeout="10s")

@@ -9,8 +9,8 @@ import pytest
 
 from pylash import ArgumentsInvalid, Lash, ModelRequest, Retry, ToolContext, TurnEvent, WorkerConfig
 from pylash.testing import ScriptedModel, SimClock, call, calls, fail, kill, say
-from pylash.turn import Delta
-from pylash.values import ProviderError
+from pylash.turn.requests import Delta
+from pylash.values.turn_errors import ProviderError
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait
 
@@ -62,7 +62,7 @@ LIVE_STORY = [
 RECORDED_STORY = [line for line in LIVE_STORY if "progress" not in line]
 
 
-async def test_a_turn_is_heard_live(backend: Backend) -> None:
+async def test_a_turn_is_streamed_live(backend: Backend) -> None:
     async with shop(backend.url) as app:
         async with app.session("chat").stream("go", turn_id="t1") as stream:
             with pytest.raises(ArgumentsInvalid, match="has not ended"):
@@ -78,7 +78,7 @@ async def test_a_turn_is_heard_live(backend: Backend) -> None:
         assert (started.tool, started.data) == ("look", {"n": 1})
 
 
-async def test_a_turn_that_ran_is_heard_as_it_is_recorded(memory: Backend) -> None:
+async def test_a_turn_that_ended_is_streamed_from_its_record(memory: Backend) -> None:
     async with shop(memory.url) as app:
         session = app.session("chat")
         await session.turn("go", turn_id="t1", timeout="10s")
@@ -87,7 +87,7 @@ async def test_a_turn_that_ran_is_heard_as_it_is_recorded(memory: Backend) -> No
         assert stream.result.text == "It ships today, I think."
 
 
-async def test_a_turn_that_ran_is_heard_after_a_restart(sqlite: Backend) -> None:
+async def test_a_turn_that_ended_is_streamed_after_a_restart(sqlite: Backend) -> None:
     async with shop(sqlite.url) as app:
         await app.session("chat").turn("before", timeout="10s")
         await app.session("other").turn("go", turn_id="t1", timeout="10s")
@@ -98,7 +98,7 @@ async def test_a_turn_that_ran_is_heard_after_a_restart(sqlite: Backend) -> None
         assert told(await heard(stream)) == RECORDED_STORY
 
 
-async def test_whoever_comes_late_hears_everything_and_joins(memory: Backend) -> None:
+async def test_a_late_listener_gets_every_event_and_joins(memory: Backend) -> None:
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def model(request: ModelRequest) -> Any:
@@ -137,7 +137,7 @@ async def test_leaving_a_stream_never_cancels_the_turn(memory: Backend) -> None:
         assert result.text == "It ships today, I think."
 
 
-async def test_a_slow_listener_hears_everything_and_holds_nobody_up() -> None:
+async def test_a_slow_listener_gets_every_event_and_delays_nothing() -> None:
     async with shop() as app:
         session = app.session("chat")
         slow = session.stream("go", turn_id="t1")
@@ -150,7 +150,7 @@ async def test_a_slow_listener_hears_everything_and_holds_nobody_up() -> None:
         assert slow.result.text == result.text
 
 
-async def test_a_wait_is_told_with_its_key(memory: Backend) -> None:
+async def test_an_opened_wait_is_an_event_with_its_key(memory: Backend) -> None:
     app = Lash(memory.url, model=ScriptedModel([call("pay"), say("Done.")]), worker=PARKING)
 
     @app.tool(approval="money leaves")
@@ -178,7 +178,7 @@ async def test_a_wait_is_told_with_its_key(memory: Backend) -> None:
         ]
 
 
-async def test_a_reply_before_a_wait_is_told_once_wherever_the_turn_goes_on(
+async def test_a_reply_before_a_wait_is_streamed_once_wherever_the_turn_continues(
     memory: Backend,
 ) -> None:
     asks = calls(say("I ask."), call("pay"))
@@ -189,7 +189,7 @@ async def test_a_reply_before_a_wait_is_told_once_wherever_the_turn_goes_on(
         return "paid"
 
     async def look() -> bool:
-        """Whether the turn was woken to say all of it again, to whoever listens elsewhere."""
+        """Whether the turn was woken to repeat its events for listeners in other processes."""
         turn = await app.store.sessions.current("chat")
         assert turn is not None
         return len(await app.store.turn_events.read(turn.run, 0)) > 0
@@ -228,7 +228,7 @@ class Stuttering:
         return say("It ships today.")
 
 
-async def test_what_was_heard_of_an_answer_that_is_repeated_is_taken_back() -> None:
+async def test_the_streamed_text_of_a_repeated_answer_is_reset() -> None:
     clock = SimClock()
     app = Lash("memory://", model=Stuttering(), clock=clock)
     async with app, asyncio.TaskGroup() as group:
@@ -249,7 +249,7 @@ async def test_what_was_heard_of_an_answer_that_is_repeated_is_taken_back() -> N
     assert (reset.attempt, reset.text) == (2, "cut off")
 
 
-async def test_a_tool_that_is_tried_again_says_so_once(sqlite: Backend) -> None:
+async def test_a_retried_tool_is_reported_once(sqlite: Backend) -> None:
     app = Lash(sqlite.url, model=ScriptedModel([call("wobble"), say("Done.")]), worker=PARKING)
 
     @app.tool(retry=Retry(2, delay="300ms", jitter=False))  # it is parked meanwhile
@@ -301,17 +301,17 @@ async def test_a_model_call_that_is_repeated_after_a_death_resets_the_text(
     )
 
 
-async def test_a_turn_that_runs_elsewhere_is_heard_when_it_has_ended(durable: Backend) -> None:
+async def test_a_turn_that_runs_elsewhere_is_streamed_when_it_has_ended(durable: Backend) -> None:
     async with shop(durable.url) as worker, Lash(durable.url, worker=None) as client:
         assert worker is not client
         async with client.session("chat").stream("go", turn_id="t1") as stream:
-            lines = told(await heard(stream))  # a slow turn may also be heard live
+            lines = told(await heard(stream))  # a slow turn may also be streamed live
         assert [line for line in lines if "progress" not in line] == RECORDED_STORY
         assert stream.result.text == "It ships today, I think."
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
-async def test_a_turn_that_does_not_complete_is_told_to_its_end(end: str) -> None:
+async def test_a_turn_that_does_not_complete_is_streamed_to_its_end(end: str) -> None:
     app = Lash("memory://", model=ScriptedModel([call("pay"), fail("Gone.")]))
 
     @app.tool(approval=True)
@@ -335,7 +335,7 @@ async def test_a_turn_that_does_not_complete_is_told_to_its_end(end: str) -> Non
         assert started == completed == {"i1.c0"}
 
 
-async def test_reasoning_is_heard_beside_the_text() -> None:
+async def test_reasoning_is_streamed_beside_the_text() -> None:
     async with Lash("memory://", model=ScriptedModel([say("Yes.", reasoning="Hm.")])) as app:
         async with app.session("chat").stream("go", turn_id="t1") as stream:
             events = await heard(stream)

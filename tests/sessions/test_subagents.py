@@ -49,7 +49,7 @@ def family(
     config: WorkerConfig = LIVE,
     clock: SimClock | None = None,
 ) -> Lash:
-    """Return an app whose model asks researchers, who answer as given."""
+    """Return an app whose model starts researchers, which answer as given."""
 
     def reply(request: ModelRequest) -> Any:
         return child(request) if is_child(request) else parent(request, *(tasks or ("who?",)))
@@ -86,7 +86,7 @@ async def test_the_answer_of_a_subagent_is_the_result_of_the_call(
         assert (await child.usage()).requests == 1
 
 
-async def test_the_model_is_told_which_subagents_there_are() -> None:
+async def test_the_tool_lists_the_subagents_for_the_model() -> None:
     model = ScriptedModel([say("Hm.")])
     app = Lash("memory://", model=model)
     app.agent("researcher", description="reads books")
@@ -99,7 +99,7 @@ async def test_the_model_is_told_which_subagents_there_are() -> None:
     assert tool.schema["properties"]["agent"]["enum"] == ["researcher", "writer"]
 
 
-async def test_a_subagent_that_is_not_there_is_told_to_the_model(memory: Backend) -> None:
+async def test_an_unknown_subagent_is_an_error_for_the_model(memory: Backend) -> None:
     script = [call("spawn_agent", agent="nobody", task="x"), say("Oh.")]
     app = Lash(memory.url, model=ScriptedModel(script))
     app.agent("researcher")
@@ -140,7 +140,7 @@ async def test_subagents_run_beside_each_other(memory: Backend) -> None:
 # --- failure and cancel ---
 
 
-async def test_a_subagent_that_fails_is_an_error_that_the_model_is_told(backend: Backend) -> None:
+async def test_a_failed_subagent_is_an_error_for_the_model(backend: Backend) -> None:
     async with family(backend.url, lambda _: fail("No books today.")) as app:
         session = app.session("report")
         assert "No books today." in (await session.turn("go", timeout="10s")).text
@@ -245,7 +245,7 @@ async def test_the_time_of_a_subagent_counts(memory: Backend) -> None:
     clock = SimClock()
 
     def slow(_: ModelRequest) -> Any:
-        clock._now += 5_000_000  # as if it had taken so long
+        clock.set_time(clock.now() + 5_000_000)  # as if it had taken so long
         return say("A.")
 
     async with family(memory.url, slow, clock=clock) as app:
@@ -265,7 +265,7 @@ async def test_a_budget_that_is_enough_stops_nobody(memory: Backend) -> None:
 
 
 def dynasty(url: str, config: WorkerConfig = LIVE) -> Lash:
-    """Return an app whose writer asks a boss, who asks a researcher, who needs an approval."""
+    """Return an app whose writer starts a boss, which starts a researcher, which needs an approval."""
 
     def reply(request: ModelRequest) -> Any:
         who, last = request.messages[0].text, request.messages[-1]

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from pylash import Lash, ModelMissing, ModelReply, Retry, ToolContext, TurnBudget, Usage
-from pylash.runtime import CallInfo
 from pylash.testing import ScriptedModel, call, crash_everywhere, fail, say
+from pylash.tools.context import CallInfo
 from tests.backends import Backend
 from tests.sessions.scenes import begin, effects_of, open_wait, transcript
 
@@ -147,6 +147,7 @@ async def test_a_completion_has_what_is_left_of_the_budget() -> None:
     assert len(raised) == 1
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_away_is_asked_again_inside_the_attempt() -> None:
     replies: list[Any] = [fail("Overloaded.", retryable=True), say("Short.")]
     fast = ScriptedModel(lambda _: replies[len(fast.requests) - 1])

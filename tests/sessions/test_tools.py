@@ -11,7 +11,7 @@ from pydantic import BaseModel, field_validator
 
 from pylash import EVENT, Lash, ProcessContext, Retry, ToolContext, ToolError, tool
 from pylash.testing import ScriptedModel, SimClock, call, calls, kill, say
-from pylash.turn import MESSAGES, ToolMessage
+from pylash.turn.messages import MESSAGES, ToolMessage
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import LIVE, begin, comes_to, effects_of, transcript
 
@@ -30,7 +30,7 @@ async def result_of(app: Lash, session_id: str = "chat") -> ToolMessage:
     return next(message for message in messages if isinstance(message, ToolMessage))
 
 
-async def test_a_tool_is_called_and_its_result_told(backend: Backend) -> None:
+async def test_a_tool_is_called_and_the_model_gets_its_result(backend: Backend) -> None:
     model = asking(call("lookup", order_id="7"))
     app = Lash(backend.url, model=model)
 
@@ -108,7 +108,7 @@ async def test_a_session_may_name_its_tools_by_id_or_give_some_of_its_own() -> N
         assert [one.name for one in model.requests[-1].tools] == ["lookup_order", "other"]
 
 
-async def test_an_exception_is_told_to_the_model() -> None:
+async def test_the_model_gets_the_exception_of_a_tool() -> None:
     app = Lash("memory://", model=asking(call("broken")))
 
     @app.tool
@@ -121,7 +121,7 @@ async def test_an_exception_is_told_to_the_model() -> None:
         assert "there is no shop" in told.text
 
 
-async def test_a_tool_error_is_told_in_its_own_words() -> None:
+async def test_the_model_gets_the_message_of_a_tool_error() -> None:
     app = Lash("memory://", model=asking(call("broken")))
 
     @app.tool
@@ -158,7 +158,7 @@ async def test_each_attempt_is_recorded_and_all_have_one_key(memory: Backend) ->
     assert attempts == ["i1.c0.attempt.1", "i1.c0.attempt.2", "i1.c0.attempt.3"]
 
 
-async def test_the_last_failure_is_told_after_the_retries() -> None:
+async def test_the_model_gets_the_last_failure_after_the_retries() -> None:
     app = Lash("memory://", model=asking(call("flaky")))
     tries = []
 
@@ -186,7 +186,7 @@ async def test_only_what_is_to_be_retried_is() -> None:
     assert len(tries) == 1
 
 
-async def test_a_tool_that_takes_too_long_is_told_to_have() -> None:
+async def test_the_model_gets_the_timeout_of_a_tool() -> None:
     app = Lash("memory://", model=asking(call("slow")))
     ended = []
 
@@ -203,6 +203,7 @@ async def test_a_tool_that_takes_too_long_is_told_to_have() -> None:
     assert ended == [1]
 
 
+@pytest.mark.slow
 async def test_a_plain_function_runs_in_a_thread_and_its_late_result_is_dropped() -> None:
     app = Lash("memory://", model=asking(call("slow")))
     go, late = threading.Event(), threading.Event()
@@ -432,7 +433,7 @@ class Picky(BaseModel):
         raise ToolError(f"{path}: there is no caf\udce9.txt")
 
 
-async def test_a_validator_that_speaks_of_an_odd_name_is_told_to_the_model() -> None:
+async def test_the_model_gets_the_message_of_a_validator_with_an_odd_name() -> None:
     app = Lash("memory://", model=asking(call("read", file={"path": "x"})))
 
     @app.tool
@@ -504,7 +505,7 @@ async def test_an_event_that_is_not_declared_is_an_error_of_the_tool(
         stored = [
             one.text for one in await stored_messages(app, "chat") if isinstance(one, ToolMessage)
         ]
-        assert stored == [message.text]  # what the model was told is what is kept
+        assert stored == [message.text]  # the stored result is the one that the model got
 
 
 async def stored_messages(app: Lash, session_id: str) -> list[Any]:
@@ -525,7 +526,7 @@ async def test_dependencies_reach_tools() -> None:
         assert (await result_of(app)).text == "open"
 
 
-async def test_a_result_that_cannot_be_told_is_an_error() -> None:
+async def test_a_result_that_cannot_be_encoded_is_an_error() -> None:
     app = Lash("memory://", model=asking(call("odd")))
 
     @app.tool

@@ -46,7 +46,7 @@ async def test_a_turn_is_answered_and_remembered(backend: Backend) -> None:
         )
 
 
-async def test_a_model_is_told_who_it_is_and_what_was_said() -> None:
+async def test_a_model_gets_its_instructions_and_the_messages() -> None:
     model = ScriptedModel(echo)
     app = Lash("memory://", model=model, instructions="Be kind.")
     async with app:
@@ -116,7 +116,7 @@ async def test_a_timeout_stops_the_waiting_and_not_the_turn(memory: Backend) -> 
     assert len(model.requests) == 1
 
 
-async def test_a_caller_who_leaves_does_not_end_the_turn(memory: Backend) -> None:
+async def test_a_caller_that_leaves_does_not_end_the_turn(memory: Backend) -> None:
     slow = Slow(lambda _: say("Late."))
     app = Lash(memory.url, model=ScriptedModel(slow))
     async with app:
@@ -219,7 +219,7 @@ async def test_a_model_that_is_busy_is_asked_again_after_recorded_pauses(memory:
     assert sleeps == ["i1.llm.pause", "i1.llm.2.pause", "i1.llm.3.pause"]
 
 
-async def test_a_model_that_stays_busy_fails_the_turn_with_what_it_said() -> None:
+async def test_a_model_that_stays_busy_fails_the_turn_with_its_error() -> None:
     clock = SimClock()
     model = ScriptedModel([fail("Too many.", retryable=True)])
     app = Lash("memory://", model=model, clock=clock)
@@ -232,7 +232,7 @@ async def test_a_model_that_stays_busy_fails_the_turn_with_what_it_said() -> Non
     assert len(model.requests) == 4
 
 
-async def test_an_app_without_a_model_says_so() -> None:
+async def test_an_app_without_a_model_fails_the_turn() -> None:
     app = Lash("memory://")
     async with app:
         result = await app.session("chat").turn("hi", timeout="10s")
@@ -309,7 +309,7 @@ async def test_usage_adds_up_over_turns() -> None:
         assert await session.usage() == first + second
 
 
-async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> None:
+async def test_a_waiter_gets_an_error_when_the_app_closes(durable: Backend) -> None:
     slow = Slow()
     app = Lash(durable.url, model=ScriptedModel(slow), worker=WorkerConfig(grace="10ms"))
     await app.open()
@@ -327,7 +327,7 @@ async def test_whoever_waits_is_told_when_the_app_closes(durable: Backend) -> No
         assert (await again.session("chat").turn("hi", turn_id="t1", timeout="10s")).text == "Back."
 
 
-async def test_whoever_waits_again_while_the_app_closes_is_told(durable: Backend) -> None:
+async def test_a_waiter_that_comes_while_the_app_closes_gets_an_error(durable: Backend) -> None:
     asked = asyncio.Event()
 
     async def never(_: Any) -> Any:

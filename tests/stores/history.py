@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pylash.stores
-from pylash.testing.subjects import TARGET
+from pylash.testing.laws.subjects import TARGET
 
 _N = "with recursive x(n) as (select 1 union all select n + 1 from x where n < {count}) "
 
@@ -55,15 +55,14 @@ _FILLING = (
     "insert into pylash_attachments(digest, body) select 'file-' || n, cast('x' as {blob}) from x",
 )
 
-OTHERS = {
-    "anchor",
-    "postgres_dialect",
-    "sqlite_dialect",
-    "postgres_health",
-    "health",
-    "schema",
-    "sqlite_files",
-}
+ROOT = "pylash.stores."
+
+OTHERS = (
+    "pylash.stores.drivers.",
+    "pylash.stores.postgres_health",
+    "pylash.stores.health",
+    "pylash.stores.migrations",
+)
 """Modules whose texts are no statements of operations."""
 
 SMALL = {"meta", "workers", "slots", "queue", "turn_events"}
@@ -86,14 +85,14 @@ def _with(sql: str, count: int) -> str:
 def statements() -> dict[str, str]:
     """Return every statement of the stores by its name: the constants of their modules."""
     found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(pylash.stores.__path__):
-        if module.name in OTHERS:
+    for module in pkgutil.walk_packages(pylash.stores.__path__, ROOT):
+        if module.name.startswith(OTHERS):
             continue
-        constants = vars(importlib.import_module(f"pylash.stores.{module.name}"))
+        constants = vars(importlib.import_module(module.name))
         for name, value in constants.items():
             for key, text in _texts(value):
                 if re.match(r"\s*(select|insert|update|delete|with)\s", text):
-                    found.setdefault(text, f"{module.name}.{name}{key}")
+                    found.setdefault(text, f"{module.name.removeprefix(ROOT)}.{name}{key}")
     whole = "\0".join(found)
     parts = {text for text in found if whole.count(text) > 1 or "{where}" in text}
     return {name: text for text, name in found.items() if text not in parts}

@@ -7,10 +7,11 @@ import hashlib
 import pytest
 
 from pylash import Lash, ProcessBlocked, ProcessContext
-from pylash.durable import RunState, Slot
-from pylash.stores import SqlStore
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.testing.subjects import claim_processes, joined, record_of, started, turning
+from pylash.durable.processes import Slot
+from pylash.durable.runs import RunState
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.store import SqlStore
+from pylash.testing.laws.subjects import claim_processes, joined, record_of, started, turning
 from tests.backends import Backend
 
 
@@ -122,7 +123,8 @@ async def test_a_run_that_nobody_can_read_is_blocked_and_the_others_run(backend:
     assert "unclaimable: " in (record.reason or "")
 
 
-async def test_a_blocked_row_says_why_and_can_be_retried(durable: Backend) -> None:
+@pytest.mark.slow
+async def test_a_blocked_row_has_a_reason_and_can_be_retried(durable: Backend) -> None:
     app = Lash(durable.url)
 
     @app.process

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from pylash.durable import (
-    SECOND,
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import (
     Aborted,
     EngineInput,
     Failure,
-    Fence,
     LeasedStart,
     Output,
     Registration,
     SessionRef,
-    StartProcess,
     Success,
-    WorkerId,
 )
-from pylash.runtime import system_entropy
-from pylash.stores import SqlStore, open_store
-from pylash.stores.fused import LIFE_MANY, SETTLE_MANY, START_MANY
-from pylash.stores.postgres import PostgresDriver
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.stores.sqlite import SqliteDriver
+from pylash.durable.runs import SECOND, Fence, WorkerId
+from pylash.engine.system import system_entropy
+from pylash.stores.drivers.postgres import PostgresDriver
+from pylash.stores.operation import Bulk, Operation, Statement, Steps
+from pylash.stores.store import SqlStore, open_store
+from pylash.stores.tables.bulk import SETTLE_MANY, START_MANY
 from pylash.testing import SimClock
-from pylash.testing.ending_laws import no_end_is_lost_while_the_parent_parks
-from pylash.testing.suites import together
-from pylash.values import LashError
-from tests.backends import Backend, PostgresBackend, SqliteBackend
+from pylash.testing.laws.process_ends import no_end_is_lost_while_the_parent_parks
+from pylash.testing.laws.suites import together
+from pylash.values.errors import LashError
+from tests.backends import Backend, PostgresBackend, lockless
 from tests.crash.statements import TABLES
 
 W1, GONE = WorkerId("w1"), WorkerId("gone")
@@ -93,22 +89,23 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def seen(driver: PostgresDriver) -> list[str]:
     """Return the list that will have the statement of every row that driver writes by itself."""
-    honest, done = driver._tell, list[str]()
+    honest, done = driver.run, list[str]()
 
-    def tell(row: Any, rest: tuple[Any, ...]) -> None:
-        done.append(row.bulk.many)
-        honest(row, rest)
+    def read(bulk: Bulk, rest: tuple[Any, ...]) -> Any:
+        done.append(bulk.many)
+        return bulk.value if bulk.read is None else bulk.read(rest)
 
-    driver._tell = tell  # type: ignore[method-assign]
+    def run(operation: Operation[Any]) -> Awaitable[Any]:
+        if operation.bulk is not None:
+            operation.bulk = replace(operation.bulk, read=partial(read, operation.bulk))
+        return honest(operation)
+
+    driver.run = run  # type: ignore[method-assign]
     return done
 
 
 async def started(store: SqlStore, one: Registration, worker: WorkerId) -> LeasedStart | None:
     return await store.processes.start(StartProcess(one), worker)
-
-
-async def passed(store: SqlStore, one: Registration, end: Output) -> LeasedStart | None:
-    return await store.processes.start(StartProcess(one), W1, end=end)
 
 
 async def settled(store: SqlStore, fence: Fence, number: int, output: Output) -> str:
@@ -124,8 +121,8 @@ async def in_turn(*work: Awaitable[Any]) -> list[Any]:
 
 
 async def lived(store: SqlStore, gather: Callable[..., Awaitable[Any]] = together) -> list[Any]:
-    """Start and settle processes at once; return what everyone was told, and the rows."""
-    await store.workers._join(W1, 600 * SECOND)
+    """Start and settle processes at once; return all answers, and the rows."""
+    await lockless(store).join(W1, 600 * SECOND)
     some = registrations()
     leased = await gather(*(started(store, one, W1) for one in some))
     first, second, *_ = mine = [one for one in leased if one is not None]
@@ -133,7 +130,7 @@ async def lived(store: SqlStore, gather: Callable[..., Awaitable[Any]] = togethe
     told.append(await started(store, some[0], W1))
     told.append(await started(store, replace(some[0], id="anyone's"), GONE))
     told.append(await store.driver.run(Operation("rows", rows)))
-    await store.processes.observe(["watched"])  # told of, and yet written with the others
+    await store.processes.observe(["watched"])  # observed, and yet written with the others
     stale = Fence(first.fence.run, 99, first.fence.scope)
     told.append(await settled(store, stale, first.number, Success("stale")))
     ends = []
@@ -141,11 +138,6 @@ async def lived(store: SqlStore, gather: Callable[..., Awaitable[Any]] = togethe
         ends.append(settled(store, one.fence, one.number, output))
     ends.append(settled(store, second.fence, second.number, OUTPUTS[1]))
     told.append(await gather(*ends))
-    told.append(await store.driver.run(Operation("rows", rows)))
-    lives = [replace(one, id=f"{one.id}, over") for one in some]
-    over = await gather(*map(partial(passed, store), lives, OUTPUTS))
-    told += [(one.fence.token, one.fence.scope) for one in over if one is not None]
-    told.append(await passed(store, lives[0], OUTPUTS[0]))
     told.append(await store.driver.run(Operation("rows", rows)))
     return told
 
@@ -162,42 +154,11 @@ async def test_many_rows_at_once_are_the_rows_of_the_plain_statements(
         await store.close()
     assert written.count(START_MANY) == 4
     assert written.count(SETTLE_MANY) == 4
-    assert written.count(LIFE_MANY) == 4
     async with PostgresBackend(postgres) as backend:
         plainly(monkeypatch)
         store = await opened(backend)
         plain = await lived(store, gather)
         await store.close()
-    assert plain == bulk
-
-
-@pytest.mark.parametrize("gather", [together, in_turn])
-async def test_on_sqlite_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather: Callable[..., Awaitable[Any]]
-) -> None:
-    honest, together_ = SqliteDriver._run_rows, list[int]()
-
-    def run_rows(driver: SqliteDriver, jobs: list[Any]) -> bool:
-        written = honest(driver, jobs)
-        together_.append(len(jobs) if written else 0)
-        return written
-
-    monkeypatch.setattr(SqliteDriver, "_run_rows", run_rows)
-    store = await opened(SqliteBackend(tmp_path))
-    bulk = await lived(store, gather)
-    await store.close()
-    assert together_[0] == (4 if gather is together else 1)
-    driver_run = SqliteDriver.run
-
-    def run(driver: SqliteDriver, operation: Operation[Any]) -> Awaitable[Any]:
-        bare, steps = operation.bare, operation.steps
-        plain = Operation(operation.name, steps, bare, read_only=operation.read_only)
-        return driver_run(driver, plain)
-
-    monkeypatch.setattr(SqliteDriver, "run", run)
-    store = await opened(SqliteBackend(tmp_path))
-    plain = await lived(store, gather)
-    await store.close()
     assert plain == bulk
 
 

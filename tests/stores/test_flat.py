@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pylash.durable import SECOND, RunState
-from pylash.stores import SqlStore
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.stores.sqlite import SqliteDriver
-from pylash.testing.subjects import joined, recorded, running, turning
+from pylash.durable.runs import SECOND, RunState
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.store import SqlStore
+from pylash.testing.laws.subjects import joined, recorded, running, turning
 from tests.backends import Backend, SqliteBackend
 from tests.stores.history import filling
+
+pytestmark = pytest.mark.slow
 
 SMALL, LARGE = 200, 2_000
 
@@ -85,10 +87,9 @@ WORK: dict[str, Work] = {
 class Instructions:
     """Counts what SQLite's machine does for a store."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, connections: Sequence[sqlite3.Connection]) -> None:
         self.count = 0
-        assert isinstance(store.driver, SqliteDriver)
-        for connection in (store.driver._connection, store.driver._reading):
+        for connection in connections:
             connection.set_progress_handler(self._step, 1)
 
     def _step(self) -> int:
@@ -113,18 +114,20 @@ async def execute(store: SqlStore, *statements: str) -> None:
 
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)
 async def test_it_takes_as_many_instructions_after_ten_times_as_many_runs(
-    work: Work, tmp_path: Path
+    work: Work, tmp_path: Path, connections: list[sqlite3.Connection]
 ) -> None:
     counts = []
     for size in (SMALL, LARGE):
+        connections.clear()
         async with SqliteBackend(tmp_path) as backend:
             store = await filled(backend, size)
             if work is has_nothing_to_prune:
                 await execute(store, "delete from pylash_effects")
-            instructions = Instructions(store)
+            instructions = Instructions(connections)
             await work(store)
             counts.append(instructions.count)
     small, large = counts
+    assert small, "the work was not counted"
     assert large < 1.5 * small + 200, (
         f"{small} instructions in a small store, {large} in a large one"
     )

@@ -9,23 +9,18 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import (
-    AppendEvent,
-    CancelProcess,
-    Ok,
-    Policy,
-    RunState,
-    SignalProcess,
-    Store,
-    WaitOpening,
-    WorkerId,
-)
-from pylash.testing import ending_laws, queue_laws
-from pylash.testing.process_laws import TYPES
-from pylash.testing.subjects import (
+from pylash.durable.commands import AppendEvent, AwaitProcess, CancelProcess, SignalProcess
+from pylash.durable.runs import RunState, WorkerId
+from pylash.durable.sessions import Policy
+from pylash.durable.stores import Store, WaitOpening
+from pylash.durable.waits import Ok
+from pylash.testing.laws import queues as queue_laws
+from pylash.testing.laws.processes import TYPES
+from pylash.testing.laws.subjects import (
     SubjectStore,
     ask,
     asked,
+    effect,
     ended,
     fresh_answer,
     ids,
@@ -37,8 +32,10 @@ from pylash.testing.subjects import (
     turning,
     wait_of,
 )
-from pylash.testing.suites import Law, together
-from pylash.values import LeaseLost, ProcessEnded
+from pylash.testing.laws.suites import Law, together
+from pylash.values.canonical import encode
+from pylash.values.errors import LeaseLost
+from pylash.values.process_errors import ProcessEnded
 from tests.backends import PostgresBackend
 
 
@@ -64,7 +61,9 @@ async def a_terminal_event_while_its_waiter_is_busy(store: SubjectStore) -> None
 
         async def wait() -> None:
             await pause(n, 5)
-            if await ending_laws._watched(one, parent, child.id) is None:
+            child_end = AwaitProcess(child.id)
+            entry = await one.processes.watch(parent.fence, effect("wait"), child_end, encode)
+            if not entry.outcome:
                 await one.runs.park(parent.fence, 0)
 
         async def signal() -> None:
@@ -79,7 +78,9 @@ async def a_terminal_event_while_its_waiter_is_busy(store: SubjectStore) -> None
             await ask(other, AppendEvent(child.id, "over", 1))
 
         await together(wait(), signal(), end())
-        assert await ending_laws._state_of(one, parent) is not RunState.WAITING
+        run = await one.runs.get(parent.fence.scope)
+        assert run is not None
+        assert run.state is not RunState.WAITING
 
     await raced(store, race)
 

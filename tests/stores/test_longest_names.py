@@ -12,7 +12,7 @@ import pytest
 
 from pylash import Lash, LashError, ProcessContext
 from pylash.testing import ScriptedModel, say
-from pylash.values import MAX_NAME_BYTES
+from pylash.values.names import MAX_NAME_BYTES
 from tests.backends import Backend, eventually
 
 _seeds = itertools.count()

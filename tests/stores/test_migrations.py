@@ -9,29 +9,21 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import (
-    SECOND,
-    NewTurn,
-    Occurrence,
-    Policy,
-    ProcessScope,
-    QueueDrainScope,
-    RunState,
-    SessionRef,
-    Slot,
-    TurnScope,
-    WorkerId,
-    fold,
-    scope_text,
-)
-from pylash.runtime import SystemClock, system_entropy
-from pylash.stores import SqlStore, open_store, store
-from pylash.stores.schema import MIGRATIONS, SCHEMA, Migration
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.testing.suites import together
-from pylash.turn import ASKS, MESSAGES, AssistantMessage, Text, UserMessage
-from pylash.values import LashError
-from tests.backends import Backend, PostgresBackend, SqliteBackend, attached
+from pylash.durable.processes import SessionRef, Slot, fold
+from pylash.durable.runs import SECOND, RunState, WorkerId
+from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope, scope_text
+from pylash.durable.sessions import NewTurn, Policy
+from pylash.durable.triggers import Occurrence
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores import store
+from pylash.stores.migrations import MIGRATIONS, SCHEMA, Migration
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.store import SqlStore, open_store
+from pylash.testing.laws.suites import together
+from pylash.turn.asks import ASKS
+from pylash.turn.messages import MESSAGES, AssistantMessage, Text, UserMessage
+from pylash.values.errors import LashError
+from tests.backends import Backend, PostgresBackend, SqliteBackend, attached, lockless
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEXT = Migration(("alter table pylash_runs add column priority bigint not null default 7",))
@@ -153,6 +145,8 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     if version >= 2:
         await _has_its_processes(old)
     await (_has_its_sessions(old) if version >= 3 else _can_have_sessions(old))
+    if version >= 6:
+        await _knows_why_turns_ended(old)
     await old.close()
 
 
@@ -163,8 +157,8 @@ async def _has_its_processes(old: SqlStore) -> None:
     assert (record.registration.slot, record.run_state) == (Slot("mail", 2), RunState.WAITING)
     assert await old.processes.look("order-7") == (False, {"paid"})
     assert await old.envs.get(record.registration.env or "") == b'{"tools":[]}'
-    (wake,) = await old.processes.queued("chat-42")
-    assert wake.text == "paid"
+    (wake,) = await old.sessions.queued("chat-42")
+    assert wake.body == "paid"
     (grant,) = await old.processes.grants(SessionRef("chat-42"))
     assert (grant.process_id, grant.label) == ("order-7", "the order")
     (view,) = await old.triggers.listed("chat-42")
@@ -179,7 +173,7 @@ async def _can_have_sessions(old: SqlStore) -> None:
     words = await old.sessions.queued("chat-42")
     assert [(one.body, one.policy) for one in words] in ([], [("paid", Policy.WAKE)])
     worker = WorkerId("w")
-    await old.workers._join(worker, 3_600 * SECOND)
+    await lockless(old).join(worker, 3_600 * SECOND)
     new = NewTurn(scope=TurnScope("chat-42", "t2"), digest=b"d" * 32, body=b"hello")
     got = await old.sessions.submit(new, "token", worker)
     assert got.fence is not None
@@ -226,6 +220,14 @@ async def _has_its_sessions(old: SqlStore) -> None:
     assert opened_now.number > session.number
     report = await old.sessions.delete("chat-42")
     assert (report.turns, report.kept, report.waits) == (2, 2, 1)  # what a fork begins with
+
+
+async def _knows_why_turns_ended(old: SqlStore) -> None:
+    asked = await old.sessions.turn(TurnScope("asked", "t1"))
+    assert asked is not None
+    assert (asked.cancel, asked.cancel_reason) == (True, "it takes too long")
+    again = NewTurn(scope=TurnScope("left", "t1"), digest=b"d" * 32, body=b"another question")
+    assert (await old.sessions.submit(again, "token")).turn.body == b"another question"
 
 
 async def test_openings_at_the_same_time_migrate_once(durable: Backend) -> None:

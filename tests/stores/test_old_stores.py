@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 
 from pylash import Lash, ProcessContext, StoreSchemaUnknown
-from pylash.durable import ProcessScope
-from pylash.runtime import SystemClock, system_entropy
-from pylash.stores import open_store
-from pylash.stores.schema import MIGRATIONS, SCHEMA, columns
-from pylash.stores.sqlite_dialect import dialect
+from pylash.durable.scopes import ProcessScope
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.drivers.sqlite_dialect import dialect
+from pylash.stores.migrations import MIGRATIONS, SCHEMA, columns
+from pylash.stores.store import open_store
 from pylash.testing import ScriptedModel, say
 from tests.backends import PostgresBackend, SqliteBackend
 
@@ -35,6 +35,8 @@ PUBLISHED = {
     2: "232c20496998a815b13787093457b49890a6e23dc056ff09c7b6fc52cb38d5d3",
     3: "469dcddbdf0c4144c7822850e465b8f5afbea85463fe7153f29a05961b71e6be",
     4: "9e84678b84e8958891ef8afa33ad7000dbcda2030a8471c85d368df4234a4f06",
+    5: "0043023aed30875e543c47fb3f2d8562336f75f5d79f6c098c9b79776e10890f",
+    6: "7747e811fadd905a22472c69992a2ce810a0b8ef13fc1cd57b8fe26464b0f228",
 }
 """The digests of what was published: from then on a migration is never edited, and a change is a new one."""
 
@@ -101,7 +103,7 @@ async def test_a_store_that_cannot_be_read_is_refused_in_one_sentence(
             await open_store(url, clock=SystemClock(), entropy=system_entropy, migrate=migrate)
         schema = name.split("-")[1]
         assert caught.value.code == "store_schema_unknown"
-        assert f"says that it has schema {schema}" in caught.value.message
+        assert f"claims schema {schema}" in caught.value.message
         assert REFUSED[name] in caught.value.message
     with sqlite3.connect(path) as connection:
         (recorded,) = connection.execute("select value from pylash_meta where name = 'schema'")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pylash.runtime import SystemClock, system_entropy
-from pylash.stores import SqlStore, open_store
-from pylash.values import LashError, StoreClosed
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.store import SqlStore, open_store
+from pylash.values.errors import LashError, StoreClosed
 from tests.backends import SqliteBackend
 
 
@@ -80,6 +80,7 @@ def anyones() -> Iterator[Path]:
         yield Path(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder_mode", [0o555, 0o700])
 def test_an_unwritable_file_is_refused(anyones: Path, folder_mode: int) -> None:
     path = anyones / "agents.db"
@@ -88,7 +89,7 @@ def test_an_unwritable_file_is_refused(anyones: Path, folder_mode: int) -> None:
     anyones.chmod(folder_mode)
     code = f"""
 import asyncio, concurrent.futures.thread, os
-import pylash.stores.sqlite
+import pylash.stores.drivers.sqlite
 from pylash import LashError, open_host
 if os.getuid() == 0: os.setuid(65534)  # root may write everywhere
 async def main():
@@ -136,6 +137,7 @@ async def test_a_database_that_does_not_exist_is_reported(postgres: str) -> None
     assert "nowhere" in error.message
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     code = """
 import asyncio, sys
@@ -154,7 +156,7 @@ asyncio.run(main())
     ), done.stderr
 
 
-async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+async def test_using_a_closed_store_is_an_error(tmp_path: Path) -> None:
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
         await store.close()

@@ -8,22 +8,20 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pylash.durable import (
-    SECOND,
-    Instant,
-    JournalEntry,
-    LeaseTimings,
-    ProcessScope,
-    WorkerId,
-)
-from pylash.runtime import SystemClock
-from pylash.stores.postgres import SETTINGS, PostgresDriver
-from pylash.stores.postgres_dialect import dialect
-from pylash.stores.sql import Operation, Statement, Steps
+from pylash.durable.commands import SignalProcess
+from pylash.durable.runs import SECOND, Instant, JournalEntry, LeaseTimings, WorkerId
+from pylash.durable.scopes import ProcessScope
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.drivers.postgres import PostgresDriver
+from pylash.stores.drivers.postgres_connections import SETTINGS
+from pylash.stores.drivers.postgres_dialect import dialect
+from pylash.stores.operation import Notify, Operation, Statement, Steps
+from pylash.stores.ports.journal import SqlJournal
 from pylash.testing import SimClock
-from pylash.testing.suites import together
-from pylash.values import LashError, LeaseLost
-from tests.backends import PostgresBackend, attached, eventually
+from pylash.testing.laws.subjects import started
+from pylash.testing.laws.suites import together
+from pylash.values.errors import LashError, LeaseLost
+from tests.backends import PostgresBackend, attached, eventually, lockless
 
 
 def entry(key: str) -> JournalEntry:
@@ -49,9 +47,9 @@ async def test_a_run_is_not_taken_from_a_worker_that_took_it_while_we_waited_for
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
         await attached(store, "p", "dead")
-        await store.workers._join(WorkerId("dead"), 0)
+        await lockless(store).join(WorkerId("dead"), 0)
         for worker in ("new", "late"):
-            await store.workers._join(WorkerId(worker), 3_600 * SECOND)
+            await lockless(store).join(WorkerId(worker), 3_600 * SECOND)
         connection = await asyncpg.connect(backend.url)
         try:
             async with asyncio.TaskGroup() as group, connection.transaction():
@@ -66,7 +64,7 @@ async def test_a_run_is_not_taken_from_a_worker_that_took_it_while_we_waited_for
 
 async def _refused(store: Any, scope: str, worker: str) -> str | None:
     try:
-        await store.journal._resume(ProcessScope(scope), WorkerId(worker))
+        await store.journal.attach(ProcessScope(scope), WorkerId(worker))
     except LashError as error:
         return error.code
     return None
@@ -84,9 +82,9 @@ async def test_rows_that_come_together_are_written_together_and_judged_alone(
         store = await backend.store()
         fence = (await attached(store, "p")).fence
         stale = (await attached(store, "q")).fence
-        await store.workers._join(WorkerId("w"), 0)
+        await lockless(store).join(WorkerId("w"), 0)
         await attached(store, "q", "v")
-        await store.workers._join(WorkerId("w"), 3_600 * SECOND)
+        await lockless(store).join(WorkerId("w"), 3_600 * SECOND)
         await store.journal.record(fence, entry("taken"))
 
         async def record(where: Any, key: str) -> str:
@@ -104,7 +102,7 @@ async def test_leases_are_judged_by_the_servers_clock(postgres: str) -> None:
     async with PostgresBackend(postgres) as backend:
         mine, ahead = await backend.store(), await backend.store()
         assert isinstance(ahead.driver, PostgresDriver)
-        ahead.journal._clock = ShiftedClock()
+        ahead.journal = SqlJournal(ahead.driver, ShiftedClock(), system_entropy)
         await mine.workers.join(WorkerId("mine"), 60 * SECOND)
         await mine.journal.attach(ProcessScope("p"), WorkerId("mine"))
         await ahead.workers.join(WorkerId("ahead"), 60 * SECOND)
@@ -122,7 +120,7 @@ async def test_in_a_test_the_servers_clock_is_ours_to_set(postgres: str) -> None
         assert await store.workers.bury_the_dead(WorkerId("me")) == [WorkerId("w")]
 
 
-async def test_a_lost_anchor_is_replaced_and_hears_again(postgres: str) -> None:
+async def test_a_lost_anchor_is_replaced_and_listens_again(postgres: str) -> None:
     async with PostgresBackend(postgres) as backend:
         store, other = await backend.store(), await backend.store()
         await store.workers.join(WorkerId("w"), 60 * SECOND)
@@ -171,15 +169,39 @@ async def _attach(store: Any) -> None:
 async def test_operations_on_one_row_take_their_turns(postgres: str, count: int) -> None:
     async with PostgresBackend(postgres) as backend:
         store = await backend.store()
-        fence = (await attached(store, "p")).fence
+        process = await started(store)
 
-        async def wake() -> None:
-            await store.runs.wake(fence.run)
+        async def wake(n: int) -> None:
+            await store.processes.perform(SignalProcess(process, "go", str(n)))
 
-        await together(*(wake() for _ in range(count)))
-        run = await store.runs.get(ProcessScope("p"))
+        await together(*(wake(n) for n in range(count)))
+        run = await store.runs.get(ProcessScope(process))
         assert run is not None
         assert run.wake_seq == count
+
+
+ODD_TOPICS = ["it's", "$$; drop table pylash_meta; $$", "\\'$1 \N{SNOWMAN}", 'quoted "twice"']
+
+
+@pytest.mark.parametrize("count", [1, 500])
+async def test_other_processes_are_notified_of_every_topic(postgres: str, count: int) -> None:
+    topics = [f"{topic} {n}" for topic in ODD_TOPICS for n in range(count)]
+
+    def steps() -> Steps[None]:
+        yield Statement("select 1")
+        for topic in topics:
+            yield Notify(topic)
+
+    async with PostgresBackend(postgres) as backend:
+        store, other, heard = await backend.store(), await backend.store(), list[str]()
+        other.subscribe(heard.append)
+        await store.driver.run(Operation("notify", steps))
+        assert await eventually(lambda: _has_all(heard, topics))
+        assert heard == topics
+
+
+async def _has_all(heard: list[str], topics: list[str]) -> bool:
+    return len(heard) >= len(topics)
 
 
 # --- a worker that stops in the middle of a transaction ---
@@ -202,9 +224,9 @@ async def test_the_runs_of_a_worker_that_stopped_in_a_transaction_are_taken_over
     async with PostgresBackend(postgres) as backend:
         stopped, other = await backend.store(), await backend.store()
         fence = (await attached(stopped, "p", "stopped")).fence
-        await stopped.workers._join(WorkerId("stopped"), 0)
+        await lockless(stopped).join(WorkerId("stopped"), 0)
         assert isinstance(stopped.driver, PostgresDriver)
-        connection = await stopped.driver.connection()
+        connection = await stopped.driver.pool.connect()
         await connection.execute("begin")
         for table in ("pylash_workers", "pylash_runs"):
             await connection.execute(f"select 1 from {table} for update")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pylash.durable import WorkerId
-from pylash.values import StorePathUnwritable
+from pylash.durable.runs import WorkerId
+from pylash.values.errors import StorePathUnwritable
 from tests.stores.test_opening import opened, refusal
 
 
@@ -63,7 +63,7 @@ async def test_a_poke_file_that_is_no_file_is_refused(tmp_path: Path, kind: str)
     path = tmp_path / "a.db-poke"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     error = await refusal(f"sqlite:///{tmp_path}/a.db")
-    assert "a.db-poke' beside the store is no ordinary file" in error.message
+    assert "a.db-poke' beside the store is not a regular file" in error.message
 
 
 async def test_a_folder_of_locks_that_is_a_link_is_refused(tmp_path: Path) -> None:

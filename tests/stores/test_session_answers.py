@@ -1,7 +1,7 @@
-"""Operations on sessions whose COMMIT was answered to nobody, while others went on.
+"""Operations on sessions whose COMMIT succeeded, but whose answer was lost.
 
-A driver that lost the answer runs the operation again. In between, whoever else there is has seen what it
-did, and has gone on from there: the second time must change nothing, and say what the first time said.
+The driver runs such an operation again. In between, others have seen its changes and continued from there: the
+repetition must change nothing, and return the first answer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from pylash.durable import Ok, Policy, RunState, WaitOpening
-from pylash.stores import SqlStore
-from pylash.stores.sql import Operation
-from pylash.testing.queue_laws import said
-from pylash.testing.subjects import (
+from pylash.durable.runs import RunState
+from pylash.durable.sessions import Policy
+from pylash.durable.stores import WaitOpening
+from pylash.durable.waits import Ok
+from pylash.stores.operation import Operation
+from pylash.stores.store import SqlStore
+from pylash.testing.laws.queues import said
+from pylash.testing.laws.subjects import (
     Turning,
     claim_turns,
     ended,
@@ -53,7 +56,7 @@ def answer_lost(store: SqlStore, name: str, meanwhile: Meanwhile) -> None:
     store.driver.run = run  # type: ignore[method-assign]
 
 
-async def test_words_that_come_after_a_lost_answer_are_left_for_the_next(durable: Backend) -> None:
+async def test_a_message_after_a_lost_answer_is_left_for_the_next_take(durable: Backend) -> None:
     store = await durable.store()
     mine = await turning(store)
     await said(store, mine.session.id, "first")
@@ -64,7 +67,7 @@ async def test_words_that_come_after_a_lost_answer_are_left_for_the_next(durable
     assert list(resumed.nodes.values()) == [b'"first"']
 
 
-async def test_words_are_not_heard_again_if_they_were_taken_meanwhile(durable: Backend) -> None:
+async def test_a_message_is_not_delivered_again_if_it_was_taken_meanwhile(durable: Backend) -> None:
     store = await durable.store()
     mine = await turning(store)
 

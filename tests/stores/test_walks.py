@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import pylash.stores.sqlite as driver
 from pylash import Lash, ProcessContext, WorkerConfig
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.stores.sqlite_dialect import dialect, plain
+from pylash.stores.drivers.sqlite import SqliteDriver
+from pylash.stores.drivers.sqlite_connections import plain
+from pylash.stores.drivers.sqlite_dialect import dialect
+from pylash.stores.operation import Operation, Statement, Steps
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import SqliteBackend, eventually
 
@@ -26,7 +27,7 @@ SMALL = {"pylash_workers", "pylash_meta"}
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """Every statement that operations ask while the test runs, with some parameters."""
     found: dict[str, tuple[Any, ...]] = {}
-    drive = driver._drive
+    run = SqliteDriver.run
 
     def watched(steps: Steps[Any]) -> Steps[Any]:
         answer: Any = None
@@ -39,12 +40,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
                 found.setdefault(step.sql, step.params)
             answer = yield step
 
-    def watching(connection: sqlite3.Connection, operation: Operation[Any], topics: Any) -> Any:
+    def watching(driver: SqliteDriver, operation: Operation[Any]) -> Awaitable[Any]:
         steps = operation.steps
-        alike = Operation(operation.name, lambda: watched(steps()))
-        return drive(connection, alike, topics)
+        operation.steps = lambda: watched(steps())
+        return run(driver, operation)
 
-    monkeypatch.setattr(driver, "_drive", watching)
+    monkeypatch.setattr(SqliteDriver, "run", watching)
     return found
 
 

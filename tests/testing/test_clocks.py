@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pylash.durable import SECOND
+from pylash.durable.runs import SECOND
 from pylash.testing import SimClock
 
 

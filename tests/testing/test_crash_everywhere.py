@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from pylash import Lash, ProcessContext, StoreClosed
-from pylash.stores.envs import SqlEnvs
-from pylash.stores.journal import SqlJournal
-from pylash.stores.processes import SqlProcesses
-from pylash.stores.runs import SqlRuns
-from pylash.stores.workers import SqlWorkers
+from pylash.stores.ports.journal import SqlJournal
+from pylash.stores.ports.processes import SqlProcesses
+from pylash.stores.ports.runs import SqlRuns
+from pylash.stores.tables.contents import SqlEnvs
+from pylash.stores.tables.workers import SqlWorkers
 from pylash.testing import CrashPoint, CrashReport, crash_everywhere, kill
-from pylash.testing.deaths import HOUSEKEEPING, LEAVING, Mortal
+from pylash.testing.kills import HOUSEKEEPING, LEAVING, Mortal
 from tests.backends import PostgresBackend
 from tests.testing.crash_apps import (
     broken,
@@ -30,6 +30,8 @@ from tests.testing.crash_apps import (
     twice_started,
     whole_story,
 )
+
+pytestmark = pytest.mark.slow
 
 APPS = "tests.testing.crash_apps"
 SMALL = (
@@ -169,7 +171,7 @@ def test_what_another_process_cannot_import_is_refused() -> None:
         crash_everywhere(lambda store: Lash(store), small_story, kill=True)  # noqa: PLW0108
 
 
-def test_a_child_that_breaks_says_why() -> None:
+def test_a_child_that_breaks_shows_why() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)ended with 1:.*StoreUrlInvalid"):
         crash_everywhere(make_small_app, small_story, kill=True, store=lambda: "nonsense")
 

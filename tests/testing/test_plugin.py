@@ -10,6 +10,8 @@ from textwrap import dedent
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("pytester",)
 
 PLUGIN = "pylash.testing.plugin"
@@ -89,7 +91,7 @@ def test_anyio_runs_it_where_pytest_asyncio_is_missing(session: pytest.Pytester)
     run(session, "away", "anyio.pytest_plugin").assert_outcomes(passed=1)
 
 
-def test_without_a_runner_it_says_what_to_install(session: pytest.Pytester) -> None:
+def test_without_a_runner_it_names_what_to_install(session: pytest.Pytester) -> None:
     session.makepyfile(
         away="import sys; sys.modules['pytest_asyncio'] = sys.modules['anyio'] = None"
     )
@@ -130,7 +132,7 @@ def test_an_app_of_one_s_own_is_made_anew_at_each_restart(session: pytest.Pytest
 def test_a_restart_is_a_death_nothing_is_given_back(session: pytest.Pytester) -> None:
     busy = """
     import asyncio
-    from pylash.durable import ProcessScope
+    from pylash import ProcessScope
 
     async def test_it(lash):
         begun = []
@@ -168,7 +170,7 @@ def test_each_test_has_a_store_of_its_own(session: pytest.Pytester) -> None:
     run(session, mode="auto").assert_outcomes(passed=2)
 
 
-def test_it_costs_nothing_to_those_who_do_not_use_it() -> None:
+def test_it_costs_nothing_if_it_is_not_used() -> None:
     code = f"import sys, {PLUGIN}; print(*(m for m in sys.modules if m.startswith('pylash')))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

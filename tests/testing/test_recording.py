@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from pylash.durable import (
+from pylash.durable.effects import (
     DurableStep,
     DurableStepOutcome,
     EffectKind,
     LlmCall,
-    ProcessScope,
     RuntimeScope,
     Sleep,
     SleepOutcome,
-    TurnScope,
     envelope,
 )
-from pylash.runtime import UnavailableExecutor
+from pylash.durable.scopes import ProcessScope, TurnScope
+from pylash.engine.executors import UnavailableExecutor
 from pylash.testing import RecordedEffect, RecordingHost, conformance
-from pylash.values import LashError
+from pylash.values.errors import LashError
 
 LOCAL = UnavailableExecutor()
 

@@ -7,18 +7,9 @@ import asyncio
 import pytest
 
 from pylash.testing import ScriptedModel, call, calls, code, fail, say
-from pylash.turn import (
-    CallRequest,
-    Delta,
-    ModelReply,
-    ModelRequest,
-    Provider,
-    SystemMessage,
-    Text,
-    Usage,
-    UserMessage,
-)
-from pylash.values import ProviderError
+from pylash.turn.messages import SystemMessage, Text, Usage, UserMessage
+from pylash.turn.requests import CallRequest, Delta, ModelReply, ModelRequest, Provider
+from pylash.values.turn_errors import ProviderError
 
 
 def asked(
@@ -81,7 +72,7 @@ async def test_a_failure_is_the_provider_s(retryable: bool) -> None:
     assert caught.value.retryable is retryable
 
 
-async def test_a_script_that_ran_out_says_what_was_asked_of_it() -> None:
+async def test_a_script_that_ran_out_shows_the_request() -> None:
     with pytest.raises(ProviderError) as caught:
         await answer(ScriptedModel([say("one"), say("two")]), asked(2))
     assert caught.value.message == (
@@ -104,14 +95,14 @@ async def test_a_function_answers_by_the_request() -> None:
 
 def test_what_is_no_reply_is_refused_when_the_script_is_written() -> None:
     with pytest.raises(
-        ProviderError, match="Reply 2 of the script is function: a reply is what say"
+        ProviderError, match="Reply 2 of the script is function: make replies with say"
     ):
         ScriptedModel([say("Hi."), lambda _: say("Ho.")])  # type: ignore[list-item]
 
 
-async def test_a_function_that_forgets_its_reply_is_told_so() -> None:
+async def test_a_function_without_a_reply_is_an_error() -> None:
     model = ScriptedModel(lambda _: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ProviderError, match="returned NoneType: a reply is what say, call"):
+    with pytest.raises(ProviderError, match="returned NoneType: make replies with say, call"):
         await answer(model, asked())
 
 
@@ -159,7 +150,7 @@ async def test_words_are_tokens() -> None:
     assert (await answer(model, asked(1))).usage == Usage(1, 4, 2)
 
 
-async def test_a_reply_that_tells_its_usage_keeps_it() -> None:
+async def test_a_reply_with_usage_keeps_it() -> None:
     told = ModelReply(text="x", usage=Usage(1, 100, 200, 0.5), model="m", finish_reason="length")
     reply = await answer(ScriptedModel([told]), asked())
     assert reply == told

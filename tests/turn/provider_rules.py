@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pylash.turn import AssistantMessage, Message, ToolMessage, UserMessage
+from pylash.turn.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 
 def refusal(messages: Sequence[Message]) -> str | None:

@@ -1,4 +1,4 @@
-"""Turns played from a script, told as a transcript.
+"""Turns played from a script, as transcripts.
 
 user       Where is order 7?
 ?          environment              what the machine asks for
@@ -18,14 +18,12 @@ from typing import Any, assert_never
 
 import msgspec
 
-from pylash.turn import (
+from pylash.turn.machine import (
     Answer,
     Ask,
-    AssistantMessage,
     CallModel,
     CheckpointTaken,
     EnvironmentSynced,
-    Message,
     ModelFailed,
     ModelReplied,
     Pause,
@@ -33,12 +31,16 @@ from pylash.turn import (
     RunTools,
     SyncEnvironment,
     TakeCheckpoint,
-    Text,
-    ToolCall,
-    ToolMessage,
     ToolsReturned,
     TurnEnd,
     TurnMachine,
+)
+from pylash.turn.messages import (
+    AssistantMessage,
+    Message,
+    Text,
+    ToolCall,
+    ToolMessage,
     Usage,
     UserMessage,
 )

@@ -7,21 +7,20 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from pylash.turn import (
+from pylash.turn.machine import (
     ANSWERS,
     Answer,
-    AssistantMessage,
     CheckpointTaken,
     EnvironmentSynced,
     ModelFailed,
     ModelReplied,
     Paused,
     RunTools,
-    ToolMessage,
     ToolsReturned,
     TurnMachine,
 )
-from pylash.values import TurnAnswerUnexpected
+from pylash.turn.messages import AssistantMessage, ToolMessage
+from pylash.values.turn_errors import TurnAnswerUnexpected
 from tests.turn.scenario import Player, call, calls, fails, said, says, turn
 
 EVERY_ANSWER: tuple[Answer, ...] = (
@@ -70,7 +69,7 @@ def test_an_answer_that_nobody_asked_for_is_refused_and_changes_nothing() -> Non
 @pytest.mark.parametrize("answer", EVERY_ANSWER, ids=lambda answer: type(answer).__name__)
 def test_a_turn_that_is_over_takes_no_answer(answer: Answer) -> None:
     player = every_question().to_the_end()
-    assert "had asked nothing" in refuses(player.machine, answer)
+    assert "in answer to nothing" in refuses(player.machine, answer)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_results_that_do_not_answer_the_calls_in_order_are_refused(spoil: Spoil)
     answer = player.script.answer(ask)
     assert isinstance(answer, ToolsReturned)
     message = refuses(player.machine, ToolsReturned(spoil(answer.messages)))
-    assert "for those of ['i1.c0', 'i1.c1']" in message
+    assert "in answer to the calls ['i1.c0', 'i1.c1']" in message
     player.to_the_end()
 
 

@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.turn import (
-    AssistantMessage,
-    Message,
-    Spent,
-    ToolMessage,
-    TurnBudget,
-    Usage,
-    overrun,
-    remaining,
-    spent,
-)
+from pylash.turn.budgets import Spent, TurnBudget, overrun, remaining, spent
+from pylash.turn.messages import AssistantMessage, Message, ToolMessage, Usage
 from tests.turn.scenario import said
 
 NOTHING = Spent(0, Usage(), 0.0)
@@ -47,7 +38,7 @@ def test_a_reply_is_a_request_although_its_provider_does_not_count_them() -> Non
     assert spent([AssistantMessage("a", usage=Usage(input_tokens=7))]).usage == Usage(1, 7)
 
 
-def test_nothing_said_is_nothing_spent() -> None:
+def test_no_messages_cost_no_tokens() -> None:
     assert spent([]) == NOTHING
 
 

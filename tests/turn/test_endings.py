@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pylash.turn import RunTools, ToolMessage, TurnMachine
+from pylash.turn.machine import RunTools, TurnMachine
+from pylash.turn.messages import ToolMessage
 from tests.turn.scenario import Player, call, calls, fails, says, turn
 
 STEPS = 11
@@ -33,7 +34,7 @@ def ended_by_failure(player: Player) -> str:
     return player.transcript
 
 
-def test_a_turn_cancelled_before_it_began_says_so() -> None:
+def test_a_turn_cancelled_before_it_began_has_that_reason() -> None:
     assert (
         ended_by_cancel(long_turn())
         == """
@@ -62,7 +63,7 @@ tool       i1.c1 b error: No result: Ann asked for it. It may have run.
     )
 
 
-def test_a_turn_that_fails_while_tools_run_says_why_in_their_place() -> None:
+def test_a_turn_that_fails_while_tools_run_has_the_reason_as_their_results() -> None:
     assert ended_by_failure(long_turn().steps(5)).endswith("""
 assistant  i1.c0 a(), i1.c1 b()
 tool       i1.c0 a error: No result: The disk is full. It may have run.
@@ -102,7 +103,7 @@ def test_a_turn_that_is_over_stays_as_it_ended(steps: int) -> None:
     assert msgspec.json.encode(machine) == ended
 
 
-def test_a_turn_that_was_stopped_is_told_once() -> None:
+def test_the_stop_of_a_turn_is_reported_once() -> None:
     player = long_turn()
     player.machine = msgspec.convert(
         {**msgspec.to_builtins(player.machine), "budget": {"iterations": 0}}, TurnMachine

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,27 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylash import ArgumentsInvalid, Attachment, Summarise, Summary, Text, Window
-from pylash.turn import (
-    OPTIONS,
+from pylash.turn.asks import OPTIONS, SessionOptions
+from pylash.turn.budgets import spent
+from pylash.turn.histories import (
     SUMMARY,
+    Tail,
+    extent,
+    is_summary,
+    last_summary,
+    piece_of,
+    shorten,
+    suffices,
+    to_summarise,
+    tokens_of,
+)
+from pylash.turn.messages import (
     AssistantMessage,
     Message,
-    SessionOptions,
     SystemMessage,
     ToolCall,
     ToolMessage,
     Usage,
     UserMessage,
-    extent,
-    is_summary,
-    last_summary,
-    piece_of,
-    shortened,
-    spent,
-    suffices,
-    to_summarise,
-    tokens_of,
 )
+from pylash.turn.transcripts import Transcript
 from tests.turn.provider_rules import refusal
 from tests.turn.scenario import said, says
 
@@ -66,7 +68,8 @@ TOKENS = st.integers(1, 2_000)
 def test_any_provider_takes_what_a_window_sends(
     history: list[Message], turn: list[Message], tokens: int, prompt: int
 ) -> None:
-    sent = list(extent(Window(tokens=tokens), history, turn, prompt=prompt).of(history, turn))
+    tail = Tail(Transcript(history))
+    sent: Any = extent(Window(tokens=tokens), tail, turn, prompt=prompt).of(tail, turn)
     assert refusal(sent) is None
     assert sent[-len(turn) :] == turn  # the turn that runs, whole
     older = sent[: -len(turn)]
@@ -78,7 +81,7 @@ def test_any_provider_takes_what_a_window_sends(
 def test_a_window_sends_all_that_fits(
     history: list[Message], turn: list[Message], tokens: int
 ) -> None:
-    start = extent(Window(tokens=tokens), history, turn).start
+    start = extent(Window(tokens=tokens), Tail(Transcript(history)), turn).start
     assert start is not None
     for earlier in range(start):
         longer = [*history[earlier:], *turn]
@@ -90,54 +93,34 @@ def test_a_window_sends_all_that_fits(
 
 def test_without_an_option_everything_is_sent_as_it_is() -> None:
     history: list[Message] = [said("a"), summary(1, "of a"), says("b")]
-    assert extent(None, history, [said("c")]).of(history, [said("c")]) == [*history, said("c")]
+    tail = Tail(Transcript(history))
+    assert extent(None, tail, [said("c")]).of(tail, [said("c")]) == [*history, said("c")]
 
 
-class Looked(Sequence[Message]):
-    """A history that counts how often it is looked at."""
+class Looked(list[Message]):
+    """Messages that count how often they are looked at."""
 
-    def __init__(self, messages: list[Message]) -> None:
-        self.messages = messages
-        self.times = 0
+    times = 0
 
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Message]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        found = self.messages[index]
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
         self.times += len(found) if isinstance(found, list) else 1
         return found
-
-    def __len__(self) -> int:
-        return len(self.messages)
 
 
 @pytest.mark.parametrize("option", [Window(tokens=100), Summarise(tokens=100)])
 def test_looking_costs_what_is_sent_however_long_the_history_is(option: Any) -> None:
     times = []
     for length in (1_000, 100_000):
-        history = Looked([said("Hi."), says("Ho.")] * (length // 2))
+        looked = Looked([said("Hi."), says("Ho.")] * (length // 2))
+        history = Tail(Transcript(looked))
         known = last_summary(option, history)
         sent = extent(option, history, [said("?")], known).of(history, [said("?")])
         if isinstance(option, Summarise):
             assert to_summarise(option, history, [said("?")], known) is not None
-        times.append(history.times)
+        times.append(looked.times)
         assert len(sent) < 25
     assert times[0] == times[1]
-
-
-class Partial(Looked):
-    """A history of which the first messages are missing."""
-
-    def __init__(self, messages: list[Message], missing: int) -> None:
-        super().__init__(messages)
-        self.missing = missing
-
-    def __getitem__(self, index: Any) -> Any:
-        first = index.indices(len(self))[0] if isinstance(index, slice) else index
-        assert first >= self.missing
-        return super().__getitem__(index)
 
 
 @given(HISTORIES, turns(), st.integers(1, 300), st.booleans(), st.integers(0, 9), st.data())
@@ -153,20 +136,20 @@ def test_what_suffices_is_all_that_is_looked_at(
         history = [*history[: 2 * covers], summary(covers), *history[2 * covers :]]
     option: Any = Window(tokens=tokens) if window else Summarise(tokens=tokens)
     missing = data.draw(st.integers(0, len(history)))
-    part = Partial(history, missing)
-    if not suffices(option, part, missing):
+    whole, part = Tail(Transcript(history)), Tail(Transcript(history[missing:]), missing)
+    if not suffices(option, part):
         assert missing
         return
-    known = last_summary(option, history)
+    known = last_summary(option, whole)
     assert last_summary(option, part) == known
     sent = extent(option, part, turn, known)
-    assert sent == extent(option, history, turn, known)
-    assert list(sent.of(part, turn)) == list(sent.of(history, turn))
+    assert sent == extent(option, whole, turn, known)
+    assert list(sent.of(part, turn)) == list(sent.of(whole, turn))
     if isinstance(option, Summarise):
         span = to_summarise(option, part, turn, known)
-        assert span == to_summarise(option, history, turn, known)
+        assert span == to_summarise(option, whole, turn, known)
         if span:
-            assert piece_of(part, span, tokens) == piece_of(history, span, tokens)
+            assert piece_of(part, span, tokens) == piece_of(whole, span, tokens)
 
 
 # --- summaries ---
@@ -184,21 +167,22 @@ OPTIONS_OF_SUMMARIES = st.integers(40, 2_000).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(turns(), max_size=9), OPTIONS_OF_SUMMARIES, st.integers(0, 100))
 def test_a_chat_with_summaries_is_always_valid_and_within_its_tokens(
     chat: list[list[Message]], option: Summarise, prompt: int
 ) -> None:
     history: list[Message] = []
     for turn in chat:
-        known = last_summary(option, history)
-        span = to_summarise(option, history, turn[:1], known, prompt=prompt)
+        known = last_summary(option, Tail(Transcript(history)))
+        span = to_summarise(option, Tail(Transcript(history)), turn[:1], known, prompt=prompt)
         running = [*turn[:1], *made(option, history, span), *turn[1:]]
         for upto in range(2, len(running) + 1):
             if refusal([m for m in running[:upto] if not is_summary(m)]) is not None:
                 continue  # a batch is open: the model is not asked
             now = running[:upto]
-            sent = extent(option, history, now, known, prompt=prompt)
-            messages = list(sent.of(history, now))
+            sent = extent(option, Tail(Transcript(history)), now, known, prompt=prompt)
+            messages: Any = sent.of(Tail(Transcript(history)), now)
             assert refusal(messages) is None
             assert sum(map(is_summary, messages)) == (sent.summary is not None)
             ours = [m for m in now if not is_summary(m)]
@@ -207,7 +191,9 @@ def test_a_chat_with_summaries_is_always_valid_and_within_its_tokens(
             assert not older or prompt + tokens_of(messages) <= option.tokens
             if span is None:  # nothing had to go, so everything is there
                 continue
-            assert to_summarise(option, history, now, known, prompt=prompt) is None
+            assert (
+                to_summarise(option, Tail(Transcript(history)), now, known, prompt=prompt) is None
+            )
         covered = 0 if span is None else span.stop
         floor = 0 if known is None or known.summary is None else known.summary.covers
         assert span is None or covered > floor
@@ -221,11 +207,16 @@ def made(option: Summarise, history: list[Message], span: range | None) -> list[
     return [summary(span.stop, "s" * (option.share * 4 - len(SUMMARY)))]
 
 
-def test_a_summary_lasts_until_half_of_the_tokens_were_said_again() -> None:
+def test_a_summary_lasts_until_new_messages_have_half_of_the_tokens() -> None:
     option, history, summaries = Summarise(tokens=1_000), list[Message](), 0
     for number in range(200):
         turn: list[Message] = [said("word " * 20), says("word " * 20)]  # 58 tokens
-        span = to_summarise(option, history, turn[:1], last_summary(option, history))
+        span = to_summarise(
+            option,
+            Tail(Transcript(history)),
+            turn[:1],
+            last_summary(option, Tail(Transcript(history))),
+        )
         summaries += span is not None
         history += [turn[0], *made(option, history, span), turn[1]]
         assert number > 15 or span is None
@@ -236,11 +227,11 @@ def test_the_next_summary_stands_for_what_came_since_and_the_last_one() -> None:
     option = Summarise(tokens=100, keep=20)
     old: list[Message] = [said("a" * 200), says("b" * 200)]
     history = [*old, said("c"), summary(2), says("d" * 300), said("e"), says("f")]
-    known = last_summary(option, history)
+    known = last_summary(option, Tail(Transcript(history)))
     assert known is history[3]
-    span = to_summarise(option, history, [said("?")], known)
+    span = to_summarise(option, Tail(Transcript(history)), [said("?")], known)
     assert span == range(2, 5)
-    text, upto = piece_of(history, span, option.tokens)
+    text, upto = piece_of(Tail(Transcript(history)), span, option.tokens)
     assert (text, upto) == (f"user: c\nassistant: {'d' * 300}", 5)
 
 
@@ -248,7 +239,7 @@ def test_what_is_summarised_comes_in_pieces_that_fit() -> None:
     history: list[Message] = [said("a" * 400), says("b" * 80), said("c" * 80), says("d" * 80)]
     span, pieces = range(4), []
     while span:
-        text, upto = piece_of(history, span, 50)
+        text, upto = piece_of(Tail(Transcript(history)), span, 50)
         pieces.append("".join(dict.fromkeys(text[-1])))
         span = range(upto, 4)
     assert pieces == ["a", "c", "d"]  # one that is too long is alone
@@ -256,7 +247,7 @@ def test_what_is_summarised_comes_in_pieces_that_fit() -> None:
 
 def test_only_so_much_is_summarised_at_once() -> None:
     history: list[Message] = [said("a" * 392), says("b" * 384)] * 100  # 102 and 100 tokens
-    span = to_summarise(Summarise(tokens=100, keep=0), history, [said("?")], None)
+    span = to_summarise(Summarise(tokens=100, keep=0), Tail(Transcript(history)), [said("?")], None)
     assert span is not None
     assert (span.stop, len(span)) == (200, 7)
 
@@ -284,7 +275,7 @@ def test_four_bytes_are_a_token(message: Any, tokens: int) -> None:
 
 @given(WORDS, st.integers(1, 300))
 def test_a_text_is_shortened_to_so_many_tokens(text: str, tokens: int) -> None:
-    short = shortened(text, tokens)
+    short = shorten(text, tokens)
     assert short == text or len(short.encode()) <= max(tokens * 4, 8)
 
 

@@ -1,4 +1,4 @@
-"""What a turn asks for and what it says, told as transcripts."""
+"""The effects and messages of a turn, as transcripts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ from typing import get_args
 
 import pytest
 
-from pylash.turn import (
+from pylash.turn.budgets import TurnBudget
+from pylash.turn.machine import (
     ANSWERS,
     MODEL_TRIES,
     OUTPUT_TRIES,
     Answer,
     Ask,
-    AssistantMessage,
     CallModel,
     CheckpointTaken,
     EnvironmentSynced,
     ModelReplied,
     TakeCheckpoint,
-    Text,
-    TurnBudget,
     TurnMachine,
-    Usage,
-    UserMessage,
 )
+from pylash.turn.messages import AssistantMessage, Text, Usage, UserMessage
 from tests.turn.scenario import call, calls, fails, play, says
 
 AGE = {
@@ -104,7 +101,7 @@ assistant  Done.
     )
 
 
-def test_what_is_said_meanwhile_comes_after_the_results() -> None:
+def test_messages_sent_meanwhile_come_after_the_results() -> None:
     heard = {0: ["Hello?"], 1: ["Hurry!", "Please."]}
     assert (
         play(calls(call("a")), says("Yes."), heard=heard)
@@ -197,7 +194,7 @@ tool       i1.c0 a: done
         (TurnBudget(cost=0.3), "the budget of 0.3 cost is used up"),
     ],
 )
-def test_a_budget_that_is_used_up_stops_the_turn_and_the_transcript_says_why(
+def test_a_budget_that_is_used_up_stops_the_turn_with_the_reason_in_the_transcript(
     budget: TurnBudget, reason: str
 ) -> None:
     usage = Usage(1, 400_000, 600_000, 0.3)
@@ -304,7 +301,7 @@ assistant  {"age": 7}
 """)
 
 
-def test_a_text_that_does_not_fit_is_told_so_and_may_be_mended() -> None:
+def test_a_text_that_does_not_fit_is_returned_to_the_model_and_may_be_corrected() -> None:
     script = (says("Seven."), says('{"age": "7"}'), says('{"age": 7}'))
     assert (
         play(*script, machine=STRUCTURED)
@@ -327,7 +324,7 @@ assistant  {"age": 7}
     )
 
 
-def test_a_call_that_does_not_fit_is_told_so_and_may_be_mended() -> None:
+def test_a_call_that_does_not_fit_is_returned_to_the_model_and_may_be_corrected() -> None:
     script = (calls(call("final_result"), call("a")), calls(call("final_result", age=7)))
     assert (
         play(*script, machine=STRUCTURED)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from pylash.turn import (
+from pylash.turn.messages import (
     MESSAGES,
     NO_USAGE,
     ZERO,
@@ -24,7 +24,8 @@ from pylash.turn import (
     open_calls,
     parts_of,
 )
-from pylash.values import InputInvalid, write
+from pylash.values.canonical import write
+from pylash.values.turn_errors import InputInvalid
 from tests.turn.scenario import said
 
 PICTURE = Attachment(media_type="image/png", ref="sha256:1", size=9)

@@ -9,19 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.turn import (
-    FINAL_RESULT,
-    OUTPUT_TRIES,
-    Ask,
-    AssistantMessage,
-    Message,
-    ToolCall,
-    ToolMessage,
-    TurnBudget,
-    TurnEnd,
-    TurnMachine,
-    Usage,
-)
+from pylash.turn.budgets import TurnBudget
+from pylash.turn.machine import OUTPUT_TRIES, Ask, TurnEnd, TurnMachine
+from pylash.turn.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage
+from pylash.turn.outputs import FINAL_RESULT
 from tests.turn.provider_rules import refusal
 from tests.turn.scenario import Player, Script, call, calls, fails, said, says
 

@@ -1,109 +1,126 @@
-"""Sequences of messages that are read only where somebody looks."""
+"""Transcripts: values, although the list of a session grows under them."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pylash.turn import Joined, Text, Transcript, UserMessage
-from pylash.values import write
+from pylash.turn.messages import Message, SystemMessage
+from pylash.turn.transcripts import Transcript
+from tests.turn.scenario import said, says
 
-
-def said(text: str) -> UserMessage:
-    return UserMessage((Text(text),))
-
-
-def test_a_transcript_decodes_what_is_read_and_nothing_else() -> None:
-    transcript = Transcript([b"no message at all", write(said("a")), write(said("b"))])
-    transcript.add([said("c")])
-    assert transcript[-1] == said("c")
-    assert transcript[1:3] == [said("a"), said("b")]
-    assert transcript[1] is transcript[1]
-    with pytest.raises(ValueError, match="malformed"):
-        transcript[0]
+MESSAGES = st.lists(st.sampled_from("abc").map(said), max_size=3)
+INDEX = st.integers(-9, 9) | st.slices(9)
+HELP = SystemMessage("Help.")
 
 
-def test_joined_sequences_read_as_one() -> None:
-    joined = Joined([1, 2], (), (3,), [4, 5])
-    assert list(joined) == [1, 2, 3, 4, 5]
-    assert [joined[n] for n in range(-5, 5)] == [1, 2, 3, 4, 5] * 2
-    assert joined[1:4] == [2, 3, 4]
-    assert joined[::-2] == [5, 3, 1]
-    assert joined == [1, 2, 3, 4, 5]
-    assert joined != [1, 2, 3, 4]
-    assert repr(joined) == "[1, 2, 3, 4, 5]"
-    for beyond in (5, -6):
+@given(MESSAGES, MESSAGES, MESSAGES, st.lists(st.just(HELP), max_size=2), INDEX)
+def test_a_transcript_reads_like_a_list(
+    before: list[Message], later: list[Message], after: list[Message], system: Any, index: Any
+) -> None:
+    history = Transcript([*before])
+    history.plus(later)  # of which the history has nothing
+    found: Any = history.sent(system, after)
+    wanted: Any = [*system, *before, *after]
+    assert found == wanted
+    assert wanted == found
+    assert (len(found), [*found], [*reversed(found)]) == (len(wanted), wanted, wanted[::-1])
+    assert repr(found) == repr(wanted)
+    assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == wanted
+    try:
+        expected = wanted[index]
+    except IndexError:
         with pytest.raises(IndexError):
-            joined[beyond]
+            found[index]
+    else:
+        assert found[index] == expected
 
 
-def test_joined_sequences_do_not_grow() -> None:
-    transcript = Transcript([write(said("a"))])
-    joined = Joined(transcript, [said("z")])
-    transcript.add([said("b")])
-    assert joined == [said("a"), said("z")]
-    assert list(transcript) == [said("a"), said("b")]
+def test_transcripts_of_other_messages_differ() -> None:
+    history = Transcript([said("a")])
+    assert history != [said("b")]
+    assert history != [said("a"), said("a")]
+    assert history != 5
 
 
-def test_a_transcript_may_be_fetched_from_its_end() -> None:
-    transcript = Transcript(missing=3)
-    transcript.add([said("d")])
-    assert len(transcript) == 4
-    assert transcript[3] == transcript[-1] == said("d")
-    with pytest.raises(AssertionError, match="not fetched"):
-        transcript[2]
-    transcript.add_before([write(said("b")), write(said("c"))], missing=1)
-    assert transcript[1:] == [said("b"), said("c"), said("d")]
-    for missing in (0, -4):
-        with pytest.raises(AssertionError, match="not fetched"):
-            transcript[missing]
-    transcript.add_before([write(said("a"))], missing=0)
-    assert list(transcript) == [said("a"), said("b"), said("c"), said("d")]
+class Model:
+    """Transcripts beside the lists that they must equal."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[Transcript[Any], list[Any], int]] = [(Transcript(), [], 0)]
+
+    def add(self, transcript: Transcript[Any], wanted: list[Any], system: int = 0) -> None:
+        self.known.append((transcript, wanted, system))
+
+    def check(self) -> None:
+        for transcript, wanted, _ in self.known:
+            assert transcript == wanted
+        for later, wanted, system in self.known:
+            for earlier, begun, before in self.known:
+                is_begin = wanted[system:][: len(begun) - before] == begun[before:]
+                assert later.continues(earlier) == is_begin
 
 
-def test_what_was_not_fetched_is_fetched_for_who_looks_once() -> None:
-    fetched: list[str] = []
-
-    def fetch() -> list[bytes]:
-        fetched.append("now")
-        return [write(said("a")), write(said("b"))]
-
-    transcript = Transcript([write(said("c"))], missing=2)
-    transcript.fetch = fetch
-    assert (len(transcript), transcript[-1], transcript[2]) == (3, said("c"), said("c"))
-    for beyond in (3, -4):
-        with pytest.raises(IndexError):
-            transcript[beyond]
-    assert fetched == []
-    assert transcript[-3] == said("a")
-    assert list(transcript) == [said("a"), said("b"), said("c")]
-    assert fetched == ["now"]
-
-
-def test_nobody_else_waits_while_a_thread_fetches() -> None:
-    begun, gate = threading.Event(), threading.Event()
-
-    def fetch() -> list[bytes]:
-        begun.set()
-        assert gate.wait(10)
-        return [write(said("a"))]
-
-    transcript = Transcript([write(said("b"))], missing=1, lock=threading.RLock)
-    transcript.fetch = fetch
-    with ThreadPoolExecutor(2) as pool:
-        looking = pool.submit(list, transcript)
-        assert begun.wait(10)
-        assert pool.submit(lambda: (len(transcript), transcript[-1])).result(10) == (2, said("b"))
-        gate.set()
-        assert looking.result(10) == [said("a"), said("b")]
+@given(st.data())
+def test_no_transcript_changes_and_each_knows_which_it_continues(data: st.DataObject) -> None:
+    model = Model()
+    for _ in range(data.draw(st.integers(1, 8))):
+        histories = [one for one in model.known if not one[2] and not one[0].after]
+        history, wanted, _ = data.draw(st.sampled_from(histories))
+        match data.draw(st.sampled_from(["plus", "sent", "first", "read again"])):
+            case "plus":  # also onto one that is not the longest of its list
+                added = data.draw(MESSAGES)
+                model.add(history.plus([*added]), [*wanted, *added])
+            case "sent":
+                after = data.draw(MESSAGES)
+                model.add(history.sent([HELP], after), [HELP, *wanted, *after], 1)
+            case "first":
+                count = data.draw(st.integers(0, 4))
+                model.add(history.first(count), wanted[:count])
+            case "read again":
+                model.add(Transcript([*wanted]), wanted)
+    model.check()
 
 
-def test_a_copy_of_a_transcript_is_a_list() -> None:
-    transcript = Transcript([write(said("a"))], lock=threading.RLock)
-    joined = Joined(transcript, [said("b")])
-    for copied in (copy.deepcopy(joined), pickle.loads(pickle.dumps(joined))):
-        assert copied == [said("a"), said("b")]
+class Counted(list[Any]):
+    """A list that counts the messages that are read from it."""
+
+    read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.read += len(found) if isinstance(found, list) else 1
+        return found
+
+
+def test_messages_of_a_shared_list_are_not_looked_at() -> None:
+    turn: list[Any] = [said("?"), says("!")]
+    shared = Counted([said("a"), says("b")] * 1_000)
+    history = Transcript[Any](shared)
+    asked = history.sent([HELP], turn[:1])
+    assert history.sent([HELP], turn).continues(asked)
+    assert history.plus(turn).sent([HELP], [said("and?")]).continues(asked)
+    assert not history.plus(turn).sent([HELP], []).continues(history.sent([], [said("other")]))
+    assert shared.read < 10
+
+
+def test_two_readers_who_add_the_same_messages_share_a_list() -> None:
+    shared = Counted([said("a")] * 1_000)
+    history, added = Transcript[Any](shared), [said("b"), says("c")]
+    first = history.plus(added[:1])
+    second = history.plus(copy.deepcopy(added))
+    third = history.plus(copy.deepcopy(added[:1]))
+    for one in (first, third):
+        assert second.continues(one)
+        assert one.plus(added[1:]) == second
+    assert shared.read < 10
+    other = history.plus(
+        [said("x")]
+    )  # which would be another session: the list is left to the others
+    assert not second.continues(other)
+    assert (other[-1], second[-2:]) == (said("x"), added)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pylash.values import DurationInvalid, seconds
+from pylash.values.durations import seconds
+from pylash.values.errors import DurationInvalid
 
 
 @pytest.mark.parametrize(

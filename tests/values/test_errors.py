@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import inspect
+import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pylash.lang  # noqa: F401 - which has errors of its own
-from pylash.values import EffectReplayMismatch, LashError, LeaseLost
+from pylash.values.errors import (
+    EffectReplayMismatch,
+    FormattedError,
+    LashError,
+    LeaseLost,
+    StepFailed,
+)
+from pylash.values.process_errors import ProcessNotInModule
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "reference" / "errors.md"
 
 
 def camel(code: str) -> str:
@@ -27,7 +41,7 @@ def test_the_table_in_the_docs_lists_exactly_the_codes_there_are() -> None:
     assert documented == sorted(LashError.codes())
 
 
-def test_an_error_says_what_happened_and_its_code() -> None:
+def test_an_error_shows_its_message_and_its_code() -> None:
     error = LeaseLost("process order-7")
     assert error.code == "lease_lost"
     assert str(error).startswith("The lease on process order-7 was lost")
@@ -49,3 +63,56 @@ def test_an_unknown_code_is_kept() -> None:
 def test_every_error_is_documented_where_it_is_defined(kind: type[LashError]) -> None:
     assert kind.__doc__
     assert kind.__doc__.strip()
+
+
+# --- templates ---
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield node.func.id, f"{path.name}:{node.lineno}", node
+
+
+def test_every_call_in_the_source_fills_the_template() -> None:
+    """The type checker cannot see the fields of a template, so this test counts the arguments."""
+    kinds = [kind for kind in LashError.codes().values() if issubclass(kind, FormattedError)]
+    by_name = {kind.__name__: kind for kind in kinds if kind.__init__ is FormattedError.__init__}
+    made = [(by_name[name], where, call) for name, where, call in calls() if name in by_name]
+    for kind, where, call in made:
+        assert len(call.args) == len(kind.fields), f"{where}: {kind.__name__}{kind.fields}"
+    assert len(made) > 100
+
+
+def test_an_error_needs_a_value_for_each_field() -> None:
+    with pytest.raises(TypeError, match=r"LeaseLost\(scope\) was called with 2 values"):
+        LeaseLost("process order-7", "worker-1")
+
+
+def test_a_template_with_several_fields_lists_them() -> None:
+    with pytest.raises(TypeError, match=r"must list the fields of its template: \['a', 'b'\]"):
+        type("Unlisted", (LeaseLost,), {"template": "{a} {b}"}, category=True)
+
+
+def test_a_template_documents_its_class() -> None:
+    assert inspect.getdoc(LeaseLost) == LeaseLost.template
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLost("process order-7"),
+        EffectReplayMismatch("a", "b"),
+        ProcessNotInModule("a", "b"),
+        StepFailed("card_declined", "No.", "CardDeclined", {"n": 1}),
+        LashError.restore("card_declined", "No.", [1]),
+    ],
+)
+def test_an_error_can_be_copied_and_pickled(error: LashError, copied: Any) -> None:
+    twin = copied(error)
+    assert type(twin) is type(error)
+    assert (str(twin), twin.args, vars(twin)) == (str(error), error.args, vars(error))

@@ -1,4 +1,4 @@
-"""Plain values fit the schemas of declarations, or the first trouble is told with its path."""
+"""Plain values match the schemas of declarations, or the first mismatch is returned with its path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from pylash.values import schema_trouble
+from pylash.values.schemas import schema_trouble
 
 ITEM = {"type": "integer"}
 NODE = {
@@ -78,7 +78,9 @@ def test_a_value_that_fits_is_no_trouble(value: Any, schema: Any) -> None:
         ({"name": "a", "next": {"name": "b", "next": {}}}, NODE, "$.next.next.name is missing"),
     ],
 )
-def test_the_first_trouble_is_told_with_its_path(value: Any, schema: Any, trouble: str) -> None:
+def test_the_first_mismatch_is_returned_with_its_path(
+    value: Any, schema: Any, trouble: str
+) -> None:
     assert schema_trouble(value, schema) == trouble
 
 
@@ -101,7 +103,7 @@ def test_what_cannot_be_checked_refuses_nothing(schema: Any) -> None:
     assert schema_trouble("a", schema) is None
 
 
-def test_a_value_nested_too_deeply_is_told_and_does_not_raise() -> None:
+def test_a_value_nested_too_deeply_is_a_mismatch_and_does_not_raise() -> None:
     value: dict[str, Any] = {"name": "leaf"}
     for _ in range(5_000):
         value = {"name": "a", "next": value}
@@ -150,6 +152,7 @@ DRAWINGS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(DRAWINGS)
 def test_what_fits_the_schema_of_a_model_is_what_the_model_takes(value: Any) -> None:
     adapter = TypeAdapter(Drawing)

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.values import environment_secrets, hide_and_cut, hide_secrets, shown_url, url_secrets
+from pylash.values.secrets import (
+    environment_secrets,
+    hide_and_cut,
+    hide_secrets,
+    shown_url,
+    url_secrets,
+)
 
 SECRETS = ["correct-horse-battery", 'k"e/y\\ +ü\n%&x', "ünïcödé-sécrét"]
 
@@ -182,7 +188,7 @@ def test_secrets_come_from_the_environment() -> None:
     [
         ("postgresql://ann:p@db/shop", "postgresql://ann:***@db/shop"),
         ("postgresql://ann:p@ss@db:5432/shop", "postgresql://ann:***@db:5432/shop"),
-        ("postgresql://ann:p:w/o?r#d@db/shop", "postgresql://ann:***?***"),
+        ("postgresql://ann:p:w/o?r#d@db/shop", "postgresql://ann:***@db/shop"),
         ("postgresql://ann:p/w@db/shop", "postgresql://ann:***@db/shop"),
         ("postgresql://ann:p#w@db/shop", "postgresql://ann:***@db/shop"),
         ("postgresql://ann@db/shop", "postgresql://ann@db/shop"),
@@ -198,6 +204,10 @@ def test_secrets_come_from_the_environment() -> None:
         ("postgresql://[::1]:5432/shop", "postgresql://[::1]:5432/shop"),
         ("postgresql://ann:secret", "postgresql://ann:***"),
         ("mysql://ann:p@db", "mysql://ann:***@db"),
+        (
+            "postgresql://ann:a=?secret=?@db/shop?sslmode=require",
+            "postgresql://ann:***@db/shop?sslmode=require",
+        ),
         ("ann:secret@db", "***"),
         ("host=db password=secret", "***"),
         ("sqlite:///a@b.db", "sqlite:///a@b.db"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylash.values import cells, clipped, padded, printable
+from pylash.values.texts import cells, clipped, padded, printable
 
 
 @pytest.mark.parametrize(

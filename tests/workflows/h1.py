@@ -12,7 +12,7 @@ from pylash import Lash, LashError, LashlangError, ProcessContext, Tool, ToolErr
 from pylash.lang import shaped_id, surface_of
 from pylash.testing import SimClock
 from pylash.testing.lashlang.cases import Case, wanted_call
-from pylash.testing.lashlang.comparing import (
+from pylash.testing.lashlang.differences import (
     call_differences,
     event_differences,
     key_differences,
@@ -21,7 +21,7 @@ from pylash.testing.lashlang.comparing import (
     trace_differences,
 )
 from pylash.testing.lashlang.host import Failed, Operations
-from pylash.testing.lashlang.scheduling import Scheduler
+from pylash.testing.lashlang.scheduler import Scheduler
 from pylash.testing.lashlang.surface import H1, patched
 from pylash.testing.lashlang.world import FOREIGN, Event
 from pylash.workflows.modules import LashlangModule, linked_module
@@ -59,7 +59,7 @@ class H1App:
         self.app = Lash("memory://", worker=LIVE, clock=self.clock)
         self.calls: list[dict[str, Any]] = []
         self.traced: list[dict[str, Any]] = []
-        self._known = Operations(Scheduler(), {})._known
+        self._known = Operations(Scheduler(), {}).known
         self._meeting: list[Any] = []
         self.app.trace_lashlang(self.traced.append)
         for path, module in H1["modules"].items():

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from pylash.testing.crash import Ending, _run
+from pylash.testing.crash import Ending, run_scenario
 from tests.workflows.crash_apps import log_of, make_app, story
 
 
@@ -26,7 +26,7 @@ def forked(url: str, point: int | None) -> Ending:
             report.write_bytes(msgspec.json.encode(Ending(killed=reached)))
             os.kill(os.getpid(), signal.SIGKILL)
 
-        ending = asyncio.run(_run(make_app(url), story, 30, point, die))
+        ending = asyncio.run(run_scenario(make_app(url), story, 30, point, die))
         report.write_bytes(msgspec.json.encode(ending))
         os._exit(0)
     _, status = os.waitpid(pid, 0)

@@ -23,6 +23,7 @@ def _of_processes() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", _of_processes())
 async def test_the_case_holds_in_an_app(document: dict[str, Any]) -> None:
     assert await H1App(case(document)).differences() == []

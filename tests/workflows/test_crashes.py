@@ -13,6 +13,8 @@ import pytest
 from pylash.testing import crash_everywhere
 from tests.workflows.crash_apps import OUTCOME, log_of, make_app, story
 
+pytestmark = pytest.mark.slow
+
 ONCE = Counter(["Ann", "left", "right"])
 
 

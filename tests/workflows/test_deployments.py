@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from pylash import Lash, LashlangError, ProcessBlocked, ProcessFailed, ProcessSurfaceIncompatible
 from pylash.cli.main import cli
-from pylash.durable import LashlangInput, Registration, StartProcess
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import LashlangInput, Registration
 from pylash.workflows import workflows
 from pylash.workflows.surfaces import app_surface
 from tests.backends import Backend, eventually
@@ -119,7 +120,7 @@ async def test_what_does_not_fit_is_not_started() -> None:
     async with app_with("memory://", plain) as app:
         module = await app.lashlang(OLD)
         del app.catalog.tools["echo"]
-        with pytest.raises(ProcessSurfaceIncompatible, match="can't run here"):
+        with pytest.raises(ProcessSurfaceIncompatible, match="cannot run here"):
             await app.start(module["main"])
         assert await app.processes() == []
 
@@ -200,7 +201,7 @@ async def test_a_module_that_is_missing_or_damaged_is_never_run(
 
 
 async def _overwrite(app: Lash, ref: str, body: bytes | None) -> None:
-    from pylash.stores.sql import Operation, Statement  # noqa: PLC0415
+    from pylash.stores.operation import Operation, Statement  # noqa: PLC0415
 
     def steps() -> Any:
         yield Statement("delete from pylash_envs where ref = ?", (ref,))

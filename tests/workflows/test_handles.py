@@ -9,19 +9,13 @@ import msgspec
 import pytest
 
 from pylash import EVENT, ProcessContext, ProcessFailed, ProcessHandle
-from pylash.durable import (
-    HandleGrant,
-    LashlangInput,
-    Process,
-    Registration,
-    RuntimeScope,
-    SessionRef,
-    StartProcess,
-    Subscription,
-    envelope,
-)
+from pylash.durable.commands import StartProcess
+from pylash.durable.effects import Process, RuntimeScope, envelope
+from pylash.durable.processes import HandleGrant, LashlangInput, Registration, SessionRef
+from pylash.durable.triggers import Subscription
 from pylash.testing import ScriptedModel, call, say
-from pylash.values import ValueNotJson, decode, write
+from pylash.values.canonical import decode, write
+from pylash.values.errors import ValueNotJson
 from tests.backends import Backend, eventually
 from tests.workflows.scenes import PARKING, Shop
 

@@ -1,4 +1,4 @@
-"""Models that write workflows: with their own tools only, asked as always, and told when they wake."""
+"""Models that write workflows: with their own tools only, with approvals, and woken by results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pylash import Lash, Session
+import pytest
+
+from pylash import Lash, LashlangError, Session
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import Backend, eventually
 from tests.workflows.scenes import Shop, waiting
@@ -28,7 +30,7 @@ def results(request: Any) -> list[Any]:
 
 
 def chatting(*replies: Callable[[list[Any]], Any]) -> ScriptedModel:
-    """Return a model whose n-th reply is made of what tools answered before; later ones repeat what it hears."""
+    """Return a model whose n-th reply is made of earlier tool results; later ones repeat the last message."""
 
     def reply(request: Any) -> Any:
         if request.call_number < len(replies):
@@ -94,7 +96,7 @@ async def test_a_model_checks_starts_lists_signals_and_is_woken(backend: Backend
     assert len([text for text in wakes if not text.startswith("heard")]) == 1
 
 
-async def test_the_tool_says_how_programs_are_written_and_what_they_may_call() -> None:
+async def test_the_description_of_the_tool_explains_programs_and_lists_their_operations() -> None:
     model = chatting(lambda _: say("Hello."))
     shop = shop_for("memory://", model)
     async with shop.app:
@@ -103,6 +105,19 @@ async def test_the_tool_says_how_programs_are_written_and_what_they_may_call() -
     assert "tools.echo({ value: str }) -> str" in tools["start_workflow"]
     assert "mail.send" in tools["start_workflow"]
     assert "start_workflow(" not in tools["start_workflow"]  # programs start processes themselves
+
+
+async def test_programs_are_not_offered_tools_that_only_a_turn_can_call() -> None:
+    shop = Shop("memory://")
+    shop.app.agent("researcher", description="reads books")
+    shop.app.subagents("researcher")
+    async with shop.app:
+        with pytest.raises(LashlangError, match="spawn_agent"):
+            await shop.app.lashlang(
+                """process main() {
+                  finish await tools.spawn_agent({ agent: "researcher", task: "Read." })?
+                }"""
+            )
 
 
 async def test_a_program_has_only_the_tools_of_its_session() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pylash import ArgumentsInvalid, Lash, NameAmbiguous
-from pylash.durable import Subscription
+from pylash.durable.triggers import Subscription
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import Backend
 from tests.workflows.scenes import Shop

@@ -1,4 +1,4 @@
-"""The sink of execution events: complete, in order, each once, and nobody else hears of it."""
+"""The sink of execution events: complete, in order, each once, and only in its own app."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def of(told: list[dict[str, Any]], subject: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
-async def test_a_sink_hears_everything_in_order_and_once(config: WorkerConfig) -> None:
+async def test_a_sink_gets_every_event_in_order_and_once(config: WorkerConfig) -> None:
     shop = Shop(worker=config)
     told: list[dict[str, Any]] = []
     shop.app.trace_lashlang(told.append)
@@ -119,7 +119,7 @@ async def test_after_a_crash_the_same_events_have_the_same_keys(durable: Backend
     assert again.calls == ["b", 1, 2, 3]
 
 
-async def test_a_cancelled_process_says_so_where_it_waited() -> None:
+async def test_a_cancelled_process_is_cancelled_where_it_waited() -> None:
     shop = Shop(worker=PARKING)
     told: list[dict[str, Any]] = []
     shop.app.trace_lashlang(told.append)
@@ -148,7 +148,7 @@ async def test_a_sink_that_fails_harms_nobody() -> None:
     assert told == ["execution_started", "node_started", "node_completed", "execution_finished"]
 
 
-async def test_an_app_without_a_sink_traces_nothing_and_one_that_comes_late_hears_all() -> None:
+async def test_an_app_without_a_sink_traces_nothing_and_a_late_one_gets_everything() -> None:
     shop = Shop(worker=PARKING)
     told: list[dict[str, Any]] = []
     async with shop.app:

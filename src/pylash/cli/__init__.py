@@ -6,7 +6,7 @@ import sys
 
 
 def command_line() -> None:
-    """Run the command line, or say what it needs."""
+    """Run the command line, or print which extra it needs."""
     try:
         from pylash.cli.main import cli  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``pylash signal``, ``cancel`` and ``retry``: what people tell processes and turns."""
+"""``pylash signal``, ``cancel`` and ``retry``: control of processes and turns."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from typing import Any
 
 import click
 
-from pylash.cli.asking import Asked, Json, run, shared
-from pylash.cli.listing import UNKNOWN
-from pylash.cli.output import paint, say, say_json
-from pylash.durable import CancelProcess, SignalProcess
-from pylash.runtime import JournalHost
-from pylash.stores import RunRow, SqlStore
-from pylash.values import NotBlocked, NothingToCancel, RunAmbiguous, RunUnknown, printable
+from pylash.cli.output import paint, print_json, print_line
+from pylash.cli.store_options import Json, StoreOptions, run, with_store_options
+from pylash.cli.views.listing import UNKNOWN
+from pylash.durable.commands import CancelProcess, SignalProcess
+from pylash.engine.hosts.journal import JournalHost
+from pylash.stores.run_lists import RunRow
+from pylash.stores.store import SqlStore
+from pylash.values.process_errors import NotBlocked, NothingToCancel, RunAmbiguous, RunUnknown
+from pylash.values.texts import printable
 
 
-def _done(asked: Asked, **what: Any) -> None:
-    """Say what was done."""
+def _done(asked: StoreOptions, **what: Any) -> None:
+    """Print what was done."""
     if asked.as_json:
-        say_json(what)
+        print_json(what)
     else:
-        say(f"{paint(what['done'], 'green')}  {printable(what['id'])}")
+        print_line(f"{paint(what['done'], 'green')}  {printable(what['id'])}")
 
 
 # --- signal ---
@@ -34,10 +36,10 @@ def _done(asked: Asked, **what: Any) -> None:
     "--id",
     "signal_id",
     metavar="TEXT",
-    help="Names the signal: the same one again is the same signal.",
+    help="The id of the signal: sending the same id again has no effect.",
 )
-@shared
-def signal(asked: Asked, id: str, name: str, payload: Any, signal_id: str | None) -> None:  # noqa: A002 - the name in the help
+@with_store_options
+def signal(asked: StoreOptions, id: str, name: str, payload: Any, signal_id: str | None) -> None:  # noqa: A002 - the name in the help
     """Send a signal to a process.
 
     It waits in the process's log until the process takes it, so it may be sent early.
@@ -50,10 +52,10 @@ def signal(asked: Asked, id: str, name: str, payload: Any, signal_id: str | None
 
 
 async def _signal(
-    asked: Asked, process: str, name: str, payload: Any, signal_id: str | None
+    asked: StoreOptions, process: str, name: str, payload: Any, signal_id: str | None
 ) -> None:
 
-    async with asked.opened() as (host, store):
+    async with asked.open_store() as (host, store):
         command = SignalProcess(process, name, signal_id or host.new_token(), payload)
         await store.processes.perform(command)
     _done(asked, done="signalled", id=process, signal=name)
@@ -64,10 +66,12 @@ async def _signal(
 
 @click.command()
 @click.argument("id")
-@click.option("--reason", metavar="TEXT", help="Why, for the record.")
-@click.option("--force", is_flag=True, help="End a process at once, without its cleaning up.")
-@shared
-def cancel(asked: Asked, id: str, reason: str | None, force: bool) -> None:  # noqa: A002 - the name in the help
+@click.option("--reason", metavar="TEXT", help="The reason, for the record.")
+@click.option(
+    "--force", is_flag=True, help="End a process at once, without running its clean-up code."
+)
+@with_store_options
+def cancel(asked: StoreOptions, id: str, reason: str | None, force: bool) -> None:  # noqa: A002 - the name in the help
     """Ask a process, or the turn of a session, to end.
 
     ID is the whole id of a process, a session, or SESSION/TURN. Code that is cancelled may clean up first.
@@ -78,9 +82,9 @@ def cancel(asked: Asked, id: str, reason: str | None, force: bool) -> None:  # n
     run(_cancel(asked, id, reason, force))
 
 
-async def _cancel(asked: Asked, text: str, reason: str | None, force: bool) -> None:
+async def _cancel(asked: StoreOptions, text: str, reason: str | None, force: bool) -> None:
 
-    async with asked.opened() as (_, store):
+    async with asked.open_store() as (_, store):
         named = await _named(store, text)
         if named is not None and named.settled is not None:
             raise NothingToCancel(text)
@@ -94,7 +98,7 @@ async def _cancel(asked: Asked, text: str, reason: str | None, force: bool) -> N
 
 
 async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: str | None) -> None:
-    """Cancel the turn that a session is busy with; a given turn only if it is that one."""
+    """Cancel the current turn of a session; a given turn only if it is the current one."""
     waits_its_turn = turn is not None and turn.status == "queued"
     session = text if turn is None else turn.session or ""
     if waits_its_turn or await store.sessions.cancel(session, reason or "cancelled") is None:
@@ -106,18 +110,18 @@ async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: 
 
 @click.command()
 @click.argument("id")
-@shared
-def retry(asked: Asked, id: str) -> None:  # noqa: A002 - the name in the help
-    """Let something that is blocked go on, after you have mended why it was.
+@with_store_options
+def retry(asked: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+    """Continue a blocked process or turn, after its cause was fixed.
 
     ID is the whole id of a process, a session, or SESSION/TURN.
     """
     run(_retry(asked, id))
 
 
-async def _retry(asked: Asked, text: str) -> None:
+async def _retry(asked: StoreOptions, text: str) -> None:
 
-    async with asked.opened() as (host, store):
+    async with asked.open_store() as (host, store):
         named = await _named(store, text)
         waits = named is not None and named.reason == UNKNOWN
         if named is None:
@@ -135,7 +139,7 @@ async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> No
 
 
 async def _named(store: SqlStore, text: str) -> RunRow | None:
-    """Return the process or turn of that whole id, or None if it is a session's."""
+    """Return the process or turn with this whole id, or None if it is a session's."""
     exact = await store.inspection.named(text)
     if len(exact) > 1:
         raise RunAmbiguous(text, [f"{one.kind} {one.id}" for one in exact])

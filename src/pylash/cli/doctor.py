@@ -1,4 +1,4 @@
-"""``pylash doctor``: what is wrong with a store and around it, and what to do."""
+"""``pylash doctor``: checks a store and its surroundings, with advice."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Any, Final
 import click
 
 from pylash import __version__
-from pylash.cli.asking import Asked, run, shared
-from pylash.cli.output import STATUS_COLOURS, paint, say, say_json, wrapped
-from pylash.durable import Signer
-from pylash.runtime import SystemClock, system_entropy
-from pylash.stores import Finding, examined
-from pylash.values import SecretInvalid, cells, printable
+from pylash.cli.output import STATUS_COLOURS, paint, print_json, print_line, wrapped
+from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.durable.waits import Signer
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.stores.health import Finding, examine
+from pylash.values.errors import SecretInvalid
+from pylash.values.texts import cells, printable
 
 MARKS: Final = {"ok": "✔", "warn": "!", "fail": "✗"}
 
 
 @click.command()
-@shared
-def doctor(asked: Asked) -> int:
-    """Check the store and everything around it; nothing is changed.
+@with_store_options
+def doctor(asked: StoreOptions) -> int:
+    """Check the store and its surroundings; nothing is changed.
 
-    Versions, schema, permissions, secrets, clocks, what a connection pooler breaks, workers, and what is
-    blocked. The status is 1 if a check fails; warnings leave it at 0.
+    Versions, schema, permissions, secrets, clocks, effects of a connection pooler, workers, and blocked
+    runs. The status is 1 if a check fails; warnings leave it at 0.
     """
-    looking = examined(asked.url, clock=SystemClock(), entropy=system_entropy)
+    looking = examine(asked.url, clock=SystemClock(), entropy=system_entropy)
     findings = [_versions(asked.url), _secret(asked.secret), *run(looking)]
     if asked.as_json:
-        say_json([finding._asdict() for finding in findings])
+        print_json([finding._asdict() for finding in findings])
     else:
         _draw(findings)
     return int(any(finding.status == "fail" for finding in findings))
@@ -52,7 +53,7 @@ def _version(name: str) -> str:
 
 
 def _secret(given: Any) -> Finding:
-    """Say which secret signs the keys of waits, and whether it can."""
+    """Check the secret that signs the keys of waits."""
     found = given or os.environ.get("PYLASH_SECRET")
     if not found:
         return Finding("secret", "ok", "the store's own signs the keys of waits")
@@ -70,6 +71,8 @@ def _draw(findings: list[Finding]) -> None:
     for name, status, text, advice in findings:
         mark = paint(MARKS[status], STATUS_COLOURS[status], bold=True)
         shown = wrapped(printable(text), longest + 9)
-        say(f"{mark} {paint(f'{status:4}', STATUS_COLOURS[status])}  {name:{longest}} {shown}")
+        print_line(
+            f"{mark} {paint(f'{status:4}', STATUS_COLOURS[status])}  {name:{longest}} {shown}"
+        )
         if advice is not None:
-            say(f"{'':{longest + 9}}→ {wrapped(printable(advice), longest + 11)}")
+            print_line(f"{'':{longest + 9}}→ {wrapped(printable(advice), longest + 11)}")

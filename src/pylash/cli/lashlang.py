@@ -1,4 +1,4 @@
-"""``pylash check``, ``graph`` and ``fmt``: the mistakes in programs of Lashlang, what they do, how they are written."""
+"""``pylash check``, ``graph`` and ``fmt``: check, draw and format Lashlang programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
-from pylash.cli.asking import loaded, run
 from pylash.cli.options import json_option
-from pylash.cli.output import paint, say, say_json
+from pylash.cli.output import paint, print_json, print_line
+from pylash.cli.store_options import load_app, run
 from pylash.lang import (
     LashlangError,
     Problem,
@@ -23,8 +23,9 @@ from pylash.lang import (
     parse,
     show,
 )
-from pylash.values import printable
-from pylash.workflows import LashlangModule, Workflows
+from pylash.values.texts import printable
+from pylash.workflows.modules import LashlangModule
+from pylash.workflows.workflows import Workflows
 
 INPUT: Final = "-"
 
@@ -33,7 +34,7 @@ files = click.argument("files", metavar="FILE...", nargs=-1, required=True, type
 app_option = click.option(
     "--app",
     metavar="MODULE:APP",
-    help="The app whose tools the programs use; otherwise what they use is taken to be there.",
+    help="The app whose tools the programs use; by default every tool is assumed to exist.",
 )
 
 
@@ -42,44 +43,44 @@ app_option = click.option(
 @app_option
 @json_option
 def check(files: tuple[str, ...], app: str | None, as_json: bool) -> int:
-    """Find the mistakes in programs of Lashlang; - is what is piped in.
+    """Find the mistakes in Lashlang programs; - reads stdin.
 
-    Each is shown with its place and, if we can guess, with what to write instead. The status is 1 if there
+    Each is shown with its position and, if it can be guessed, a correction. The status is 1 if there
     are any.
     """
     as_json = _for_programs(as_json)
     surface = _surface(app)
     found = [(file, source, _problems(source, surface)) for file, source in _sources(files)]
     if as_json:
-        say_json([_json(file, problem) for file, _, several in found for problem in several])
+        print_json([_json(file, problem) for file, _, several in found for problem in several])
     else:
         for file, source, several in found:
             _draw(file, source, several)
     wrong = any(several for _, _, several in found)
     if not (wrong or as_json):
-        say(paint("ok", "green"))
+        print_line(paint("ok", "green"))
     return int(wrong)
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=source_file)
 @app_option
-@click.option("--process", metavar="NAME", help="The process; otherwise main, or the first one.")
-@click.option("--svg", is_flag=True, help="Draw a picture instead.")
+@click.option("--process", metavar="NAME", help="The process; by default main, or the first one.")
+@click.option("--svg", is_flag=True, help="Draw an SVG picture instead.")
 @click.option(
     "-o",
     "--output",
     metavar="PATH",
     type=click.Path(dir_okay=False, writable=True),
-    help="Write it there; a name that ends in .svg asks for a picture.",
+    help="Write to this file; a name that ends in .svg means --svg.",
 )
 @json_option
 def graph(
     file: str, app: str | None, process: str | None, svg: bool, output: str | None, as_json: bool
 ) -> int:
-    """Print what a program of Lashlang can do as a graph, for Mermaid.
+    """Print what a Lashlang program can do as a graph, for Mermaid.
 
-    The nodes are its effects, branches and labelled steps; - is what is piped in.
+    The nodes are its effects, branches and labelled steps; - reads stdin.
     """
     as_json = _for_programs(as_json)
     if as_json and (svg or output):
@@ -94,12 +95,12 @@ def graph(
         return 1
     drawn = module.graph(process)
     if as_json:
-        say_json(drawn.to_dict())
+        print_json(drawn.to_dict())
         return 0
     picture = svg or (output or "").endswith(".svg")
     text = (drawn.to_svg() if picture else drawn.to_mermaid()).rstrip("\n")
     if output is None:
-        say(text)
+        print_line(text)
     else:
         Path(output).write_text(f"{text}\n", encoding="utf-8")
     return 0
@@ -111,14 +112,14 @@ def graph(
     "--check",
     "only_check",
     is_flag=True,
-    help="Change nothing; the status is 1 if anything would change.",
+    help="Change nothing; the status is 1 if a file would change.",
 )
 @click.option("--stdout", "to_output", is_flag=True, help="Print the programs, and change no file.")
 @json_option
 def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool) -> int:
-    """Write programs of Lashlang the one way; - is what is piped in, and is printed.
+    """Format Lashlang programs; - reads stdin and prints.
 
-    Comments and single blank lines stay. A program that cannot be read is left alone, and its mistakes are shown.
+    Comments and single blank lines stay. A program with syntax errors is left unchanged, and its mistakes are shown.
     """
     status, as_json = 0, _for_programs(as_json)
     if to_output and (only_check or as_json):
@@ -142,17 +143,17 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
         if printed and not as_json:
             click.echo(formatted, nl=False)
         elif changed and not as_json:
-            say(f"{'would change' if only_check else 'changed'} {printable(file)}")
+            print_line(f"{'would change' if only_check else 'changed'} {printable(file)}")
     if as_json:
-        say_json(report)
+        print_json(report)
     return status
 
 
 def _surface(app: str | None) -> Surface | None:
-    """Return what programs are offered by an app: all abilities, its tools and triggers."""
+    """Return the surface that an app offers to programs: all abilities, its tools and triggers."""
     if app is None:
         return None
-    found = loaded(app)
+    found = load_app(app)
 
     async def prepared() -> Surface:
         for tool in found.catalog.tools.values():
@@ -172,7 +173,7 @@ def _problems(source: str, surface: Surface | None) -> tuple[Problem, ...]:
 
 
 def _for_programs(as_json: bool) -> bool:
-    """Return whether JSON is asked for, before or after the name of the command."""
+    """Return whether --json was given, before or after the name of the command."""
     before = click.get_current_context().find_root().params
     if before.get("store"):
         raise click.UsageError("--store is not for programs of Lashlang: they are in files.")
@@ -186,7 +187,7 @@ def _sources(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield file, content.decode()
         except UnicodeDecodeError as error:
             named = "The input" if file == INPUT else printable(file)
-            said = f"{named} is no text in UTF-8 (byte {error.start})."
+            said = f"{named} is not UTF-8 text (byte {error.start})."
             raise click.UsageError(said) from error
 
 
@@ -196,18 +197,18 @@ def _json(file: str, problem: Problem) -> dict[str, object]:
 
 
 def _draw(file: str, source: str, problems: tuple[Problem, ...]) -> None:
-    """Print problems below the name of their file, as they are shown everywhere."""
+    """Print problems below the name of their file."""
     for problem in problems:
         message, place, line, carets = map(_harmless, show(problem, source).split("\n"))
-        say(paint(message, "red", bold=True))
+        print_line(paint(message, "red", bold=True))
         named = "the input" if file == INPUT else printable(file)
-        say(paint(f"{place} of {named}", "bright_black"))
-        say(line)
+        print_line(paint(f"{place} of {named}", "bright_black"))
+        print_line(line)
         margin, bar, marks = carets.partition("|")
-        say(f"{margin}{bar}{paint(marks, 'red')}")
-        say()
+        print_line(f"{margin}{bar}{paint(marks, 'red')}")
+        print_line()
 
 
 def _harmless(line: str) -> str:
-    # Tabs stand in the line and above the carets alike, so both move together.
+    # Tabs are in the line and above the carets alike, so both are shifted equally.
     return printable(line.replace("\t", "    "))

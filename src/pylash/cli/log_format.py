@@ -1,4 +1,4 @@
-"""How the command line writes log records: each is one line, and no secrets are in it."""
+"""The format of log records on the command line: one line each, without secrets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from pylash.values import environment_secrets, hide_and_cut, printable
+from pylash.values.secrets import environment_secrets, hide_and_cut
+from pylash.values.texts import printable
 
 INDENT: Final = "    "
 LINE_CHARACTERS: Final = 10_000
@@ -15,9 +16,9 @@ TRACE_CHARACTERS: Final = 50_000
 
 
 class LogFormatter(logging.Formatter):
-    """Formats records whose texts programs, tools and models wrote.
+    """Formats records that contain text of programs, tools and models.
 
-    Control characters and line breaks are escaped, so that a text cannot forge a record or command the terminal.
+    Control characters and line breaks are escaped, so that a text cannot forge a record or control the terminal.
     Only tracebacks and stacks have several lines, and all of them are indented.
     """
 
@@ -26,12 +27,12 @@ class LogFormatter(logging.Formatter):
         self._secrets = tuple(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as it is written."""
+        """Return a record as one line."""
         record.message = record.getMessage()
         if self.usesTime():
             record.asctime = self.formatTime(record, self.datefmt)
         lines = [printable(self._hidden(self.formatMessage(record), LINE_CHARACTERS))]
-        # Another handler may have left its text of the traceback: ours is always made here.
+        # Another handler may have cached its text of the traceback: it is always formatted again here.
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         for part in (trace, record.stack_info):
             if part:

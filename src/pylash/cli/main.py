@@ -1,8 +1,8 @@
-"""The group of commands: each is loaded when it is used.
+"""The group of commands: each is imported when it is used.
 
 Rule 1. ``pylash --help`` imports click and nothing else: the modules of commands are named here, not imported.
-Rule 2. An error is one sentence with its code on stderr. Status 0 is done, 1 refused or failed, 2 wrong usage.
-Rule 3. Nobody is shown a traceback unless they ask for it with ``PYLASH_DEBUG=1``.
+Rule 2. An error is one sentence with its code on stderr. Status 0 is success, 1 refused or failed, 2 wrong usage.
+Rule 3. A traceback is shown only with ``PYLASH_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -24,34 +24,37 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 
 SECTIONS: Final = {
-    "Look": {
-        "ps": ("listing", "List processes and turns, the newest first."),
-        "show": ("show", "Show what one process, turn or session did, and what it waits for."),
-        "events": ("events", "Print the log of a process, and follow it with -f."),
-        "waits": ("answers", "List what waits for an answer."),
-        "doctor": ("doctor", "Check the store and everything around it."),
+    "Inspect": {
+        "ps": ("views.listing", "List processes and turns, the newest first."),
+        "show": (
+            "views.show",
+            "Show what one process, turn or session did, and what it waits for.",
+        ),
+        "events": ("views.events", "Print the log of a process, and follow it with -f."),
+        "waits": ("waits", "List open waits, the oldest first."),
+        "doctor": ("doctor", "Check the store and its surroundings."),
     },
     "Act": {
-        "resolve": ("answers", "Answer a wait."),
+        "resolve": ("waits", "Answer a wait."),
         "signal": ("control", "Send a signal to a process."),
         "cancel": ("control", "Ask a process, or the turn of a session, to end."),
-        "retry": ("control", "Let something that is blocked go on."),
+        "retry": ("control", "Continue a blocked process or turn."),
     },
     "Run": {
-        "chat": ("chat", "Talk to an agent."),
-        "worker": ("worker", "Run a worker until it is told to stop."),
+        "chat": ("chat.command", "Talk to an agent."),
+        "worker": ("worker", "Run a worker until it is stopped."),
     },
     "Write Lashlang": {
-        "check": ("lashlang", "Find the mistakes in programs of Lashlang."),
-        "graph": ("lashlang", "Print what a program of Lashlang can do as a graph, for Mermaid."),
-        "fmt": ("lashlang", "Write programs of Lashlang the one way."),
+        "check": ("lashlang", "Find the mistakes in Lashlang programs."),
+        "graph": ("lashlang", "Print what a Lashlang program can do as a graph, for Mermaid."),
+        "fmt": ("lashlang", "Format Lashlang programs."),
     },
-    "Keep house": {
-        "migrate": ("upkeep", "Bring the store up to date."),
-        "prune": ("upkeep", "Forget the journals of what ended long ago."),
+    "Maintain": {
+        "migrate": ("maintenance", "Migrate the store to the current schema."),
+        "prune": ("maintenance", "Delete the journals of runs that ended long ago."),
     },
 }
-"""Every command: the module it is in, and its line in the help."""
+"""Every command: its module, and its line in the help."""
 
 COMMANDS: Final = {
     name: module for section in SECTIONS.values() for name, (module, _) in section.items()
@@ -92,41 +95,41 @@ class Commands(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command, and end the program with its status."""
-        _forgive_encodings()
+        _replace_unencodable()
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except Exception as error:
             if os.environ.get("PYLASH_DEBUG"):
                 raise
-            status = _told(error)
+            status = _report(error)
         sys.exit(status if isinstance(status, int) else DONE)
 
 
-def _forgive_encodings() -> None:
-    """Let a terminal that cannot show a character show another one instead."""
+def _replace_unencodable() -> None:
+    """Replace characters that the terminal's encoding cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
-def _told(error: BaseException) -> int:
-    """Tell an error in one sentence; return the status to end with."""
+def _report(error: BaseException) -> int:
+    """Print an error in one sentence; return the exit status."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     match error:
         case click.Abort():
             return INTERRUPTED
         case click.UsageError():
-            _say(_usage(error))
+            _print_error(_usage(error))
             return USAGE
         case click.ClickException():
-            _say(error.format_message())
+            _print_error(error.format_message())
             return FAILED
         case BrokenPipeError():
-            return _quietly()
+            return _exit_quietly()
         case _:
-            _say(_sentence(error))
+            _print_error(_sentence(error))
             return FAILED
 
 
@@ -136,24 +139,25 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _sentence(error: BaseException) -> str:
-    from pylash.values import LashError  # noqa: PLC0415 - only errors need it
+    from pylash.values.errors import LashError  # noqa: PLC0415 - only errors need it
 
     if isinstance(error, LashError):
         return str(error)
     text = f"{type(error).__name__}: {error}"
-    return f"Something broke that should not ({text}): PYLASH_DEBUG=1 shows where. [internal]"
+    return f"Internal error ({text}): set PYLASH_DEBUG=1 to see where. [internal]"
 
 
-def _say(sentence: str) -> None:
-    """Print an error. Others may have written parts of it, and it may quote what must not be shown."""
-    from pylash.values import environment_secrets, hide_secrets, printable  # noqa: PLC0415 - as above
+def _print_error(sentence: str) -> None:
+    """Print an error. It may contain text of others and secrets, so it is escaped and searched for secrets."""
+    from pylash.values.secrets import environment_secrets, hide_secrets  # noqa: PLC0415 - as above
+    from pylash.values.texts import printable  # noqa: PLC0415 - as above
 
     shown = printable(hide_secrets(sentence, environment_secrets(os.environ)))
     click.echo(f"{click.style('pylash:', fg='red')} {shown}", err=True)
 
 
-def _quietly() -> int:
-    """Nobody reads any more: leave without another word."""
+def _exit_quietly() -> int:
+    """Exit silently, because the reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
@@ -170,6 +174,6 @@ def _quietly() -> int:
 @click.version_option(__version__, prog_name="pylash", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, /, **_: Any) -> None:
-    """Look at durable agents and processes, answer them, and run them."""
+    """Inspect durable agents and processes, answer them, and run them."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

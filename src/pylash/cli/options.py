@@ -1,4 +1,4 @@
-"""The options that all commands have. The help is drawn from them, so that nothing heavy is imported here."""
+"""The options that all commands have. The help needs them, so nothing heavy is imported here."""
 
 import click
 

@@ -1,7 +1,7 @@
-"""What commands print.
+"""Output of commands.
 
-Rule 1. A terminal gets colours, and tables that fit it; anything else gets plain text with nothing left out.
-Rule 2. What others wrote is printed so that it cannot command the terminal.
+Rule 1. A terminal gets colours, and tables that fit its width; anything else gets complete plain text.
+Rule 2. Control characters in text of others are escaped.
 Rule 3. JSON is ASCII. Times are UTC in ISO 8601, durations are seconds.
 """
 
@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from pylash.runtime import shown_duration
-from pylash.values import cells, clipped, padded, printable
+from pylash.processes.timeline import shown_duration
+from pylash.values.texts import cells, clipped, padded, printable
 
 SECOND: Final = 1_000_000
 GAP: Final = "  "
 LEAST: Final = 8
-"""How narrow a column that can be shortened may become."""
+"""The smallest width of a column that can be shortened."""
 
 STATUS_COLOURS: Final = {
     "queued": "bright_black",
@@ -41,7 +41,7 @@ STATUS_COLOURS: Final = {
 
 
 def on_terminal() -> bool:
-    """Return whether a person looks at what is printed."""
+    """Return whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -51,23 +51,23 @@ def coloured() -> bool:
 
 
 def columns() -> int | None:
-    """Return how wide the terminal is, or None if nothing need fit."""
+    """Return the width of the terminal, or None if the output is not a terminal."""
     return shutil.get_terminal_size((80, 24)).columns if on_terminal() else None
 
 
 def paint(text: str, colour: str | None, *, bold: bool = False) -> str:
-    """Return text in a colour, where there are any."""
+    """Return text in a colour, if colours are used."""
     return click.style(text, fg=colour, bold=bold or None) if coloured() else text
 
 
-def say(text: str = "") -> None:
-    """Print a line at once: somebody may follow it through a pipe."""
+def print_line(text: str = "") -> None:
+    """Print a line and flush it, because a pipe may be followed."""
     click.echo(text)
 
 
-def say_json(value: Any, *, line: bool = False) -> None:
+def print_json(value: Any, *, line: bool = False) -> None:
     """Print a value as JSON: a document, or one line of many."""
-    say(json.dumps(value, indent=None if line else 2, default=str))
+    print_line(json.dumps(value, indent=None if line else 2, default=str))
 
 
 # --- tables ---
@@ -81,14 +81,14 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: its title, what it gets of the room if it must be shortened, and whether it stands right."""
+    """A column: its title, its share of the width if it must be shortened, and whether it is aligned right."""
 
     title: str
     share: float = 0
     right: bool = False
 
 
-def say_table(titles: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
+def print_table(titles: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
     """Print rows under titles, shortened to fit a terminal."""
     lines = [[_cell(one) for one in row] for row in rows]
     widths = [
@@ -100,7 +100,7 @@ def say_table(titles: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) ->
         widths = _fitted(titles, widths, room)
     head = [Cell(column.title, "bright_black") for column in titles]
     for line in [head, *lines]:
-        say(GAP.join(map(_drawn, line, titles, widths)).rstrip())
+        print_line(GAP.join(map(_drawn, line, titles, widths)).rstrip())
 
 
 def _cell(given: str | Cell) -> Cell:
@@ -115,7 +115,7 @@ def _drawn(cell: Cell, column: Column, width: int) -> str:
 
 
 def _fitted(titles: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """Take from the columns that have more than their share until all fit."""
+    """Shorten the columns that exceed their share until all fit."""
     widths = list(widths)
     while sum(widths) + len(GAP) * (len(widths) - 1) > room:
         able = [n for n, column in enumerate(titles) if column.share and widths[n] > LEAST]
@@ -129,19 +129,19 @@ def _fitted(titles: Sequence[Column], widths: list[int], room: int) -> list[int]
 
 
 def iso(instant: int | None) -> str | None:
-    """Return a moment for programs."""
+    """Return a moment in ISO 8601."""
     if instant is None:
         return None
     return datetime.fromtimestamp(instant / SECOND, UTC).isoformat().replace("+00:00", "Z")
 
 
 def moment(instant: int) -> str:
-    """Return a moment for people, on their own clock."""
+    """Return a moment for people, in local time."""
     return datetime.fromtimestamp(instant / SECOND, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def instant(text: str) -> int:
-    """Return the moment that ``iso`` wrote."""
+    """Return the moment of a text that ``iso`` wrote."""
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
@@ -156,7 +156,7 @@ def brief(value: Any) -> str:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """Return text broken to the terminal's width, its further lines indented."""
+    """Return text wrapped to the terminal's width, with later lines indented."""
     room = columns()
     if room is None:
         return text
@@ -172,7 +172,7 @@ def wrapped(text: str, indent: int) -> str:
 
 
 def _broken(words: Iterable[str], room: int) -> Iterator[str]:
-    """Yield words, those too long for a line in parts."""
+    """Yield words, splitting those that are too long for a line."""
     for word in words:
         part = ""
         for character in word:

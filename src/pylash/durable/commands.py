@@ -1,8 +1,9 @@
-"""Commands to the process registry: what crosses the effect boundary, and its derived names."""
+"""Commands to the process registry, and the effect ids and replay keys derived from them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -10,17 +11,21 @@ from pylash.durable.processes import Registration, SessionRef, SessionTurnInput
 
 
 class _Command(msgspec.Struct, frozen=True, tag_field="do"):
-    """What the process registry is asked."""
+    """A request to the process registry. ``subject`` has the fields that are a part of its effect's id."""
+
+    subject: ClassVar[tuple[str, ...]]
 
     @property
     def effect_id(self) -> str:
-        """The effect's id, derived from what is asked and about whom."""
-        return ":".join((str(self.__struct_config__.tag), *_about(self)))
+        """The effect's id, derived from the kind of the command and its subject."""
+        subject = (attrgetter(field)(self) for field in self.subject)
+        return ":".join((str(self.__struct_config__.tag), *subject))
 
 
 class StartProcess(_Command, frozen=True, tag="start"):
     """Start a process; a grant of its handle goes to ``grant``."""
 
+    subject = ("registration.target",)
     registration: Registration
     delay: int = 0
     grant: SessionRef | None = None
@@ -29,6 +34,7 @@ class StartProcess(_Command, frozen=True, tag="start"):
 class ListProcesses(_Command, frozen=True, tag="list"):
     """List the processes whose handles a session holds."""
 
+    subject = ("holder.session_id",)
     holder: SessionRef
     mode: Literal["live", "all"] = "live"
 
@@ -36,41 +42,47 @@ class ListProcesses(_Command, frozen=True, tag="list"):
 class TransferHandles(_Command, frozen=True, tag="transfer"):
     """Give one session's handles to another."""
 
+    subject = ("source.session_id", "target.session_id")
     source: SessionRef
     target: SessionRef
     process_ids: tuple[str, ...]
 
 
 class DeleteSessionProcesses(_Command, frozen=True, tag="delete_session"):
-    """Remove what a session holds of processes."""
+    """Remove the handles and subscriptions of a session."""
 
+    subject = ("session_id",)
     session_id: str
 
 
 class AwaitProcess(_Command, frozen=True, tag="await"):
     """Wait for a process to end."""
 
+    subject = ("process_id",)
     process_id: str
 
 
 class CancelProcess(_Command, frozen=True, tag="cancel"):
-    """Ask a process to end; ``force`` ends it without asking."""
+    """Request the cancellation of a process; ``force`` settles it without running its code."""
 
+    subject = ("process_id",)
     process_id: str
     reason: str | None = None
     force: bool = False
 
 
 class CancelUnreferenced(_Command, frozen=True, tag="cancel_unreferenced"):
-    """Let go of every handle but those kept; cancel what nobody else holds."""
+    """Release every handle of a session but those to ``keep``; cancel the processes that have no other holder."""
 
+    subject = ("holder.session_id",)
     holder: SessionRef
     keep: tuple[str, ...] = ()
 
 
 class SignalProcess(_Command, frozen=True, tag="signal"):
-    """Send a process a signal; the id makes it arrive once."""
+    """Send a signal to a process. The same ``signal_id`` again is the same signal."""
 
+    subject = ("process_id", "name")
     process_id: str
     name: str
     signal_id: str
@@ -78,8 +90,9 @@ class SignalProcess(_Command, frozen=True, tag="signal"):
 
 
 class AppendEvent(_Command, frozen=True, tag="append"):
-    """Append an event to a process's log; in a run's own effects a blank id is its own process."""
+    """Append an event to the log of a process. A blank id in an effect of a run means its own process."""
 
+    subject = ("type",)
     process_id: str
     type: str
     payload: Any = None
@@ -89,12 +102,14 @@ class AppendEvent(_Command, frozen=True, tag="append"):
 class WaitSignal(_Command, frozen=True, tag="wait_signal"):
     """Take the oldest signal of a name that no earlier wait took."""
 
+    subject = ("name",)
     name: str
 
 
 class SubmitTurn(_Command, frozen=True, tag="submit_turn"):
-    """Submit a turn of a session; ``digest`` (in hex) tells two questions apart."""
+    """Submit a turn of a session; ``digest`` (in hex) identifies its input."""
 
+    subject = ("session_id", "turn_id")
     session_id: str
     turn_id: str
     digest: str
@@ -105,6 +120,7 @@ class SubmitTurn(_Command, frozen=True, tag="submit_turn"):
 class AwaitTurn(_Command, frozen=True, tag="await_turn"):
     """Wait for a turn to end."""
 
+    subject = ("session_id", "turn_id")
     session_id: str
     turn_id: str
 
@@ -123,35 +139,7 @@ ProcessCommand = (
     | SubmitTurn
     | AwaitTurn
 )
-"""What can be asked of the process registry."""
-
-
-def _about(command: _Command) -> tuple[str, ...]:
-    """Return whom a command is about."""
-    match command:
-        case StartProcess(registration=registration):
-            return (registration.target,)
-        case ListProcesses(holder=holder) | CancelUnreferenced(holder=holder):
-            return (holder.session_id,)
-        case TransferHandles(source=source, target=target):
-            return source.session_id, target.session_id
-        case (
-            DeleteSessionProcesses(session_id=subject)
-            | AwaitProcess(process_id=subject)
-            | CancelProcess(process_id=subject)
-            | AppendEvent(type=subject)
-            | WaitSignal(name=subject)
-        ):
-            return (subject,)
-        case SignalProcess(process_id=process, name=name):
-            return process, name
-        case (
-            SubmitTurn(session_id=session, turn_id=turn)
-            | AwaitTurn(session_id=session, turn_id=turn)
-        ):
-            return session, turn
-        case _:
-            return ()
+"""Every command of the process registry."""
 
 
 def process_command(command: Any) -> ProcessCommand:
@@ -161,10 +149,10 @@ def process_command(command: Any) -> ProcessCommand:
 
 
 def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
-    """Return what a run asks, with its own id where the command leaves that open as an empty text.
+    """Return the command of a run with the run's id filled in where the command has an empty one.
 
-    The id is that of its process, or the text of a turn's scope. Subagents are attached to the run that asks them:
-    they end with it. It is no part of what the run records, so that a fork may ask the same.
+    The id is that of its process, or the text of a turn's scope. Subagents are attached to the run that starts them:
+    they end with it. The id is not part of the recorded command, so that a fork can replay it.
     """
     match command:
         case AppendEvent(process_id="", key=key):
@@ -181,5 +169,5 @@ def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
 
 
 def process_key(parent: str, effect_id: str) -> str:
-    """Return the replay key of a process command asked for under parent's key."""
+    """Return the replay key of a process command that belongs to the effect under a parent key."""
     return f"{parent}:process:{effect_id}"

@@ -1,12 +1,12 @@
 """Effects: nondeterministic operations, as data.
 
-Rule 1. A command says everything its outcome may depend on; the hash covers exactly that.
+Rule 1. A command contains everything that its outcome may depend on; the hash covers exactly that.
 Rule 2. Each command has one outcome type. ``OUTCOMES`` is the table.
 Rule 3. Commands and outcomes are stored: fields are only added, with defaults; tags stay.
 Rule 4. Atomic commands are recorded, and their executors use no controller. Composite ones run
         again on replay; only their parts are recorded.
 
-Values are trees, never cycles, so the collector need not look at them (``gc=False``): looking was
+Values are trees, never cycles, so the garbage collector can skip them (``gc=False``): scanning them was
 a third of the cost of an effect.
 """
 
@@ -16,13 +16,14 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
 from pylash.durable.scopes import ExecutionScope, session_of, turn_of
 from pylash.durable.waits import Resolution, unsigned
-from pylash.values import RuntimeEffectWrongOutcome, decode, encode, encode_to_compare, refuse
+from pylash.values.canonical import decode, encode, encode_to_compare, refuse
+from pylash.values.errors import RuntimeEffectWrongOutcome
 
 
 class EffectKind(StrEnum):
@@ -42,27 +43,24 @@ class EffectKind(StrEnum):
 
 
 COMPOSITE: Final = frozenset({EffectKind.TOOL_BATCH, EffectKind.EXEC_CODE, EffectKind.CHECKPOINT})
-"""Not recorded themselves: they run again, and their parts answer from the record."""
+"""Kinds that are not recorded themselves: they run again on replay, and their parts are read from the record."""
 
 
 # --- commands ---
 
 
 class _Command(msgspec.Struct, frozen=True, gc=False, tag_field="kind"):
-    """What to do."""
+    """The input of an effect."""
 
-    @property
-    def kind(self) -> EffectKind:
-        """The command's kind, which is its tag."""
-        return _KINDS[type(self)]
+    kind: ClassVar[EffectKind]
 
-    def hashed(self) -> Any:
+    def hash_input(self) -> Any:
         """Return the part of the command that the hash covers."""
         return self
 
 
 class LlmCall(_Command, frozen=True, gc=False, tag="llm_call"):
-    """Ask the model. The request holds references to messages, not their text."""
+    """Call the model. The request has references to messages, not their text."""
 
     request: Any
 
@@ -80,15 +78,15 @@ class ToolBatch(_Command, frozen=True, gc=False, tag="tool_batch"):
 
 
 class ToolAttempt(_Command, frozen=True, gc=False, tag="tool_attempt"):
-    """Run one tool call once. Attempts have keys of their own, so their number is not hashed."""
+    """Run one tool call once. Each attempt has a key of its own, so its number is not hashed."""
 
     call: Any
     execution_grant: Any = None
     attempt: int = 1
     max_attempts: int = 1
 
-    def hashed(self) -> Any:
-        """Leave out which attempt this is."""
+    def hash_input(self) -> Any:
+        """Return the command without the number of the attempt."""
         return {"call": self.call, "execution_grant": self.execution_grant}
 
 
@@ -97,8 +95,8 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
 
     command: Any
 
-    def hashed(self) -> Any:
-        """Leave out which handles are in the arguments of a start: older versions did not write it."""
+    def hash_input(self) -> Any:
+        """Return the command without the handles in the arguments of a start: older versions did not record them."""
         match self.command:
             case {"registration": {"input": {"handles": _}}}:
                 registration = self.command["registration"]
@@ -130,18 +128,18 @@ class SyncExecutionEnvironment(_Command, frozen=True, gc=False, tag="sync_execut
 
 
 class Sleep(_Command, frozen=True, gc=False, tag="sleep", omit_defaults=True):
-    """Wait for a time. The delay before another try may be changed by a new deployment."""
+    """Wait for a time. ``retry``: it is the delay before a retry, which a new deployment may change."""
 
     duration_ms: int
     retry: bool = False
 
-    def hashed(self) -> Any:
-        """Leave out how long the delay before another try is."""
+    def hash_input(self) -> Any:
+        """Return the command, but without the duration of a delay before a retry."""
         return {"retry": True} if self.retry else self
 
 
 class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
-    """Wait for an outsider to resolve ``key``. The rest is what people are shown."""
+    """Wait until ``key`` is resolved from outside. The other fields are only shown to people."""
 
     key: str
     wait_kind: str = "custom"
@@ -149,13 +147,13 @@ class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
     tool: str | None = None
     arguments: Any = None
 
-    def hashed(self) -> Any:
-        """Keep only the wait's name: the key changes with the secret that signs it."""
+    def hash_input(self) -> Any:
+        """Return the wait's name only: the key changes with the secret that signs it."""
         return {"wait": unsigned(self.key)}
 
 
 class DurableStep(_Command, frozen=True, gc=False, tag="durable_step"):
-    """Run a step of the caller's own."""
+    """Run a function of the caller."""
 
     step_id: str
     input: Any = None
@@ -174,7 +172,7 @@ Command = (
     | AwaitEvent
     | DurableStep
 )
-"""What crosses the boundary inwards."""
+"""Every command."""
 
 _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 
@@ -183,12 +181,9 @@ _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 
 
 class _Outcome(msgspec.Struct, frozen=True, gc=False, tag_field="kind"):
-    """What came of it."""
+    """The result of an effect."""
 
-    @property
-    def kind(self) -> EffectKind:
-        """The kind of the command this answers."""
-        return _KINDS[type(self)]
+    kind: ClassVar[EffectKind]
 
 
 class LlmCallOutcome(_Outcome, frozen=True, gc=False, tag="llm_call", omit_defaults=True):
@@ -205,16 +200,16 @@ class DirectOutcome(_Outcome, frozen=True, gc=False, tag="direct"):
 
 
 class ToolBatchOutcome(_Outcome, frozen=True, gc=False, tag="tool_batch"):
-    """The results in the model's order, and the triggers the tools emitted."""
+    """The results in the order of the calls, and the trigger events that the tools emitted."""
 
     launches: list[Any] = []
     triggers: list[Any] = []
 
 
 class ToolAttemptOutcome(_Outcome, frozen=True, gc=False, tag="tool_attempt", omit_defaults=True):
-    """The result of one attempt, and the triggers it emitted: replay does not emit them again.
+    """The result of one attempt, and the trigger events it emitted: a replay does not emit them again.
 
-    A process's attempt that is ``deferred`` has the deadline of the result in its place.
+    A ``deferred`` attempt of a process has the deadline for the result in place of the result.
     """
 
     launch: Any
@@ -229,7 +224,7 @@ class ProcessOutcome(_Outcome, frozen=True, gc=False, tag="process"):
 
 
 class ExecCodeOutcome(_Outcome, frozen=True, gc=False, tag="exec_code"):
-    """What the code printed, called and returned."""
+    """The output, the calls and the result of the code."""
 
     result: Any
 
@@ -243,7 +238,7 @@ class CheckpointOutcome(_Outcome, frozen=True, gc=False, tag="checkpoint"):
 class SyncExecutionEnvironmentOutcome(
     _Outcome, frozen=True, gc=False, tag="sync_execution_environment"
 ):
-    """The environment the turn goes on with."""
+    """The environment that the turn continues with."""
 
     result: Any
 
@@ -259,7 +254,7 @@ class AwaitEventOutcome(_Outcome, frozen=True, gc=False, tag="await_event"):
 
 
 class DurableStepOutcome(_Outcome, frozen=True, gc=False, tag="durable_step"):
-    """What the step returned, as plain JSON."""
+    """The result of the step, as plain JSON."""
 
     value: Any = None
 
@@ -277,7 +272,7 @@ Outcome = (
     | AwaitEventOutcome
     | DurableStepOutcome
 )
-"""What crosses the boundary outwards."""
+"""Every outcome."""
 
 OUTCOMES: Final[Mapping[type[Command], type[Outcome]]] = {
     LlmCall: LlmCallOutcome,
@@ -293,16 +288,14 @@ OUTCOMES: Final[Mapping[type[Command], type[Outcome]]] = {
     DurableStep: DurableStepOutcome,
 }
 
-_KINDS: Final[Mapping[type[msgspec.Struct], EffectKind]] = {
-    struct: EffectKind(str(struct.__struct_config__.tag))
-    for struct in (*OUTCOMES.keys(), *OUTCOMES.values())
-}
+for _struct in (*OUTCOMES, *OUTCOMES.values()):
+    _struct.kind = EffectKind(str(_struct.__struct_config__.tag))
 
 OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
 
 
 def expect(outcome: Outcome, wanted: type[OutcomeT]) -> OutcomeT:
-    """Return outcome as the type it must be, or refuse it with ``runtime_effect_wrong_outcome``."""
+    """Return outcome if it has the expected type, or raise RuntimeEffectWrongOutcome."""
     if isinstance(outcome, wanted):
         return outcome
     raise RuntimeEffectWrongOutcome(str(wanted.__struct_config__.tag), str(outcome.kind))
@@ -312,7 +305,7 @@ def expect(outcome: Outcome, wanted: type[OutcomeT]) -> OutcomeT:
 
 
 class RuntimeScope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where in the runtime an effect was asked for: for people and traces, not for identity."""
+    """Where in the runtime an effect was requested: for display and traces, not for identity."""
 
     session_id: str | None = None
     turn_id: str | None = None
@@ -328,7 +321,7 @@ class RuntimeScope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Invocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Which effect this is: its id (the name people see), who caused it, its replay key."""
+    """The identity of an effect: its id (the displayed name), its replay key, and the effect that caused it."""
 
     scope: RuntimeScope
     effect_id: str
@@ -339,18 +332,18 @@ class Invocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """An invocation and its command: what a controller executes."""
+    """An invocation and its command: the argument of a controller."""
 
     invocation: Invocation
     command: Command
 
     def canonical(self) -> bytes:
-        """Return the canonical text of what the hash covers: kind, name and the command's input.
+        """Return the canonical JSON that the hash covers: kind, name and the command's input.
 
         Not covered: scope, causal parent, attempt, label, times and turn index.
         """
         command = self.command
-        covered = command.hashed()
+        covered = command.hash_input()
         text = encode_to_compare(covered)
         back = _COMMANDS.decode(text) if covered is command else decode(text)
         if back != covered:

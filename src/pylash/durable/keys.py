@@ -3,8 +3,8 @@
 Rule 1. A key is a path of parts, and two different paths never make the same text.
 Rule 2. Content and wall time never enter a key.
 
-A part is a name with a count: the second ``fetch`` of a branch is ``fetch#2``. Names may hold
-anything; what has a meaning in the text is escaped.
+A part is a name with a count: the second ``fetch`` of a branch is ``fetch#2``. Names may contain
+any character; those that have a meaning in a key are escaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 
 _SPECIAL = re.compile(r"[%/#\x00-\x1f]")
-"""What has a meaning in a key, and what a database may not store in a text."""
+"""Characters with a meaning in a key, and control characters, which some databases refuse in a text."""
 
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 

@@ -1,33 +1,37 @@
-"""The ports of the running half: the world, and effect hosts."""
+"""The ports of the runtime: clock, randomness, and effect hosts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from pylash.durable.commands import ProcessCommand
 from pylash.durable.effects import Command, Envelope, Outcome
-from pylash.durable.runs import (
-    Instant,
-)
+from pylash.durable.run_memory import NullMemory, RunMemory
+from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope, checked_scope, turn_of
 from pylash.durable.waits import (
     UNKNOWN_OR_REVOKED,
+    OpenWait,
     Resolution,
     ResolveOutcome,
     WaitIdentity,
+    WaitName,
 )
-from pylash.values import AwaitEventUnsupported, Duration
+from pylash.values.durations import Duration
+from pylash.values.errors import AwaitEventUnsupported
+from pylash.values.process_errors import StaticScopesRequired
 
-# --- the world ---
+# --- clock and randomness ---
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """Time, as it was given to us."""
+    """A source of time; tests pass a simulated one."""
 
     def now(self) -> Instant:
         """Return the wall time."""
@@ -38,12 +42,12 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. Cancellation: safe, nothing is kept."""
+        """Wait. Cancellation: safe, it has no state."""
         ...
 
 
 class Entropy(Protocol):
-    """Random bytes, as they were given to us."""
+    """A source of random bytes; tests pass a fixed one."""
 
     def __call__(self, size: int) -> bytes:
         """Return size random bytes."""
@@ -51,14 +55,14 @@ class Entropy(Protocol):
 
 
 class Cancellation(Protocol):
-    """Says that a waiter was cancelled; ``asyncio.Event`` is one."""
+    """A flag that cancels a sleep or a wait; ``asyncio.Event`` is one."""
 
     def is_set(self) -> bool:
-        """Return whether it was."""
+        """Return whether it was set."""
         ...
 
     async def wait(self) -> object:
-        """Return once it was."""
+        """Return once it was set."""
         ...
 
 
@@ -66,39 +70,58 @@ class Cancellation(Protocol):
 
 
 class DurabilityTier(StrEnum):
-    """What survives the process."""
+    """Whether the records of a host survive the operating system process."""
 
     INLINE = "inline"
     DURABLE = "durable"
 
 
-class LocalExecutor(Protocol):
-    """Runs one effect in this process, if nothing is recorded for it.
+RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
+"""Executes a command of the process registry; the number is the timeout of a wait."""
 
-    ``cancel`` ends its sleeps and waits, ``timeout`` (microseconds) its waits.
-    """
+RecordEffect = Callable[[Fence, JournalEntry], Awaitable[JournalEntry]]
+"""Writes the entry of an effect, and returns the recorded one: an earlier entry under the key wins."""
+
+
+class LocalExecutor(Protocol):
+    """Runs one effect in this process if no outcome is recorded for it."""
+
+    @property
+    def processes(self) -> RegistryWork | None:
+        """Executes commands of the process registry, for a controller without one."""
+        ...
+
+    @property
+    def record(self) -> RecordEffect | None:
+        """Writes the effect together with its message, instead of the journal."""
+        ...
+
+    @property
+    def opened(self) -> Callable[[], None] | None:
+        """Callback for when the wait is open and can be resolved."""
+        ...
 
     @property
     def cancel(self) -> Cancellation | None:
-        """What cancels a sleep or a wait."""
+        """Ends a sleep or a wait early."""
         ...
 
     @property
     def timeout(self) -> int | None:
-        """How long a wait may take."""
+        """The timeout of a wait, in microseconds."""
         ...
 
     def check(self, command: Command) -> None:
-        """Refuse a command that is not this executor's."""
+        """Raise RuntimeEffectLocalExecutorMismatch for a command that this executor cannot run."""
         ...
 
     async def execute(self, envelope: Envelope) -> Outcome:
-        """Return the outcome of envelope's command, or refuse a command that is not its own."""
+        """Perform the command of envelope and return its outcome."""
         ...
 
 
 class Boundary:
-    """What hosts and controllers have in common: what they can do, and their waits."""
+    """The common part of hosts and controllers: their capabilities and their waits."""
 
     durability: DurabilityTier = DurabilityTier.INLINE
     supports_durable_effects: bool = False
@@ -106,7 +129,7 @@ class Boundary:
     requires_durable_attachment_store: bool = False
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
-        """Return the signed key of a wait: the same whenever and wherever it is asked for."""
+        """Return the signed key of a wait: always the same for the same wait."""
         raise AwaitEventUnsupported
 
     async def resolve(
@@ -116,7 +139,7 @@ class Boundary:
         *,
         by: str | None = None,
     ) -> ResolveOutcome:
-        """Answer a wait. The first answer wins.
+        """Resolve a wait. The first resolution wins.
 
         Cancellation: atomic.
         """
@@ -129,30 +152,30 @@ class Boundary:
         cancel: Cancellation | None = None,
         timeout: Duration | None = None,
     ) -> Resolution:
-        """Return how the wait ended; being cancelled, or late by ``timeout``, ends it for everyone.
+        """Return the resolution of a wait. ``cancel`` and ``timeout`` resolve it, also for all other waiters.
 
         Cancellation: safe, the wait stays open; only ``cancel`` ends it.
         """
         raise AwaitEventUnsupported
 
     async def revoke_waits(self, session_id: str) -> None:
-        """Make every key of the session unknown, and wake who waits for one."""
+        """Revoke every wait key of the session, and wake its waiters."""
 
 
 class EffectController(Boundary, ABC):
-    """The boundary, for one scope."""
+    """The boundary of one scope."""
 
     @abstractmethod
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
-        """Return what the effect returned the first time, or perform it and record it.
+        """Return the recorded outcome of the effect, or perform it and record its outcome.
 
-        Cancellation: safe before ``local`` returns (nothing is recorded); after it, the record
-        is written all the same.
+        Cancellation: safe before ``local`` returns (nothing is recorded); after that, the outcome
+        is recorded nevertheless.
         """
 
 
 class ScopedController(msgspec.Struct, frozen=True):
-    """A controller together with the scope it serves."""
+    """A controller with its scope."""
 
     controller: EffectController
     execution_scope: ExecutionScope
@@ -176,14 +199,36 @@ class ScopedController(msgspec.Struct, frozen=True):
 
 
 class EffectHost(Boundary, ABC):
-    """Hands out controllers, each for one scope."""
+    """Creates controllers, each for one scope."""
 
     gives_static_scopes: bool = True
 
+    def sign(self, name: WaitName) -> str:
+        """Return the signed key of a wait with its generation."""
+        raise AwaitEventUnsupported
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that a key names; raises AwaitEventUnknownOrRevoked for a key of another host."""
+        raise AwaitEventUnsupported
+
+    async def open_waits(self, session_id: str | None = None) -> list[OpenWait]:
+        """Return the open waits of this host, each with the key that resolves it."""
+        return []
+
     @abstractmethod
     def scoped(self, scope: ExecutionScope) -> ScopedController:
-        """Return a controller for scope, for the caller's own use while it runs."""
+        """Return a controller for scope, valid while the caller runs."""
 
     def scoped_static(self, scope: ExecutionScope) -> ScopedController | None:
-        """Return a controller that a background worker may keep, or None if there is no such."""
+        """Return a controller that a background worker may keep, or None if the host has none."""
         return self.scoped(scope) if self.gives_static_scopes else None
+
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[EffectController, RunMemory]:
+        """Return the controller of a run that a worker has claimed, and the memory of the run.
+
+        By default the memory is empty: a host that records effects overrides this.
+        """
+        scoped = self.scoped_static(attached.fence.scope)
+        if scoped is None:
+            raise StaticScopesRequired
+        return scoped.controller, NullMemory(clock)

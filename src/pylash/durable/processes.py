@@ -1,8 +1,8 @@
-"""Processes: durable work that anyone can name, and the log that is their state.
+"""Processes: durable work under an id, and the log that is its state.
 
-Rule 1. A process is its registration and its log. What else a row holds is a fold of the log.
-Rule 2. The log only grows, under sequences without gaps; a key makes an append happen once.
-Rule 3. A registration carries references, never bodies: any worker can rebuild the rest.
+Rule 1. A process is its registration and its log. Everything else in its row is a fold of the log.
+Rule 2. The log only grows, with sequence numbers without gaps. Appends with the same key happen once.
+Rule 3. A registration has references, never bodies: any worker can load the rest.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import msgspec
 
 from pylash.durable.runs import Fence, Instant, JournalEntry, RunState
 from pylash.durable.scopes import MAX_ID_BYTES
-from pylash.values import (
+from pylash.values.canonical import encode
+from pylash.values.names import check_name, name_problem
+from pylash.values.process_errors import (
     MissingProcessExecutionId,
     ProcessEventInvalid,
     ProcessOriginatorInvalid,
-    SessionIdInvalid,
     SignalNameInvalid,
-    check_name,
-    encode,
-    name_problem,
-    schema_trouble,
 )
+from pylash.values.schemas import schema_trouble
+from pylash.values.turn_errors import SessionIdInvalid
 
 SESSION_TURN: Final = "session_turn"
 """The target of processes that are one turn of a child session."""
@@ -35,7 +34,7 @@ SESSION_TURN: Final = "session_turn"
 LASHLANG: Final = "lashlang"
 """The target of processes whose programs are Lashlang modules."""
 
-# --- what a process is given ---
+# --- the input of a process ---
 
 
 class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_call"):
@@ -46,7 +45,7 @@ class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_cal
 
 
 class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
-    """A program of an engine: ``python`` has the functions registered with ``@app.process``."""
+    """A program of an engine: those of ``python`` are the functions registered with ``@app.process``."""
 
     engine: str
     program: str
@@ -54,10 +53,10 @@ class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
 
 
 class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang"):
-    """A process of a Lashlang module: references to what is stored under them, and its arguments.
+    """A process of a Lashlang module: references to stored bodies, and its arguments.
 
-    ``handles`` are the processes whose handles are in the arguments; whatever else looks like a handle is data. It is unset in
-    what older versions stored. The identity of a start does not depend on it.
+    ``handles`` are the processes whose handles are in the arguments; anything else that looks like a handle is plain
+    data. Older versions did not store it, so it may be unset. The identity of a start does not depend on it.
     """
 
     module_ref: str
@@ -69,13 +68,13 @@ class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang
 
 
 class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external"):
-    """Work that happens elsewhere; the process only stands for it."""
+    """Work outside pylash that the process represents."""
 
     metadata: Any = None
 
 
 class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="session_turn"):
-    """One turn of a child session; ``ask`` is what it is asked, as plain JSON.
+    """One turn of a child session; ``ask`` is its input, as plain JSON.
 
     ``lanes`` are the sessions that wait for it.
     """
@@ -87,7 +86,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
-"""What a process runs."""
+"""Every kind of input."""
 
 
 class SessionRef(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="session"):
@@ -98,15 +97,15 @@ class SessionRef(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="typ
 
 
 class HostRef(msgspec.Struct, frozen=True, tag_field="type", tag="host"):
-    """The program around us, when no session is behind a process."""
+    """The host program: the originator of a process that no session started."""
 
 
 Originator = HostRef | SessionRef
-"""On whose behalf a process runs; its children inherit it."""
+"""The session, or the host program, that a process was started for; its children inherit it."""
 
 
 class Semantics(StrEnum):
-    """What an event of a type means to others."""
+    """The effect of an event beyond its entry in the log."""
 
     PLAIN = "plain"
     WAKE = "wake"
@@ -114,7 +113,7 @@ class Semantics(StrEnum):
 
 
 class EventType(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A type of event that a process declares: its payload's JSON Schema, and what it means."""
+    """A type of event that a process declares: the JSON Schema of its payload, and its semantics."""
 
     name: str
     schema: Any = None
@@ -129,9 +128,11 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process to start. ``event_types`` of None takes any event, as a plain one.
+    """A process to start.
 
-    ``signals`` are the JSON Schemas of the signals it takes, by name; None takes any. ``seed`` is what a fork derives its random names from: the id of the process it was forked from.
+    ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
+    by name; None accepts any. ``seed``: in a fork, the id of the process that it was forked from, because both must
+    derive the same random names.
     """
 
     id: str
@@ -150,7 +151,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def target(self) -> str:
-        """What a worker must know to run it."""
+        """The name of its program: a worker claims only runs whose targets it knows."""
         match self.input:
             case EngineInput(engine=engine, program=program):
                 return f"{engine}:{program}"
@@ -165,7 +166,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def digest(self) -> bytes:
-        """What makes another registration of the id the same one: its input."""
+        """The hash of its input. The same id with another digest is a conflict."""
         given = self.input
         if isinstance(given, LashlangInput):
             given = msgspec.structs.replace(given, handles=msgspec.UNSET)
@@ -173,16 +174,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 REGISTRATIONS: msgspec.json.Decoder[Registration] = msgspec.json.Decoder(Registration)
-"""Reads a stored registration."""
+"""Decodes a stored registration."""
 
 
 def checked_process(process_id: str) -> str:
-    """Return a process's id, or refuse one that could not be stored or found."""
+    """Return a process id, or raise MissingProcessExecutionId if it cannot be stored."""
     return check_name("process id", process_id, limit=MAX_ID_BYTES, error=MissingProcessExecutionId)
 
 
 def checked_registration(registration: Registration) -> Registration:
-    """Return registration, or refuse one that could never be found or run again."""
+    """Return registration, or raise an error if it has an id that is blank or cannot be stored."""
     checked_process(registration.id)
     match registration.originator:
         case SessionRef(session_id=session) if not session.strip():
@@ -193,7 +194,7 @@ def checked_registration(registration: Registration) -> Registration:
     return registration
 
 
-# --- how it ended ---
+# --- the end of a process ---
 
 
 class Success(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
@@ -203,12 +204,22 @@ class Success(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
 
 
 class Failure(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
-    """The process failed; the class, the code, the message and the raw value are kept."""
+    """The process failed with an exception: its class, code, message and raw value."""
 
     failure_class: str
     code: str
     message: str
     raw: Any = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The failure as plain JSON: the payload of its event."""
+        return {
+            "class": self.failure_class,
+            "code": self.code,
+            "message": self.message,
+            "raw": self.raw,
+        }
 
 
 class Aborted(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"):
@@ -218,17 +229,17 @@ class Aborted(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"):
 
 
 Output = Success | Failure | Aborted
-"""How a process ended."""
+"""The result of a process."""
 
 OUTPUTS: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
-"""Reads a stored end."""
+"""Decodes a stored output."""
 
 STATES: Final[Mapping[type, RunState]] = {
     Success: RunState.COMPLETED,
     Failure: RunState.FAILED,
     Aborted: RunState.CANCELLED,
 }
-"""The state of a run that ended so."""
+"""The state of a run with such an output."""
 
 
 # --- the log ---
@@ -257,7 +268,7 @@ class ProcessEvent(msgspec.Struct, frozen=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True):
-    """What a log says: the fold of its events."""
+    """The fold of the events of a log."""
 
     sequence: int = 0
     status: Literal["open", "completed", "failed", "cancelled"] = "open"
@@ -272,18 +283,13 @@ def ending(output: Output) -> tuple[str, Any]:
         case Success(value=value):
             return COMPLETED, {"value": value}
         case Failure():
-            return FAILED, {
-                "class": output.failure_class,
-                "code": output.code,
-                "message": output.message,
-                "raw": output.raw,
-            }
+            return FAILED, output.payload
         case Aborted(reason=reason):
             return CANCELLED, {"reason": reason}
 
 
 def fold(events: Iterable[ProcessEvent], types: Iterable[EventType] | None = ()) -> ProcessState:
-    """Return the state that events add up to."""
+    """Return the state after events."""
     terminal = {kind.name for kind in types or () if kind.semantics is Semantics.TERMINAL}
     state = ProcessState()
     for event in events:
@@ -316,17 +322,19 @@ def _folded(state: ProcessState, event: ProcessEvent, terminal: set[str]) -> Pro
 
 
 def semantics_of(registration: Registration, kind: str, payload: Any) -> Semantics:
-    """Return what an event means to others, or refuse one that the process never declared."""
+    """Return the semantics of an event, or raise ProcessEventInvalid if the process does not accept it."""
     if kind == WAKE:
         if not isinstance(payload, dict):
-            raise ProcessEventInvalid(registration.id, kind, "its payload is an object with a text")
+            raise ProcessEventInvalid(
+                registration.id, kind, "its payload must be an object with a text"
+            )
         return Semantics.WAKE
     if kind == YIELD:
         return Semantics.PLAIN
     if (problem := name_problem(kind)) is not None:
         raise ProcessEventInvalid(registration.id, kind, problem)
     if kind.startswith(_OURS):
-        raise ProcessEventInvalid(registration.id, kind, "this name is not free")
+        raise ProcessEventInvalid(registration.id, kind, "this name is reserved")
     if registration.event_types is None:
         return Semantics.PLAIN
     for declared in registration.event_types:
@@ -339,7 +347,7 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
 
 
 def check_signal(registration: Registration, name: str, payload: Any) -> None:
-    """Refuse a signal that the process does not take."""
+    """Raise ProcessEventInvalid for a signal that the process does not accept."""
     if registration.signals is None:
         return
     if name not in registration.signals:
@@ -355,23 +363,23 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 
 
 def signal_type(name: str) -> str:
-    """Return the type of a signal's event, or refuse a name that cannot be one."""
+    """Return the event type of a signal, or raise SignalNameInvalid."""
     check_name("signal name", name, error=SignalNameInvalid)
-    if _CONTROL.search(name):  # people type these names, and see them
-        raise SignalNameInvalid("signal name", name, "it must not hold control characters")
+    if _CONTROL.search(name):  # people type and read these names
+        raise SignalNameInvalid("signal name", name, "it must not contain control characters")
     return SIGNAL + name
 
 
 def signal_key(process_id: str, name: str, signal_id: str) -> str:
-    """Return the key under which a signal is appended once."""
+    """Return the key of a signal's event, so that the same signal is appended once."""
     return f"process:{process_id}:{signal_type(name)}:{signal_id}"
 
 
-# --- what the registry shows ---
+# --- rows and views ---
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A process's row: its registration, what its log adds up to, and where its run stands."""
+    """The row of a process: its registration, the fold of its log, and the state of its run."""
 
     registration: Registration
     number: int
@@ -390,22 +398,22 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     @property
     def seed(self) -> str:
-        """What its random names are derived from."""
+        """The text that its random names are derived from."""
         return self.registration.seed or self.id
 
     @property
     def timeout(self) -> int | None:
-        """How long it may take."""
+        """Its time limit, in microseconds."""
         return self.registration.timeout
 
     @property
     def slot(self) -> Slot | None:
-        """The concurrency key it counts for."""
+        """Its concurrency key."""
         return self.registration.slot
 
 
 class LeasedStart(msgspec.Struct, frozen=True):
-    """A process that was started and is ours to run, with the fence to write for it."""
+    """A process that was started and is owned by the caller, with its fence."""
 
     number: int
     fence: Fence
@@ -413,7 +421,7 @@ class LeasedStart(msgspec.Struct, frozen=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What a worker needs to go on with a run: its process and everything recorded for it."""
+    """The input for continuing a run: its process and everything recorded for it."""
 
     record: ProcessRecord
     entries: dict[str, JournalEntry]
@@ -421,7 +429,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def shown_target(target: str, registration: bytes | None) -> str:
-    """Return what people are told that a process runs: of a Lashlang module, which of its processes."""
+    """Return the target of a process for display; for Lashlang with the name of its process in the module."""
     if target != LASHLANG or registration is None:
         return target
     given = REGISTRATIONS.decode(registration).input
@@ -429,7 +437,7 @@ def shown_target(target: str, registration: bytes | None) -> str:
 
 
 class ProcessView(msgspec.Struct, frozen=True):
-    """A process as people see it in a list."""
+    """A process in a list."""
 
     id: str
     target: str
@@ -440,7 +448,7 @@ class ProcessView(msgspec.Struct, frozen=True):
 
 
 def just_started(registration: Registration, number: int, now: Instant) -> ProcessRecord:
-    """Return the row of a process that was started this moment, by whom runs it."""
+    """Return the row of a process that was just started and is owned by the caller."""
     state = ProcessState(sequence=1)
     return ProcessRecord(registration, number, number, state, RunState.RUNNING, None, now, None)
 
@@ -458,7 +466,7 @@ class SignalWait(msgspec.Struct, frozen=True):
 
 
 class HandleGrant(msgspec.Struct, frozen=True):
-    """The right of a session to use a process's handle."""
+    """The right of a session to use the handle of a process."""
 
     holder: SessionRef
     process_id: str
@@ -466,17 +474,8 @@ class HandleGrant(msgspec.Struct, frozen=True):
 
 
 class SessionReport(msgspec.Struct, frozen=True):
-    """What was removed with a session."""
+    """Counts of rows that were removed with a session."""
 
     handles: int = 0
     wakes: int = 0
     subscriptions: int = 0
-
-
-class QueuedWake(msgspec.Struct, frozen=True):
-    """A wake on its way to a session."""
-
-    process_id: str
-    sequence: int
-    text: Any
-    at: Instant

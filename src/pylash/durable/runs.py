@@ -1,8 +1,8 @@
-"""Runs: scopes being executed, and the workers that execute them.
+"""Runs: executions of scopes, owned by workers.
 
-Rule 1. A run is written for only by the owner of its fence. A claim makes a new fence.
-Rule 2. Expiry belongs to the worker, the fence to the run.
-Rule 3. Whoever makes progress possible raises ``wake_seq``, also while the run is live.
+Rule 1. Only the owner of a run's fence writes for it. Each claim creates a new fence.
+Rule 2. The lease belongs to the worker, the fence to the run.
+Rule 3. Every write that lets a run continue increments its ``wake_seq``, also while the run is live.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def new_run_id(now: int, entropy: Callable[[int], bytes]) -> int:
 
 
 def run_id_time(run: int) -> int:
-    """Return the milliseconds in the id of a run, which order all ids but those of one millisecond."""
+    """Return the milliseconds in the id of a run. Ids of the same millisecond have no order."""
     return run >> 22
 
 
 def first_run_id(at: int) -> int:
-    """Return the least id of a run that is made at an instant: those made before have smaller ones."""
+    """Return the smallest id of a run that is created at an instant; earlier runs have smaller ids."""
     return max(0, at // 1000 - _IDS_SINCE) << 22
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -62,11 +62,11 @@ TERMINAL: Final = frozenset(
 
 
 SETTLED: Final = -1
-"""The token of a run that has ended: it can be read for ever and written no more."""
+"""The token of a run that has ended: it can be read but not written."""
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """The right to write for a run: refused once another claim has made a newer one."""
+    """The right to write for a run. It ends when another claim creates a newer fence."""
 
     run: int
     token: int
@@ -74,15 +74,15 @@ class Fence(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run as people read it."""
+        """The name of the run for display."""
         return scope_name(self.scope)
 
 
 class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     """One recorded effect.
 
-    ``outcome`` is None while the effect is open, and also when it is large and not loaded yet:
-    ``size`` tells the two apart. ``due`` is a sleep's end, ``wait`` the wait it stands for.
+    ``outcome`` is None while the effect is open, and also if it is large and not loaded yet;
+    ``size`` is 0 only while the effect is open. ``due`` is the end of a sleep, ``wait`` the id of a wait.
     """
 
     key: str
@@ -99,22 +99,11 @@ class JournalEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """A run that this worker owns now, with everything recorded for it."""
+    """A run that the worker owns now, with everything recorded for it."""
 
     fence: Fence
     now: Instant
     entries: dict[str, JournalEntry] = {}
-
-
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to enqueue. ``lane`` admits one run at a time; ``at`` delays it."""
-
-    scope: ExecutionScope
-    kind: str
-    target: str = ""
-    lane: str | None = None
-    at: Instant | None = None
-    input: bytes | None = None
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -137,7 +126,7 @@ class RunView(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A run that was claimed: its fence, and the ``wake_seq`` seen with it."""
+    """A run that was claimed: its fence, and its row, whose ``wake_seq`` a later park is compared with."""
 
     fence: Fence
     run: RunView

@@ -1,6 +1,6 @@
 """Execution scopes: the identity of one execution.
 
-Rule 1. A scope is chosen before any work is planned, and never changes.
+Rule 1. A scope is chosen before any work starts, and never changes.
 Rule 2. The whole scope is the identity, never its bare id: turn ``t1`` of two sessions is two scopes.
 """
 
@@ -10,70 +10,51 @@ from typing import Final
 
 import msgspec
 
-from pylash.values import (
-    MAX_NAME_BYTES,
-    InvalidExecutionScope,
-    MissingExecutionScopeId,
-    check_name,
-    encode,
-)
+from pylash.values.canonical import encode
+from pylash.values.errors import InvalidExecutionScope, MissingExecutionScopeId
+from pylash.values.names import MAX_NAME_BYTES, check_name
 
 
-class TurnScope(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
+class _Scope(msgspec.Struct, frozen=True, tag_field="type"):
+    """The ids that name an execution, the most specific one last."""
+
+    @property
+    def id(self) -> str:
+        """The id of the execution itself, which may occur in other scopes too."""
+        own: str = getattr(self, self.__struct_fields__[-1])
+        return own
+
+
+class TurnScope(_Scope, frozen=True, tag="turn"):
     """One turn of one session."""
 
     session_id: str
     turn_id: str
 
-    @property
-    def id(self) -> str:
-        """The turn's id."""
-        return self.turn_id
 
-
-class ProcessScope(msgspec.Struct, frozen=True, tag_field="type", tag="process"):
+class ProcessScope(_Scope, frozen=True, tag="process"):
     """One process. It belongs to no session."""
 
     process_id: str
 
-    @property
-    def id(self) -> str:
-        """The process's id."""
-        return self.process_id
 
-
-class QueueDrainScope(msgspec.Struct, frozen=True, tag_field="type", tag="queue_drain"):
-    """One draining of a session's queue."""
+class QueueDrainScope(_Scope, frozen=True, tag="queue_drain"):
+    """One turn that only takes queued messages of a session."""
 
     session_id: str
     drain_id: str
 
-    @property
-    def id(self) -> str:
-        """The drain's id."""
-        return self.drain_id
 
-
-class SessionDeleteScope(msgspec.Struct, frozen=True, tag_field="type", tag="session_delete"):
+class SessionDeleteScope(_Scope, frozen=True, tag="session_delete"):
     """The deletion of one session."""
 
     session_id: str
 
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self.session_id
 
-
-class RuntimeOperationScope(msgspec.Struct, frozen=True, tag_field="type", tag="runtime_operation"):
+class RuntimeOperationScope(_Scope, frozen=True, tag="runtime_operation"):
     """An operation of the runtime itself."""
 
     operation_id: str
-
-    @property
-    def id(self) -> str:
-        """The operation's id."""
-        return self.operation_id
 
 
 ExecutionScope = (
@@ -82,28 +63,28 @@ ExecutionScope = (
 """The identity of one execution."""
 
 MAX_ID_BYTES: Final = 1_200
-"""The longest id of a process. What users choose is shorter (``MAX_NAME_BYTES``); other ids are made of that."""
+"""The longest id of a process. Ids that users choose are shorter (``MAX_NAME_BYTES``); derived ids contain several."""
 
 _DECODER: msgspec.json.Decoder[ExecutionScope] = msgspec.json.Decoder(ExecutionScope)
 
 
 def session_of(scope: ExecutionScope) -> str | None:
-    """Return the session the scope belongs to, if it belongs to one."""
+    """Return the session id of a scope, if it has one."""
     return getattr(scope, "session_id", None)
 
 
 def turn_of(scope: ExecutionScope) -> str | None:
-    """Return the turn the scope is, if it is one."""
+    """Return the turn id of a scope, if it is a turn."""
     return getattr(scope, "turn_id", None)
 
 
 def scope_type(scope: ExecutionScope) -> str:
-    """Return the scope's tag, as it is stored."""
+    """Return the stored tag of a scope."""
     return str(scope.__struct_config__.tag)
 
 
 def checked_scope(scope: ExecutionScope) -> ExecutionScope:
-    """Return scope, or refuse one that is none or has an id that cannot be stored."""
+    """Return scope, or raise an error if it is not a scope or has an id that cannot be stored."""
     if not isinstance(scope, ExecutionScope):
         raise InvalidExecutionScope(scope)
     for field in scope.__struct_fields__:
@@ -126,6 +107,6 @@ def scope_from_text(text: str) -> ExecutionScope:
 
 
 def scope_name(scope: ExecutionScope) -> str:
-    """Return the scope as people read it, such as ``turn s1/t1``."""
+    """Return the scope for display, such as ``turn s1/t1``."""
     ids = "/".join(getattr(scope, field) for field in scope.__struct_fields__)
     return f"{scope_type(scope)} {ids}"

@@ -29,15 +29,15 @@ class Sessions(Protocol):
     def submit(
         self, new: NewTurn, token: str, worker: WorkerId | None = None
     ) -> Awaitable[Submitted]:
-        """Accept a turn, once; owned by worker from the first moment if its session is free."""
+        """Accept a turn, once; worker owns it at once if its session is free."""
         ...
 
     def resume(self, runs: Sequence[int]) -> Awaitable[dict[int, ResumedTurn]]:
-        """Return what is needed to go on with turns, by run."""
+        """Return the input for continuing turns, by run."""
         ...
 
     def open(self, session_id: str, options: Any = None) -> Awaitable[SessionRecord]:
-        """Return a session, made if it is missing."""
+        """Return a session; create it if it is missing."""
         ...
 
     def get(self, session_id: str) -> Awaitable[SessionRecord | None]:
@@ -52,21 +52,12 @@ class Sessions(Protocol):
         """Return the nodes of a segment after a place, the oldest first."""
         ...
 
-    def reader(self, segments: Sequence[Segment]) -> Callable[[], list[bytes]] | None:
-        """Return how a thread that may wait reads the nodes of segments; None if none can."""
-        ...
-
-    @property
-    def is_far(self) -> bool:
-        """Whether who waits for a reader waits for a network."""
-        ...
-
     def uncommitted(self, session: SessionRecord) -> Awaitable[dict[int, bytes]]:
         """Return the nodes behind the head, by place: those of a turn that has not ended."""
         ...
 
     def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Awaitable[None]:
-        """Write what a turn did, all of it or nothing; what is there already stays."""
+        """Write rows of a turn, all or nothing; rows that exist already stay."""
         ...
 
     def commit(self, fence: Fence, commit: TurnCommit) -> Awaitable[None]:
@@ -74,7 +65,7 @@ class Sessions(Protocol):
         ...
 
     def enqueue(self, session_id: str, key: str, body: Any, policy: Policy) -> Awaitable[bool]:
-        """Queue a person's words, once, and wake or start the turn that hears them; False if known."""
+        """Queue a person's message, once, and wake or start the turn that takes it; False if the key is known."""
         ...
 
     def take(
@@ -85,22 +76,22 @@ class Sessions(Protocol):
         *,
         begins: bool = True,
     ) -> Awaitable[list[Queued]]:
-        """Take what is queued for a session, as an effect that ``make`` writes.
+        """Take the queued messages of a session; ``make`` returns the rows that record them.
 
-        Only a turn that ``begins`` takes what waits for the next turn.
+        Only a turn that ``begins`` takes messages for the next turn.
         """
         ...
 
     def queued(self, session_id: str) -> Awaitable[list[Queued]]:
-        """Return what waits for a session, the oldest first."""
+        """Return the queued messages of a session, the oldest first."""
         ...
 
     def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
-        """Forget a person's words that no turn has heard yet; return the keys of those."""
+        """Remove queued messages of a person, if no turn has taken them; return the keys of the removed ones."""
         ...
 
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
-        """Ask the turn that has the session's lane to end; return it, if there is one."""
+        """Request the cancellation of the turn that holds the session's lane; return it, if there is one."""
         ...
 
     def blocked(self, session_id: str) -> Awaitable[int | None]:
@@ -108,31 +99,31 @@ class Sessions(Protocol):
         ...
 
     def asked_to_end(self, run: int) -> Awaitable[bool]:
-        """Return whether a turn was asked to end."""
+        """Return whether the cancellation of a turn was requested."""
         ...
 
     def watch(
         self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
     ) -> Awaitable[JournalEntry]:
-        """Begin to wait for a turn as an effect of a run, or end the wait if it has ended."""
+        """Open a wait for a turn as an effect of a run, or close it if the turn has ended."""
         ...
 
     def results(self, scopes: Sequence[str]) -> Awaitable[dict[str, tuple[RunState, Any]]]:
-        """Return how those turns ended that have, by the text of their scopes."""
+        """Return state and result of the turns that have ended, by the text of their scopes."""
         ...
 
     def states(self, scopes: Sequence[str]) -> Awaitable[dict[str, tuple[RunState, str | None]]]:
-        """Return where turns stand, and why those that are blocked are."""
+        """Return the states of turns, and the reasons of those that are blocked."""
         ...
 
     def fork(
         self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
     ) -> Awaitable[None]:
-        """Make a session that begins with another one's nodes, up to a place."""
+        """Create a session that begins with the nodes of another one, up to a place."""
         ...
 
     def current(self, session_id: str) -> Awaitable[TurnRecord | None]:
-        """Return the turn that has the session's lane: it runs, waits, is blocked, or is next."""
+        """Return the turn that holds the session's lane: it runs, waits, is blocked, or is next."""
         ...
 
     def turns(self, session_id: str) -> Awaitable[list[TurnRecord]]:
@@ -140,15 +131,15 @@ class Sessions(Protocol):
         ...
 
     def delete(self, session_id: str) -> Awaitable[DeleteReport]:
-        """Remove a session: its turns, its nodes and what waits for it."""
+        """Remove a session with its turns, nodes, waits and queued messages."""
         ...
 
 
 class Attachments(Protocol):
-    """Bytes under their hashes."""
+    """Attachments, stored under their hashes."""
 
     def put(self, digest: str, body: bytes) -> Awaitable[None]:
-        """Keep bytes under their hash."""
+        """Store bytes under their hash."""
         ...
 
     def get(self, digest: str) -> Awaitable[bytes | None]:
@@ -157,14 +148,14 @@ class Attachments(Protocol):
 
 
 class TurnEvents(Protocol):
-    """What turns say while they run, for listeners in other processes."""
+    """Events of running turns, for listeners in other operating system processes."""
 
     def ask(self, run: int) -> Awaitable[None]:
-        """Say that somebody elsewhere listens to a turn."""
+        """Request the events of a turn for a listener in another process."""
         ...
 
     def is_asked(self, run: int) -> Awaitable[bool]:
-        """Return whether somebody elsewhere listens to a turn."""
+        """Return whether a listener in another process requested the events of a turn."""
         ...
 
     def add(self, run: int, fence: int, sequence: int, body: bytes) -> Awaitable[None]:

@@ -1,9 +1,9 @@
-"""Sessions and turns, as stores see them: rows, and messages as bytes.
+"""Sessions and turns as stored: rows, and messages as bytes.
 
-Rule 1. A session is a line of nodes with a head. A commit appends nodes and moves the head, once; a
-        fork is a new line that begins with another one's nodes, which it shares.
+Rule 1. A session is a line of nodes with a head. A commit appends nodes and moves the head, once. A
+        fork is a new line that begins with nodes of another one; both share them.
 Rule 2. A turn is a run in its session's lane: its input and its result are in the run's row.
-Rule 3. Nodes of a turn are written as they come, behind the head: nobody sees them before the commit.
+Rule 3. The nodes of a running turn are written behind the head: they are not visible before the commit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import msgspec
 from pylash.durable.processes import Slot
 from pylash.durable.runs import TERMINAL, Fence, Instant, JournalEntry, RunState
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
-from pylash.values import SessionIdInvalid, check_name
+from pylash.values.names import check_name
+from pylash.values.turn_errors import SessionIdInvalid
 
 TURN_TARGET = "turn"
 """The target of turns: every worker that has a model knows it."""
@@ -28,21 +29,22 @@ def session_lane(session_id: str) -> str:
 
 
 def checked_session(session_id: str) -> str:
-    """Return a session's id, or refuse one that could not be stored or found."""
+    """Return a session id, or raise SessionIdInvalid if it cannot be stored."""
     return check_name("session id", session_id, error=SessionIdInvalid)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """The nodes of one line up to a number: what a fork begins with."""
+    """The nodes of one line up to a number: the beginning of a fork."""
 
     number: int
     upto: int
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A session's row. ``streak`` counts the turns since a person last said something.
+    """The row of a session.
 
-    ``usage`` is what its turns used, and whether any of its messages has ``attachments``, if that is known.
+    ``streak`` counts the turns since the last message of a person. ``usage`` is the usage of its turns, and whether
+    any of its messages has ``attachments``, if that is known.
     """
 
     id: str
@@ -63,7 +65,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn to submit: what was asked (``digest`` tells two questions apart), and with which options."""
+    """A turn to submit: its input (identified by ``digest``) and its options. ``person``: a person asked."""
 
     scope: TurnScope | QueueDrainScope
     digest: bytes
@@ -73,7 +75,7 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True):
-    """A turn's row."""
+    """The row of a turn. ``result`` is None until it has ended, ``cancel_reason`` unless it is to be cancelled."""
 
     scope: TurnScope | QueueDrainScope
     run: int
@@ -85,6 +87,7 @@ class TurnRecord(msgspec.Struct, frozen=True):
     cancel: bool = False
     cancel_delivered: bool = False
     options: Any = None
+    cancel_reason: str | None = None
     timeout: ClassVar[int | None] = None
     slot: ClassVar[Slot | None] = None
 
@@ -105,7 +108,10 @@ class TurnRecord(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A turn that was submitted, now or before; with a fence if it is ours to run."""
+    """A turn that was submitted, now or before.
+
+    It has a fence if the caller owns it now; ``stirred``: messages are queued for it.
+    """
 
     turn: TurnRecord
     session: SessionRecord
@@ -115,7 +121,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class ResumedTurn(msgspec.Struct, frozen=True):
-    """What a worker needs to go on with a turn: what was recorded, and its nodes by number."""
+    """The input for continuing a turn: its recorded effects, and its nodes by number."""
 
     turn: TurnRecord
     session: SessionRecord
@@ -125,7 +131,7 @@ class ResumedTurn(msgspec.Struct, frozen=True):
 
 
 class Writing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn writes at once: effects, nodes by number, and bodies under their hashes."""
+    """Rows of a turn that are written together: effects, nodes by number, and bodies under their hashes."""
 
     entries: tuple[JournalEntry, ...] = ()
     nodes: tuple[tuple[int, bytes], ...] = ()
@@ -134,9 +140,9 @@ class Writing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished turn leaves behind.
+    """The last write of a turn.
 
-    ``settle``: the run is the turn's own, and ends with it. ``fresh``: what the turn wrote before is dropped.
+    ``settle``: the run is the turn's own, and ends with it. ``fresh``: nodes that the turn wrote before are deleted.
     """
 
     session: SessionRecord
@@ -151,7 +157,7 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(StrEnum):
-    """When queued words are delivered."""
+    """When a queued message is delivered."""
 
     NEXT_TURN = "next_turn"
     NOW = "now"
@@ -160,11 +166,11 @@ class Policy(StrEnum):
 
 
 SAID: Final = "key:"
-"""With which the source of a person's words begins: the rest is the key they came with."""
+"""The prefix of the source of a person's message; the rest is the key of the message."""
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """Words that wait for a session. ``source`` is the process that said them, or the key they came with."""
+    """A message in the queue of a session. ``source`` is the process that sent it, or ``key:`` and its key."""
 
     source: str
     sequence: int
@@ -174,12 +180,12 @@ class Queued(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str | None:
-        """The key that a person's words came with; None of those of a process."""
+        """The key of a person's message; None for a message of a process."""
         return self.source[len(SAID) :] if self.source.startswith(SAID) else None
 
 
 class DeleteReport(msgspec.Struct, frozen=True):
-    """What was removed with a session."""
+    """Counts of rows that were removed with a session; ``kept`` messages belong to forks too."""
 
     turns: int = 0
     messages: int = 0

@@ -22,7 +22,6 @@ from pylash.durable.processes import (
     ProcessEvent,
     ProcessRecord,
     ProcessView,
-    QueuedWake,
     Registration,
     Resumed,
     SessionRef,
@@ -34,8 +33,6 @@ from pylash.durable.runs import (
     Fence,
     Instant,
     JournalEntry,
-    NewRun,
-    RunState,
     RunView,
     WorkerId,
 )
@@ -46,22 +43,11 @@ from pylash.durable.waits import (
     Resolution,
     ResolveOutcome,
     WaitName,
+    WaitView,
 )
 
 Wrap = Callable[[Any], bytes]
-"""Writes the result of a process command as an outcome."""
-
-
-class WaitView(msgspec.Struct, frozen=True):
-    """A wait as people see it."""
-
-    name: WaitName
-    kind: str
-    title: str
-    tool: str | None
-    arguments: Any
-    opened: Instant
-    deadline: Instant | None
+"""Encodes the result of a process command as an outcome."""
 
 
 class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +62,7 @@ class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Who answers a wait: the token makes a repeated answer the same one.
+    """An answer to a wait: ``token`` identifies a repeated one, ``by`` names its author.
 
     ``fence`` is for a run that ends a wait of its own: refused once the run belongs to another.
     """
@@ -87,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class WaitStatus(msgspec.Struct, frozen=True):
-    """Where a wait stands: its end, if it has one, else how long until its deadline."""
+    """The status of a wait: its end, if it has one, else how long until its deadline."""
 
     terminal: Resolution | None = None
     revoked: bool = False
@@ -95,14 +81,14 @@ class WaitStatus(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """What was recorded, and the right to record more."""
+    """The records of runs, and the right to add more."""
 
     def attach(self, scope: ExecutionScope, worker: WorkerId) -> Awaitable[Attached]:
         """Own scope's run (made if missing) and return its journal; ``lease_held`` if another does."""
         ...
 
     def release(self, fence: Fence) -> Awaitable[None]:
-        """Give the run up; nothing is lost, anyone may own it next."""
+        """Give the run up; nothing is lost, and any worker may own it next."""
         ...
 
     def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
@@ -146,7 +132,7 @@ class Waits(Protocol):
     """Waits and their ends."""
 
     def open(self, opening: WaitOpening) -> Awaitable[WaitStatus]:
-        """Show a wait to the world (once), and return where it stands."""
+        """Open a wait that people can see, once; return its status."""
         ...
 
     def open_for(
@@ -162,11 +148,11 @@ class Waits(Protocol):
         ...
 
     def expire(self, name: WaitName) -> Awaitable[WaitStatus]:
-        """End a wait whose deadline has passed; return where it stands."""
+        """End a wait whose deadline has passed; return its status."""
         ...
 
-    def look(self, names: Sequence[WaitName]) -> Awaitable[dict[str, WaitStatus]]:
-        """Return where waits stand, by id."""
+    def look(self, waits: Sequence[str]) -> Awaitable[dict[str, WaitStatus]]:
+        """Return the status of waits, by their ids."""
         ...
 
     def listed(self, session_id: str | None = None) -> Awaitable[list[WaitView]]:
@@ -183,11 +169,7 @@ class Waits(Protocol):
 
 
 class Runs(Protocol):
-    """Runs: enqueue, claim, park, wake, settle."""
-
-    def enqueue(self, run: NewRun) -> Awaitable[RunView]:
-        """Enqueue a run once; a run of a held lane stays out of sight until its turn."""
-        ...
+    """Runs: claim, park, block, retry. The ports of processes and sessions enqueue and settle them."""
 
     def claim(
         self,
@@ -209,14 +191,6 @@ class Runs(Protocol):
 
     def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Awaitable[bool]:
         """Give the run up until it is woken; False if it was woken since ``wake_seq`` was read."""
-        ...
-
-    def wake(self, run: int) -> Awaitable[None]:
-        """Say that the run can make progress."""
-        ...
-
-    def settle(self, fence: Fence, state: RunState, result: bytes | None) -> Awaitable[None]:
-        """End the run, and give its lane to the next one."""
         ...
 
     def block(self, fence: Fence, reason: str) -> Awaitable[None]:
@@ -248,19 +222,19 @@ class Runs(Protocol):
         ...
 
     def wake_seqs(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
-        """Return how often runs were woken, and the token of the fence they have now."""
+        """Return how often runs were woken, and the number of their current fence."""
         ...
 
 
 class Workers(Protocol):
-    """Who is alive."""
+    """The workers that are alive."""
 
     def join(self, worker: WorkerId, ttl: int, targets: Sequence[str] = ()) -> Awaitable[None]:
-        """Take the lock that dies with this process, and a lease of ttl microseconds."""
+        """Take the lock that this process cannot outlive, and a lease of ttl microseconds."""
         ...
 
     def beat(self, worker: WorkerId, ttl: int) -> Awaitable[bool]:
-        """Renew the lease; False if others gave this worker up."""
+        """Renew the lease; False if this worker was taken for dead."""
         ...
 
     def leave(self, worker: WorkerId) -> Awaitable[None]:
@@ -276,17 +250,9 @@ class Processes(Protocol):
     """The process registry."""
 
     def start(
-        self,
-        command: StartProcess,
-        worker: WorkerId | None = None,
-        *,
-        number: int | None = None,
-        end: Output | None = None,
+        self, command: StartProcess, worker: WorkerId | None = None
     ) -> Awaitable[LeasedStart | None]:
-        """Start a process, once; owned by worker from the first moment if one is given and it can.
-
-        ``number`` asks for that of its first run, which gets another if that is taken. ``end``: it is over already, and worker is who executed it.
-        """
+        """Start a process, once; owned by worker from the first moment if one is given and it can."""
         ...
 
     def perform(self, command: ProcessCommand) -> Awaitable[Any]:
@@ -312,7 +278,7 @@ class Processes(Protocol):
         ...
 
     def observe(self, process_ids: Sequence[str]) -> Awaitable[dict[str, Output | None]]:
-        """Say that somebody outside waits for the ends of processes.
+        """Note that a listener outside waits for the ends of processes.
 
         Returns those that are known and watched now, or have ended, with how; ask again for the rest.
         """
@@ -343,7 +309,7 @@ class Processes(Protocol):
         ...
 
     def look(self, process_id: str) -> Awaitable[tuple[bool, set[str]]]:
-        """Return whether the process was asked to end, and the names of signals that wait for it."""
+        """Return whether the process was asked to end, and the names of signals that it has not taken."""
         ...
 
     def cancel_reason(self, process_id: str) -> Awaitable[str | None]:
@@ -388,17 +354,9 @@ class Processes(Protocol):
         """Return the handles that a session holds."""
         ...
 
-    def holders(self, process_id: str) -> Awaitable[list[HandleGrant]]:
-        """Return who holds a process's handle."""
-        ...
-
-    def queued(self, session_id: str) -> Awaitable[list[QueuedWake]]:
-        """Return the wakes that wait for a session, the oldest first."""
-        ...
-
 
 class Triggers(Protocol):
-    """Subscriptions, occurrences, and the processes they start."""
+    """Subscriptions, occurrences, and the processes that they start."""
 
     def register(self, subscription: Subscription) -> Awaitable[None]:
         """Subscribe; the same key again replaces what it stood for."""
@@ -414,10 +372,6 @@ class Triggers(Protocol):
 
     def cancel_owned(self, key: str, session_id: str | None) -> Awaitable[bool]:
         """End a subscription of a session, or of none (None); False if it has none of that key."""
-        ...
-
-    def forget_session(self, session_id: str) -> Awaitable[int]:
-        """Remove a session's subscriptions; return how many there were."""
         ...
 
     def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
@@ -484,7 +438,7 @@ class Store(Protocol):
 
     @property
     def turn_events(self) -> TurnEvents:
-        """What turns say while they run."""
+        """The events of running turns."""
         ...
 
     @property
@@ -494,13 +448,13 @@ class Store(Protocol):
 
     @property
     def secret(self) -> bytes:
-        """The secret this database made for itself, for signing wait keys."""
+        """The secret of this database, which signs the keys of waits."""
         ...
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener with a topic (blank: anything) after changes; return how to stop.
+        """Call listener with a topic (blank: anything) after changes; return a function that stops it.
 
-        A hint, never a promise: whoever depends on a change looks again now and then.
+        A hint, never a promise: a listener that depends on a change looks again now and then.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Triggers: events of the outside world that start processes.
+"""Triggers: external events that start processes.
 
-Rule 1. An occurrence is recorded with everything it starts, in one transaction.
-Rule 2. The process that a delivery starts has a name made of both: there can be only one.
+Rule 1. One transaction records an occurrence and starts its processes.
+Rule 2. The id of a started process is derived from the subscription and the occurrence, so it is unique.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import msgspec
 from pylash.durable.processes import EngineInput, LashlangInput, Registration
 from pylash.durable.runs import Instant
 from pylash.durable.scopes import MAX_ID_BYTES
-from pylash.values import SessionIdInvalid, check_name, encode, storable
+from pylash.values.canonical import encode
+from pylash.values.names import check_name, storable
+from pylash.values.turn_errors import SessionIdInvalid
 
 
 class EventBinding(msgspec.Struct, frozen=True, tag_field="from", tag="event"):
-    """An argument that is the event's payload."""
+    """An argument whose value is the payload of the event."""
 
 
 class ValueBinding(msgspec.Struct, frozen=True, tag_field="from", tag="value"):
-    """An argument that was given with the subscription."""
+    """An argument with a constant value."""
 
     value: Any = None
 
@@ -31,7 +33,7 @@ class ValueBinding(msgspec.Struct, frozen=True, tag_field="from", tag="value"):
 Binding = EventBinding | ValueBinding
 
 SESSION_KEYS: Final = "session:"
-"""The prefix of the keys of subscriptions that programs register for sessions; nobody else may use it."""
+"""The prefix of the keys of subscriptions that programs register for sessions; other keys must not use it."""
 
 
 def session_key(session_id: str, key: str) -> str:
@@ -47,12 +49,12 @@ def session_key(session_id: str, key: str) -> str:
 
 
 def unquoted_session_key(session_id: str, key: str) -> str:
-    """Return the key that was stored before ids were quoted. It may be the key of another session as well."""
+    """Return the key as older versions stored it, with an unquoted id. It may belong to another session."""
     return f"{SESSION_KEYS}{session_id}/{key}"
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What starts when an event of a type comes from a source.
+    """A process to start for each event of a type from a source.
 
     ``template`` has no id yet, and the key of its slot is filled in from the arguments.
     """
@@ -69,14 +71,14 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     def registration(self, occurrence: Occurrence) -> Registration:
         """Return the process that an occurrence starts."""
         given = self.template.input
-        assert isinstance(given, EngineInput | LashlangInput)  # nothing else can be subscribed
+        assert isinstance(given, EngineInput | LashlangInput)  # the only targets of subscriptions
         arguments = dict(given.arguments)
         for name, binding in self.inputs.items():
             if isinstance(binding, ValueBinding):
                 arguments[name] = binding.value
         if isinstance(given, LashlangInput) and given.handles is msgspec.UNSET:
-            # Stored by an older version, for which everything that looked like a handle was one. Whatever comes
-            # with an event is data.
+            # Older versions did not store handles: every constant that looks like a handle was one. The payload
+            # of an event never contains handles.
             given = msgspec.structs.replace(given, handles=tuple(_shaped_ids(arguments)))
         for name, binding in self.inputs.items():
             if isinstance(binding, EventBinding):
@@ -93,7 +95,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shaped_ids(value: Any) -> Iterator[str]:
-    """Yield the ids in what looks like a handle of Lashlang, at any depth of plain JSON."""
+    """Yield the ids in all values that look like a handle of Lashlang, at any depth of plain JSON."""
     items: Iterable[Any] = ()
     if isinstance(value, dict):
         if value.get("__handle__") == "process" and isinstance(value.get("id"), str):
@@ -106,7 +108,7 @@ def _shaped_ids(value: Any) -> Iterator[str]:
 
 
 def checked_subscription(subscription: Subscription) -> Subscription:
-    """Return subscription, or refuse one with a name that cannot be stored."""
+    """Return subscription, or raise an error if one of its names cannot be stored."""
     check_name("trigger key", subscription.key, limit=MAX_ID_BYTES)
     check_name("trigger type", subscription.type)
     check_name("source key", subscription.source)
@@ -116,11 +118,11 @@ def checked_subscription(subscription: Subscription) -> Subscription:
 
 
 SUBSCRIPTIONS: msgspec.json.Decoder[Subscription] = msgspec.json.Decoder(Subscription)
-"""Reads a stored subscription."""
+"""Decodes a stored subscription."""
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """Something happened. ``idempotency_key`` makes a repeated report the same occurrence."""
+    """An event that was reported. The same ``idempotency_key`` again is the same occurrence."""
 
     type: str
     source: str
@@ -129,26 +131,26 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The occurrence's id: the same for the same report."""
+        """The id, derived from type, source and idempotency key."""
         name = encode([self.type, self.source, self.idempotency_key])
         return hashlib.sha256(name).hexdigest()[:32]
 
     @property
     def digest(self) -> bytes:
-        """What makes another report of the id the same one: its payload."""
+        """The hash of its payload. The same id with another digest is a conflict."""
         return hashlib.sha256(encode(self.payload)).digest()
 
 
 def checked_occurrence(occurrence: Occurrence) -> Occurrence:
-    """Return occurrence, or refuse one with a name that cannot be stored."""
+    """Return occurrence, or raise an error if one of its names cannot be stored."""
     check_name("trigger type", occurrence.type)
     check_name("source key", occurrence.source)
-    check_name("idempotency key", occurrence.idempotency_key, limit=None)  # it is hashed
+    check_name("idempotency key", occurrence.idempotency_key, limit=None)  # only its hash is stored
     return occurrence
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One process that one occurrence started for one subscription."""
+    """A process that an occurrence started for a subscription."""
 
     occurrence: str
     subscription: str
@@ -156,7 +158,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
-    """A subscription as people see it."""
+    """A subscription in a list."""
 
     subscription: Subscription
     created: Instant

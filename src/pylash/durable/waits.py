@@ -1,11 +1,11 @@
-"""Waits: effects that an outsider resolves.
+"""Waits: effects that are resolved from outside the run.
 
 Rule 1. A wait is named by its scope and identity; its key is that name, signed.
-Rule 2. A key says nothing secret and proves only that this deployment made it.
-Rule 3. The first resolution is the last: it never changes.
+Rule 2. A key contains nothing secret and proves only that this deployment created it.
+Rule 3. The first resolution is final.
 
-A key is ``v1.<kid>.<payload>.<mac>``, safe in a URL. ``kid`` says which secret signed it, so that
-secrets can be changed while keys are out: the first secret signs, all of them verify.
+A key is ``v1.<kid>.<payload>.<mac>``, safe in a URL. ``kid`` identifies the secret that signed it, so that
+secrets can be changed while keys are in use: the first secret signs, all of them verify.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from pylash.durable.runs import Instant
 from pylash.durable.scopes import ExecutionScope, checked_scope
-from pylash.values import (
+from pylash.values.canonical import decode, encode, refuse, write_payload
+from pylash.values.errors import (
     InvalidAwaitEventWaitIdentity,
     InvalidResolution,
     SecretInvalid,
     ValueNotJson,
-    check_name,
-    decode,
-    encode,
-    refuse,
-    write_payload,
 )
+from pylash.values.names import check_name
 
 VERSION: Final = "v1"
 MIN_SECRET_BYTES: Final = 16
 
 BRANCH_OF_SIGNAL: Final = "\x1f"
-"""What stands between a signal's name and the branch that waits for it."""
+"""The separator between a signal's name and the branch that waits for it."""
 
 
 class ToolCompletion(msgspec.Struct, frozen=True, tag_field="type", tag="tool_completion"):
@@ -54,23 +52,23 @@ class ProcessSignal(msgspec.Struct, frozen=True, tag_field="type", tag="process_
 
 
 class CustomWait(msgspec.Struct, frozen=True, tag_field="type", tag="custom"):
-    """A wait under a name of the caller's own."""
+    """A wait under a key that the caller chose."""
 
     key: str
 
 
 WaitIdentity = ToolCompletion | ProcessSignal | CustomWait
-"""What is waited for, within a scope."""
+"""The identity of a wait within its scope."""
 
 
 class Ok(msgspec.Struct, frozen=True, tag_field="status", tag="ok"):
-    """Answered with a value."""
+    """Resolved with a value."""
 
     value: Any = None
 
 
 class Err(msgspec.Struct, frozen=True, tag_field="status", tag="err"):
-    """Answered with an error."""
+    """Resolved with an error."""
 
     code: str
     message: str
@@ -78,7 +76,7 @@ class Err(msgspec.Struct, frozen=True, tag_field="status", tag="err"):
 
 
 class Timeout(msgspec.Struct, frozen=True, tag_field="status", tag="timeout"):
-    """Nobody answered in time."""
+    """Not resolved in time."""
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"):
@@ -86,17 +84,17 @@ class Cancelled(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"
 
 
 Resolution = Ok | Err | Timeout | Cancelled
-"""How a wait ended."""
+"""The result of a wait."""
 
 RESOLUTIONS: msgspec.json.Decoder[Resolution] = msgspec.json.Decoder(Resolution)
-"""Reads a stored resolution."""
+"""Decodes a stored resolution."""
 
 SUPERSEDED: Final = "superseded by a new message"
-"""What is said of a wait that was cancelled because somebody said something else instead of answering."""
+"""The reason of a wait that was cancelled because a new message interrupted its turn."""
 
 
 class ResolveOutcome(msgspec.Struct, frozen=True):
-    """What became of an answer: taken, too late (``terminal`` is what won), or not ours."""
+    """The result of resolving: accepted, too late (``terminal`` is the earlier resolution), or unknown key."""
 
     status: Literal["accepted", "already_resolved", "unknown_or_revoked"]
     terminal: Resolution | None = None
@@ -107,7 +105,7 @@ UNKNOWN_OR_REVOKED: Final = ResolveOutcome("unknown_or_revoked")
 
 
 class WaitName(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A wait's whole name. ``generation`` counts how often its session's waits were revoked."""
+    """The full name of a wait. ``generation`` counts how often the waits of its session were revoked."""
 
     scope: ExecutionScope
     wait: WaitIdentity
@@ -115,7 +113,7 @@ class WaitName(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """The SHA-256 of the name: the wait's primary key."""
+        """The SHA-256 of the name: the primary key of the wait."""
         return hashlib.sha256(encode(self)).hexdigest()
 
     @property
@@ -124,41 +122,64 @@ class WaitName(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"lash-await-event:{self.id}"
 
 
+class WaitView(msgspec.Struct, frozen=True):
+    """A wait in a list."""
+
+    name: WaitName
+    kind: str
+    title: str
+    tool: str | None
+    arguments: Any
+    opened: Instant
+    deadline: Instant | None
+
+
+class OpenWait(WaitView, frozen=True):
+    """An open wait; ``key`` resolves it."""
+
+    key: str
+
+
 WAIT_NAMES: msgspec.json.Decoder[WaitName] = msgspec.json.Decoder(WaitName)
-"""Reads a stored name."""
+"""Decodes a stored name."""
 
 
 def unsigned(key: str) -> Any:
-    """Return what key names: the same whichever secret signed it, and after a revocation."""
+    """Return scope and wait in a key: they depend neither on the secret that signed it nor on the generation."""
     payload = key.partition(".")[2].partition(".")[2].rpartition(".")[0]
     try:
         name = decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return {"scope": name["scope"], "wait": name["wait"]}
-    except (binascii.Error, ValueError, TypeError, KeyError):  # no key of ours: refused elsewhere
+    except (
+        binascii.Error,
+        ValueError,
+        TypeError,
+        KeyError,
+    ):  # not a valid key: it is refused elsewhere
         return payload
 
 
 def checked_resolution(resolution: Resolution) -> Resolution:
-    """Return resolution as it will be read back, or refuse one that is none or would change."""
+    """Return resolution as it will be read back, or raise an error if it is invalid or would change."""
     if not isinstance(resolution, Resolution):
         raise InvalidResolution(resolution)
     back = RESOLUTIONS.decode(write_payload(resolution, 1))
     if back != resolution:
         for field in resolution.__struct_fields__:
             refuse(getattr(resolution, field))
-        raise ValueNotJson("$", "it would not come back as it was")
+        raise ValueNotJson("$", "it changes when it is encoded as JSON and decoded again")
     return back
 
 
 def checked_identity(wait: WaitIdentity) -> WaitIdentity:
-    """Return wait, or refuse it with ``invalid_await_event_wait_identity``."""
+    """Return wait, or raise InvalidAwaitEventWaitIdentity."""
     if not isinstance(wait, WaitIdentity):
         raise InvalidAwaitEventWaitIdentity(wait)
     for field in wait.__struct_fields__:
         value = getattr(wait, field)
         if value < 1 if isinstance(value, int) else not value.strip():
             raise InvalidAwaitEventWaitIdentity(str(wait.__struct_config__.tag), field)
-        if isinstance(value, str):  # of any length: the wait is stored under a hash of it
+        if isinstance(value, str):  # any length is fine: the wait is stored under a hash
             check_name(field.replace("_", " "), value.partition(BRANCH_OF_SIGNAL)[0], limit=None)
     return wait
 
@@ -173,11 +194,11 @@ class Signer(msgspec.Struct, frozen=True):
             raise SecretInvalid(MIN_SECRET_BYTES)
 
     def key(self, scope: ExecutionScope, wait: WaitIdentity, generation: int = 0) -> str:
-        """Return the signed key of a wait: the same for the same wait, always."""
+        """Return the signed key of a wait: always the same for the same wait."""
         return self.sign(WaitName(checked_scope(scope), checked_identity(wait), generation))
 
     def sign(self, name: WaitName) -> str:
-        """Return the signed key of a wait that is stored."""
+        """Return the signed key of a stored wait."""
         body = f"{VERSION}.{_kid(self.secrets[0])}.{_text(encode(name))}"
         return f"{body}.{_mac(self.secrets[0], body)}"
 
@@ -201,7 +222,7 @@ class Signer(msgspec.Struct, frozen=True):
 def _read(payload: str) -> WaitName | None:
     try:
         return WAIT_NAMES.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (binascii.Error, msgspec.DecodeError):  # signed by us, but by code of another version
+    except (binascii.Error, msgspec.DecodeError):  # signed by another version of pylash
         return None
 
 

@@ -20,7 +20,8 @@ from pylash.lang.parsing.parser import parse_type
 from pylash.lang.static_types import Types, expand
 from pylash.lang.surface import OperationSurface, RequiredSurface, Surface
 from pylash.lang.tree import Module, Place, Places, Type, walk
-from pylash.values import LashError, stable_hash
+from pylash.values.canonical import stable_hash
+from pylash.values.errors import LashError
 
 MODULE: Final = "lashlang:v1"
 PROCESS: Final = "lashlang-process:v1"
@@ -38,7 +39,7 @@ class ArtifactDamaged(LashError, category=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A linked module and its references; beside them what helps people: places, names, the source."""
+    """A linked module and its references, with positions, names and the source for display."""
 
     module_ref: str
     required_surface_ref: str
@@ -146,7 +147,7 @@ def decode_artifact(data: bytes) -> Artifact:
         stored = msgspec.json.decode(data, type=_Stored)
         canonical = unflat(stored.canonical)
     except ValueError as error:
-        raise ArtifactDamaged("", f"it cannot be read, {error}") from error
+        raise ArtifactDamaged("", f"it cannot be read ({error})") from error
     if not isinstance(canonical, Module) or _aside(stored) != stored.aside:
         raise ArtifactDamaged(stored.module_ref, "it was changed where it is stored")
     fields = {name: getattr(stored, name) for name in Artifact.__struct_fields__}
@@ -157,7 +158,7 @@ def decode_artifact(data: bytes) -> Artifact:
 
 
 def incompatibility(required: RequiredSurface, current: Surface) -> str | None:
-    """Say what the module needs and the surface does not offer; None if it offers all."""
+    """Return what the module needs and the surface does not offer; None if it offers all."""
     return next(_lacking(required, current), None)
 
 
@@ -197,7 +198,7 @@ def _unlike(
     elif not _fits(given, expand(operation.input, current.types)):
         yield f"the operation `{name}` no longer takes `{required[0]}`"
     elif not _fits(expand(operation.output, current.types), got):
-        yield f"the operation `{name}` no longer gives `{required[1]}`"
+        yield f"the operation `{name}` no longer returns `{required[1]}`"
 
 
 def _lacking_types(
@@ -228,7 +229,7 @@ def _lacking_sources(
         if event is None:
             yield f"the trigger source `{name}` is missing"
         elif not _fits(expand(event, current.types), expand(parse_type(text), known)):
-            yield f"the trigger source `{name}` no longer gives `{text}`"
+            yield f"the trigger source `{name}` no longer returns `{text}`"
 
 
 def _fits(source: Type, target: Type) -> bool:

@@ -47,9 +47,9 @@ def unflat(items: list[Scalar]) -> Node:
             else:
                 frames.append(_frame(kind, item, len(items)))
     except (StopIteration, KeyError, TypeError) as error:
-        raise ValueError("the list is no tree") from error
+        raise ValueError("the list is not a tree") from error
     if next(source, _SCALAR) is not _SCALAR:
-        raise ValueError("the list goes on after its tree")
+        raise ValueError("the list continues after its tree")
     return cast("Node", made)
 
 

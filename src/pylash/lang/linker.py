@@ -46,7 +46,7 @@ _TYPE_WORDS = BUILT_IN | SPELLINGS.keys() | {"list", "enum"}
 
 
 class LinkedProgram(NamedTuple):
-    """A linked module, where its nodes stand, and what numbered variables were called.
+    """A linked module, the positions of its nodes, and the names of its numbered variables.
 
     `names` has an entry for "main", each "process NAME" and "function NAME": the name of each number.
     """
@@ -65,7 +65,7 @@ def link(
     variables: Iterable[str] = (),
     read_only: Iterable[str] = (),
 ) -> LinkedProgram:
-    """Link a program against a surface. Raises LashlangError, also for what the parser found."""
+    """Link a program against a surface. Raises LashlangError, also for problems that the parser found."""
     if parsed.problems:
         raise LashlangError(parsed.problems, parsed.source)
     variables, read_only = tuple(variables), frozenset(read_only)
@@ -143,7 +143,7 @@ class _Linker:
             self.program.need("processes", item)
         namespace = types if isinstance(item, TypeDeclaration) else others
         if item.name in namespace:
-            message = f"`{item.name}` is taken already: choose another name"
+            message = f"`{item.name}` is already taken: choose another name"
             first = namespace[item.name]
             hint = "it is a type of the language or of the host"
             if first is not None:

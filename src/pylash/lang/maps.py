@@ -32,7 +32,7 @@ from pylash.lang.tree import (
     Start,
     WaitSignal,
 )
-from pylash.values import ProcessNotInModule
+from pylash.values.process_errors import ProcessNotInModule
 
 _EDGES: Final = {
     "resource_operation": "calls",

@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from pylash.values import Misuse, cells
+from pylash.values.errors import Misuse
+from pylash.values.texts import cells
 
 Stage = Literal["parse", "link", "run"]
 
@@ -32,7 +33,7 @@ _WIDEST: Final = 160
 
 
 class LashlangError(Misuse):
-    """The program cannot run as it is written; `errors` says why, first things first."""
+    """The program cannot run as it is written; `errors` has the problems, the most important first."""
 
     def __init__(self, errors: tuple[Problem, ...], source: str) -> None:
         super().__init__("\n\n".join(show(problem, source) for problem in errors))
@@ -44,7 +45,7 @@ class LashlangError(Misuse):
 
 
 def show(problem: Problem, source: str) -> str:
-    """Return the message, the place, the line of the source and carets under what is meant."""
+    """Return the message, the position, the line of the source and carets under the problem."""
     lines = source.split("\n")
     line = lines[problem.line - 1].rstrip("\r") if problem.line <= len(lines) else ""
     number = str(problem.line)

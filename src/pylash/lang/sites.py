@@ -29,7 +29,7 @@ from pylash.lang.tree import (
     Yield,
     walk,
 )
-from pylash.values import stable_hash
+from pylash.values.canonical import stable_hash
 
 EntryKind = Literal["main", "process"]
 

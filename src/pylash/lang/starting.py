@@ -40,7 +40,7 @@ _LARGEST_SCHEMA: Final = 2**18
 class Registration(
     msgspec.Struct, frozen=True, omit_defaults=True, tag_field="engine", tag="lashlang"
 ):
-    """A process to be run: which one, by reference, its arguments, and which handles are in them."""
+    """A process to run: its reference, its arguments, and the handles in them."""
 
     module_ref: str
     process_ref: str
@@ -72,7 +72,7 @@ def registration(
 
 
 def stored(data: bytes | None, module_ref: str) -> Artifact | StartProblem:
-    """Return the artifact that was stored under a reference, if it still is what it was."""
+    """Return the artifact that was stored under a reference, if it is intact."""
     if data is None:
         return _missing(f"the module {module_ref} is not stored here")
     try:
@@ -87,7 +87,7 @@ def stored(data: bytes | None, module_ref: str) -> Artifact | StartProblem:
 def startable(
     wanted: Registration, artifact: Artifact, surface: Surface, modules: Mapping[str, str]
 ) -> StartProblem | None:
-    """Return the first thing that keeps a registered process from running here.
+    """Return the first problem that prevents a registered process from running here.
 
     `modules` are the modules of the surface with their resource types.
     """
@@ -109,7 +109,7 @@ def startable(
 def bad_arguments(
     artifact: Artifact, process: str, args: Mapping[str, Any], modules: Mapping[str, str]
 ) -> str | None:
-    """Return what is wrong with the arguments of a process: they must be its parameters and conform."""
+    """Return what is wrong with the arguments of a process, or None: they must match its parameters and their types."""
     parameters = {each.name: each.type for each in declaration(artifact, process).parameters}
     types = definitions(artifact)
     for name, type_ in parameters.items():

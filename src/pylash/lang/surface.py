@@ -28,7 +28,7 @@ from pylash.lang.static_types import (
     reached,
 )
 from pylash.lang.tree import EnumType, ListType, RecordType, Type, TypeField
-from pylash.values import SurfaceInvalid
+from pylash.values.process_errors import SurfaceInvalid
 
 Ability = Literal["processes", "sleep", "process_signals", "triggers", "label_annotations"]
 ABILITIES: Final[tuple[Ability, ...]] = get_args(Ability)
@@ -62,7 +62,7 @@ class ConstructorSurface(msgspec.Struct, frozen=True):
 
 
 class Surface(msgspec.Struct, frozen=True):
-    """What a host offers, by qualified names."""
+    """Everything that a host offers, by qualified names."""
 
     abilities: frozenset[Ability]
     modules: dict[str, ModuleSurface]
@@ -192,7 +192,7 @@ def _type(where: str, text: str) -> Type:
     try:
         return parse_type(text)
     except LashlangError as error:
-        raise SurfaceInvalid(where, f"{text!r} is no type, {error.errors[0].message}") from error
+        raise SurfaceInvalid(where, f"{text!r} is not a type, {error.errors[0].message}") from error
 
 
 def _problems(made: Surface) -> Iterator[SurfaceInvalid]:
@@ -214,7 +214,7 @@ def _problems(made: Surface) -> Iterator[SurfaceInvalid]:
 
 
 def type_of_schema(schema: Mapping[str, Any] | bool) -> Type:
-    """Return the type of what a JSON schema admits, `any` where types cannot say it.
+    """Return the type of a JSON schema, `any` where types cannot express it.
 
     Closed objects become record types, other objects `dict`.
     """

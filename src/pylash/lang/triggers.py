@@ -14,14 +14,15 @@ import msgspec
 
 from pylash.lang.running.data import TRIGGER_EVENT, equal, from_json
 from pylash.lang.starting import Registration
-from pylash.values import Misuse, stable_hash
+from pylash.values.canonical import stable_hash
+from pylash.values.errors import Misuse
 
 DERIVED: Final = "derived/"
 _PROCESS: Final = ("process_name", "module_ref", "process_ref", "required_surface_ref")
 
 
 class InvalidTrigger(Misuse):
-    """A registration that the linker could not judge, and that is wrong."""
+    """A registration that is wrong, in a way that the linker could not detect."""
 
 
 class Subscription(msgspec.Struct, frozen=True):

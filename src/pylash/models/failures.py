@@ -1,10 +1,10 @@
-"""What went wrong with a model, as one sentence; and whether asking again may help.
+"""Errors of models: one sentence each, and whether a retry may help.
 
-Rule 1. Errors are told apart by their types and codes, never by their texts.
-Rule 2. Of what a provider answered, its own short message is kept, with everything hidden that is
-        a key; its headers and bodies are not.
-Rule 3. An answer that cannot be read or stored is a transient fault: a proxy, a restart or a cut connection makes
-        it, and the same request is usually answered the next time. Only an error that names a cause in the
+Rule 1. Errors are classified by their types and codes, never by their texts.
+Rule 2. Of a provider's response only its short message is kept, with keys hidden; its headers and body
+        are not.
+Rule 3. An answer that cannot be read or stored is a transient error: a proxy, a restart or a cut connection causes
+        it, and the same request usually succeeds the next time. Only an error that names a cause in the
         request, the key or the account is permanent.
 """
 
@@ -19,11 +19,12 @@ from pydantic_ai import exceptions
 from pydantic_ai.models import Model
 
 from pylash.models.replies import UnstorableReply, whole
-from pylash.values import ProviderError, environment_secrets, hide_and_cut, url_secrets
+from pylash.values.secrets import environment_secrets, hide_and_cut, url_secrets
+from pylash.values.turn_errors import ProviderError
 
-SAID_CHARACTERS: Final = 300
+MESSAGE_CHARACTERS: Final = 300
 AGAIN: Final = (408, 409, 425)
-"""Statuses after which asking again may help, besides those that have a class of their own."""
+"""Statuses after which a retry may help, besides those that have their own exception class."""
 
 _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (exceptions.ModelAuthenticationError, "refused the key", False),
@@ -35,7 +36,7 @@ _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     ),
     (exceptions.ModelRequestRejectedError, "refused the request", False),
     (exceptions.ModelQuotaExceededError, "has no quota left", False),
-    (exceptions.ModelRateLimitError, "is asked too often", True),
+    (exceptions.ModelRateLimitError, "is rate limited", True),
     (exceptions.ModelUnavailableError, "is overloaded", True),
     (exceptions.ModelServerError, "has trouble", True),
     (exceptions.ModelTimeoutError, "did not answer in time", True),
@@ -44,20 +45,22 @@ _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (exceptions.ModelAPIError, "failed", False),
     (exceptions.ContentFilterError, "was stopped by its content filter", False),
     (exceptions.UnexpectedModelBehavior, "sent an answer that cannot be read", True),
-    (exceptions.UserError, "cannot be asked this", False),
+    (exceptions.UserError, "cannot handle this request", False),
 )
-"""What errors of pydantic-ai mean, the special ones first, and whether asking again may help."""
+"""The meaning of pydantic-ai's errors, subclasses first, and whether a retry may help."""
 
 IN_PROCESS: Final = ("function", "test")
-"""The systems of models that are Python functions: what they raise is no answer of a provider."""
+"""The systems of models that are Python functions: their exceptions are not a provider's response."""
 
 _REFUSALS: Final = ("invalid_request_error",)
-"""Types of errors in a stream that blame the request, though pydantic-ai gives them no class."""
+"""Types of errors in a stream that blame the request but have no class in pydantic-ai."""
 
 
 def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
-    """Return the failure that an error of a model is."""
-    if isinstance(error, ExceptionGroup):  # of several models, all of which failed
+    """Return the ProviderError for an error of a model."""
+    if isinstance(
+        error, ExceptionGroup
+    ):  # raised by a fallback over several models, all of which failed
         each = [failure(one, name, model) for one in error.exceptions if isinstance(one, Exception)]
         return next((one for one in each if one.retryable), each[-1])
     if isinstance(error, TimeoutError):
@@ -73,9 +76,9 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     if hint is not None:
         retryable = hint
     where = "" if status is None else f" ({status})"
-    said = hide_and_cut(_said(error, model), SAID_CHARACTERS, _secrets(model))
+    message = hide_and_cut(_provider_message(error, model), MESSAGE_CHARACTERS, _secrets(model))
     return ProviderError(
-        f"{name} {phrase}{where}{': ' if said else '.'}{said}",
+        f"{name} {phrase}{where}{': ' if message else '.'}{message}",
         retryable=retryable,
         retry_after=_retry_after(error),
     )
@@ -84,7 +87,7 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
 def _meaning(error: Exception, model: Model[Any]) -> tuple[str, bool]:
     if _is_unreadable(error, model):
         return f"sent an answer that cannot be read ({type(error).__name__})", True
-    if type(error) is exceptions.ModelAPIError:  # an error in a stream that has no class of its own
+    if type(error) is exceptions.ModelAPIError:  # an error in a stream without its own class
         return "failed", getattr(error, "provider_error_type", None) not in _REFUSALS
     for kind, phrase, retryable in _PHRASES:
         if isinstance(error, kind):
@@ -93,21 +96,21 @@ def _meaning(error: Exception, model: Model[Any]) -> tuple[str, bool]:
 
 
 def _is_unreadable(error: Exception, model: Model[Any]) -> bool:
-    """Whether the vendor's client failed on an answer; its text quotes the answer, or is about our code."""
+    """Whether the vendor's client failed on a response; then the error's text quotes the response or our code."""
     if isinstance(error, exceptions.AgentRunError | exceptions.UserError | OSError):
         plain = type(error) is exceptions.ModelAPIError
         return plain and isinstance(error.__cause__, ValueError)
     return model.system not in IN_PROCESS and not isinstance(error, NotImplementedError)
 
 
-def _said(error: Exception, model: Model[Any]) -> str:
-    """Return what the provider, or the library, says about it."""
+def _provider_message(error: Exception, model: Model[Any]) -> str:
+    """Return the message of the provider, or of the library."""
     body = getattr(error, "body", None)
     if isinstance(body, dict):
         inner = body.get("error")
         body = inner.get("message") if isinstance(inner, dict) else inner or body.get("message")
     elif body is not None or getattr(error, "status_code", None) is not None:
-        body = None  # not of the provider's making, but a page of whoever stands in between
+        body = None  # not from the provider: a page of a proxy
     elif not _is_unreadable(error, model):
         body = _text_of(error)
     return " ".join(whole(body).split()) if isinstance(body, str) else ""
@@ -116,7 +119,7 @@ def _said(error: Exception, model: Model[Any]) -> str:
 def _text_of(error: Exception) -> str:
     try:
         return str(error)
-    except TypeError:  # pydantic-ai passes on a message that the provider left out
+    except TypeError:  # pydantic-ai passes on None if the provider sent no message
         return ""
 
 
@@ -129,7 +132,7 @@ def _secrets(model: Model[Any]) -> Iterator[str]:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Return after how many seconds the provider wants to be asked again, if it said."""
+    """Return after how many seconds the provider allows a retry, if its response has that."""
     known = getattr(error, "retry_after", None)
     if known is not None:
         return float(known)

@@ -1,11 +1,12 @@
-"""What a model is asked, in pydantic-ai's words.
+"""The request to a model as pydantic-ai's messages.
 
-Rule 1. Every call has one result, under an id that every provider takes and no other call has, wherever
+Rule 1. Every call has one result, under an id that every provider accepts and no other call has, wherever
         the call came from: a session may change its model, and its provider, between turns.
-Rule 2. Reasoning and files go back only to the model that they came from, with what its provider wants
-        back; another one is told that there was a file.
-Rule 3. A stored message is converted once while its conversation is in use: messages are immutable, and a
-        request is mostly the one before it with a few messages more. What was handed out is never changed.
+Rule 2. Reasoning and files are sent back only to the model that they came from, with the state that its provider
+        wants back; to another model, files are only mentioned.
+Rule 3. A stored message is converted once while its conversation is in use. A conversation is extended only by a
+        request that continues it (``Transcript.continues``); any other request is converted anew.
+Rule 4. A model gets a list of its own, which it may change and keep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import Any, Final, assert_never
 
@@ -27,37 +27,35 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
 from pylash.models.replies import ProviderState, StatePart
-from pylash.turn import (
-    FINAL_RESULT,
+from pylash.turn.messages import (
     AssistantMessage,
     Attachment,
     Message,
-    ModelRequest,
     SystemMessage,
     Text,
     ToolCall,
-    ToolManifest,
     ToolMessage,
     UserMessage,
-    final_tool,
-    is_loaded,
 )
+from pylash.turn.outputs import FINAL_RESULT, final_tool
+from pylash.turn.requests import ModelRequest, ToolManifest
+from pylash.turn.transcripts import Transcript
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_CONVERTED: Final = 30_000
 """How many converted messages a model keeps: each takes about a kilobyte besides its text."""
 MANY: Final = 200
-"""So many new messages are converted in a thread, so that nobody is held up."""
+"""From this number on, new messages are converted in a thread, so that the event loop is not blocked."""
 INTERRUPTED: Final = "[Your last answer was interrupted before its end.]"
-"""What a model is told after an answer that somebody stopped."""
+"""The note to a model after an interrupted answer."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 _HAS_CANONICAL: Final = "canonical_system" in wire.ModelResponse.__dataclass_fields__
-"""Whether answers have this field: pydantic-ai has it since 2.63, and stores outlive an older one."""
+"""Whether answers have this field: pydantic-ai has it since 2.63, and stored answers may be older."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request as pydantic-ai takes it. ``origin`` names the model, for what it gets back."""
+    """A request in pydantic-ai's form. ``origin`` names the model, to select the state that it gets back."""
 
     messages: list[wire.ModelMessage]
     parameters: ModelRequestParameters
@@ -65,24 +63,25 @@ class Prompt:
 
 
 async def prompt_of(request: ModelRequest, model: Model[Any], known: Conversions) -> Prompt:
-    """Return what a model is asked; ``known`` are the conversations that it was asked about before."""
-    origin = origin_of(model)
-    key = request.session_id
-    before = known.take(key)
-    convert = partial(_converted, request, before, origin, getattr(model, "base_url", None))
-    new = len(request.messages) - (0 if before is None else len(before))
-    is_quick = new < MANY and is_loaded(request.messages)
-    said = convert() if is_quick else await asyncio.to_thread(convert)
-    known.put(key, said)
-    messages = said.messages()
-    if said.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
-        # It is not told of the instructions: it would add words of its own to them.
+    """Return the request to a model; ``known`` are the conversations of its earlier requests."""
+    origin, stored = origin_of(model), _transcript(request)
+    converted = known.take(request.session_id)
+    if converted is None or not converted.is_for(origin, stored):
+        converted = Converted(origin, getattr(model, "base_url", None))
+    if len(stored) - len(converted) < MANY:
+        converted.extend(stored)
+    else:
+        await asyncio.to_thread(converted.extend, stored)
+    known.put(request.session_id, converted)
+    messages = converted.messages()
+    if converted.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
+        # Instructions are not passed to this call: it would add its own text to them.
         messages = model.prepare_messages(messages)
-    return Prompt(messages, _parameters(request, model), origin)
+    return Prompt(messages, _parameters(request, stored.system, model), origin)
 
 
 def origin_of(model: Model[Any]) -> str:
-    """Return the name of a model at its address; the address itself may hold a secret."""
+    """Return a name for the model at its address; the address itself may contain a secret."""
     address = hashlib.sha256(str(getattr(model, "base_url", "")).encode()).hexdigest()[:12]
     return f"{model.model_id}@{address}"
 
@@ -90,7 +89,7 @@ def origin_of(model: Model[Any]) -> str:
 def _profile(model: Model[Any]) -> Mapping[str, Any]:
     try:
         profile: Mapping[str, Any] = model.profile
-    except NotImplementedError:  # several models behind one have each their own
+    except NotImplementedError:  # a fallback over several models has no profile of its own
         return {}
     return profile
 
@@ -99,9 +98,9 @@ def _profile(model: Model[Any]) -> Mapping[str, Any]:
 
 
 class Conversions:
-    """The conversations of one model as they were last sent, by session; the last used last.
+    """The conversations of one model as last sent, by session, least recently used first.
 
-    ``most``: how many messages are kept altogether, besides those of the last conversation.
+    ``most``: how many messages are kept in total, besides those of the last conversation.
     """
 
     def __init__(self, most: int = MAX_CONVERTED) -> None:
@@ -110,41 +109,36 @@ class Conversions:
         self._count = 0
 
     def take(self, session_id: str) -> Converted | None:
-        """Return a conversation, which belongs to the caller until it is put back."""
+        """Take a conversation; it belongs to the caller until it is put back."""
         found = self._known.pop(session_id, None)
         self._count -= 0 if found is None else len(found)
         return found
 
-    def put(self, session_id: str, said: Converted) -> None:
-        """Keep a conversation; one outside of sessions, or with the bytes of files, is not worth it."""
-        if not session_id or said.holds_bytes:
+    def put(self, session_id: str, converted: Converted) -> None:
+        """Keep a conversation, unless it is outside a session or contains the bytes of files."""
+        if not session_id or converted.holds_bytes:
             return
         self.take(session_id)
-        self._known[session_id] = said
-        self._count += len(said)
+        self._known[session_id] = converted
+        self._count += len(converted)
         while self._count > self._most and len(self._known) > 1:
             self.take(next(iter(self._known)))
 
 
-def _converted(
-    request: ModelRequest, before: Converted | None, origin: str, url: str | None
-) -> Converted:
-    """Return the conversation of a request, as what came before it and the rest, or anew."""
-    stored = list(request.messages)
-    first = next((n for n, one in enumerate(stored) if not isinstance(one, SystemMessage)), 0)
-    del stored[:first]
-    if before is None or not before.begins(stored, origin):
-        before = Converted(origin, url)
-    before.add(stored[len(before) :])
-    return before
+def _transcript(request: ModelRequest) -> Transcript[SystemMessage | Message]:
+    """Return the messages of a request, the system messages at its beginning separated from the others."""
+    if isinstance(request.messages, Transcript):
+        return request.messages
+    system = [*takewhile(lambda message: isinstance(message, SystemMessage), request.messages)]
+    return Transcript(system=system, after=request.messages[len(system) :])
 
 
 class Converted:
-    """Stored messages as those of pydantic-ai, the oldest first; it grows at its end only."""
+    """Stored messages converted to pydantic-ai's, the oldest first; it only grows at its end."""
 
     def __init__(self, origin: str, url: str | None) -> None:
         self.shows_pictures = self.holds_bytes = False
-        self._stored: list[SystemMessage | Message] = []
+        self._stored = Transcript[SystemMessage | Message]()
         self._messages: list[wire.ModelMessage] = []
         self._origin = origin
         self._url = url
@@ -153,37 +147,40 @@ class Converted:
         self._parts: list[wire.ModelRequestPart] = []
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._stored) - len(self._stored.system)
 
-    def begins(self, stored: Sequence[SystemMessage | Message], origin: str) -> bool:
-        """Return whether a conversation for a model begins with this one."""
-        # Comparing lists is quick where both hold the same objects.
-        return origin == self._origin and self._stored == stored[: len(self._stored)]
+    def is_for(self, origin: str, stored: Transcript[SystemMessage | Message]) -> bool:
+        """Return whether this is the conversion of the beginning of a transcript for a model."""
+        return origin == self._origin and stored.continues(self._stored)
 
-    def add(self, stored: Sequence[SystemMessage | Message]) -> None:
-        """Take the next messages."""
-        for message in stored:
+    def extend(self, stored: Transcript[SystemMessage | Message]) -> None:
+        """Convert and append the messages of a transcript that are not in this conversation yet."""
+        self.add(stored[len(stored.system) + len(self) :])
+        self._stored = stored
+
+    def add(self, messages: Iterable[SystemMessage | Message]) -> None:
+        """Convert and append messages."""
+        for message in messages:
             self._convert(message)
-        self._stored += stored
 
     def messages(self) -> list[wire.ModelMessage]:
-        """Return all messages; what comes later is told apart from what is returned here."""
+        """Return all messages as a new list."""
         parts = [*self._parts, *self._missing_results()]
         return [*self._messages, wire.ModelRequest(parts)] if parts else [*self._messages]
 
     def _convert(self, message: SystemMessage | Message) -> None:
         match message:
             case SystemMessage():
-                pass  # it is an instruction, beside the transcript
+                pass  # instructions are passed separately
             case UserMessage():
                 self._close_calls()
                 self._parts.append(_user_part(message))
                 self.holds_bytes |= any(isinstance(part, Attachment) for part in message.parts)
             case ToolMessage():
-                self._result(message)
+                self._add_result(message)
             case AssistantMessage():
                 self._close_calls()
-                self._answer(message)
+                self._add_answer(message)
                 self.holds_bytes |= bool(message.attachments)
             case _:
                 assert_never(message)
@@ -194,7 +191,7 @@ class Converted:
             self._parts = []
 
     def _missing_results(self) -> list[wire.ToolReturnPart]:
-        """Return results for calls that have none in this transcript: every provider wants them."""
+        """Return results for calls that have none in this transcript: every provider requires them."""
         return [
             wire.ToolReturnPart(call.tool, "No result.", wire_id)
             for call, wire_id in self._open.values()
@@ -204,7 +201,7 @@ class Converted:
         self._parts += self._missing_results()
         self._open = {}
 
-    def _result(self, message: ToolMessage) -> None:
+    def _add_result(self, message: ToolMessage) -> None:
         _, wire_id = self._open.pop(message.call_id, (None, None))
         if wire_id is None:
             return  # its call is not in this transcript
@@ -219,31 +216,31 @@ class Converted:
         )
         self._parts.append(part)
 
-    def _answer(self, message: AssistantMessage) -> None:
+    def _add_answer(self, message: AssistantMessage) -> None:
         self._flush()
         self._open = {call.id: (call, self._wire_id(call)) for call in message.calls}
         state = _own_state(message, self._origin)
         if state is None:
             calls = [_call_part(call, wire_id) for call, wire_id in self._open.values()]
-            text = _told(message)
-            # Anthropic refuses a text of nothing but blanks.
-            self._say([wire.TextPart(text), *calls] if text.strip() else calls)
+            text = _text_with_files(message)
+            # Anthropic refuses a text of only blanks.
+            self._append([wire.TextPart(text), *calls] if text.strip() else calls)
         else:
             ids = [wire_id for _, wire_id in self._open.values()]
-            self._say(
+            self._append(
                 [_stated_part(part, message, ids) for part in state.parts],
                 provider_name=state.provider,
                 provider_url=self._url,
                 **({"canonical_system": state.canonical} if _HAS_CANONICAL else {}),
             )
-        if message.interrupted:  # told as a user's words: a model would imitate its own
+        if message.interrupted:  # as a user message: a model would imitate a note in its own answer
             self._parts.append(wire.UserPromptPart(INTERRUPTED))
 
-    def _say(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
+    def _append(self, parts: Sequence[wire.ModelResponsePart], **provider: Any) -> None:
         last = self._messages[-1] if self._messages else None
-        if isinstance(last, wire.ModelResponse):  # no provider takes two answers in a row
+        if isinstance(last, wire.ModelResponse):  # no provider accepts two answers in a row
             self._messages[-1] = replace(last, parts=[*last.parts, *parts])
-        elif parts:  # nor one that is nothing
+        elif parts:  # nor an empty one
             self._messages.append(wire.ModelResponse(parts, **provider))
 
     def _wire_id(self, call: ToolCall) -> str:
@@ -272,16 +269,16 @@ def _binary(attachment: Attachment) -> wire.BinaryContent:
 
 def _call_part(call: ToolCall, wire_id: str, **extras: Any) -> wire.ToolCallPart:
     arguments = call.arguments
-    if not isinstance(arguments, dict):  # providers take objects only
+    if not isinstance(arguments, dict):  # providers accept only objects
         arguments = {"INVALID_JSON": arguments}
     return wire.ToolCallPart(call.tool, arguments, wire_id, **extras)
 
 
-# --- what a provider wants back ---
+# --- provider state ---
 
 
 def _own_state(message: AssistantMessage, origin: str) -> ProviderState | None:
-    """Return the state of an answer if it is for this model, and if it fits what is stored."""
+    """Return the state of an answer if it belongs to this model and matches the stored message."""
     if not isinstance(message.provider_state, dict):
         return None
     if message.provider_state.get("origin") != origin:
@@ -289,7 +286,7 @@ def _own_state(message: AssistantMessage, origin: str) -> ProviderState | None:
     try:
         state = msgspec.convert(message.provider_state, ProviderState)
     except msgspec.ValidationError:
-        return None  # of another version, or of another provider altogether
+        return None  # written by another version or another provider
     fits = (
         _end(state.parts, "text") == len(message.text)
         and _end(state.parts, "thinking") == len(message.reasoning)
@@ -307,8 +304,8 @@ def _count(parts: Iterable[StatePart], kind: str) -> int:
     return sum(part.kind == kind for part in parts)
 
 
-def _told(message: AssistantMessage) -> str:
-    """Return the text of an answer for a model that did not give it: of its files it hears only."""
+def _text_with_files(message: AssistantMessage) -> str:
+    """Return the text of an answer for another model: files are only mentioned."""
     files = [f"[A file was made here: {one.media_type}.]" for one in message.attachments]
     return "\n".join([message.text, *files] if message.text else files)
 
@@ -325,25 +322,25 @@ def _stated_part(
     return wire.TextPart(message.text[part.start : part.end], **part.extras)
 
 
-# --- tools, instructions, and the shape of the answer ---
+# --- tools, instructions, and the format of the answer ---
 
 
-def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
-    first = takewhile(lambda one: isinstance(one, SystemMessage), request.messages)
-    system = [one.text for one in first]  # the rest may not be decoded yet
+def _parameters(
+    request: ModelRequest, system: Sequence[SystemMessage | Message], model: Model[Any]
+) -> ModelRequestParameters:
     shaped = request.output_schema is not None
     tools = [one for one in request.tools if not (shaped and one.name == FINAL_RESULT)]
     return ModelRequestParameters(
         function_tools=[_tool(one) for one in tools],
-        instruction_parts=[wire.InstructionPart(content=text) for text in system],
+        instruction_parts=[wire.InstructionPart(content=one.text) for one in system],
         **(_shape(request, model, alone=not tools) if shaped else {}),
     )
 
 
 def _shape(request: ModelRequest, model: Model[Any], *, alone: bool) -> dict[str, Any]:
-    """Return how an answer of a schema is asked for: by the provider's own means where it has them.
+    """Return how an answer with a schema is requested: by the provider's own support if it has any.
 
-    Beside other tools it is a call: not every provider combines its own means with tools.
+    Beside other tools it is a tool call: not every provider combines its schema support with tools.
     """
     final = final_tool(request.output_schema)
     found: dict[str, Any] = {

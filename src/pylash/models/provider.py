@@ -1,4 +1,4 @@
-"""A model of pydantic-ai as a provider, made when it is first asked."""
+"""A model of pydantic-ai as a provider, built at its first call."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from pylash.tasks import in_thread
-from pylash.turn import Listen, ModelReply, ModelRequest
+from pylash.turn.requests import Listen, ModelReply, ModelRequest
 
 Model = Any
-"""A model of pydantic-ai. Its type is not named here: who checks types would read its whole package."""
+"""A model of pydantic-ai. ``Any``, because type checkers would otherwise read the whole package."""
 
 Ask = Callable[[ModelRequest, Listen], Awaitable[ModelReply]]
 
@@ -20,26 +20,26 @@ Ask = Callable[[ModelRequest, Listen], Awaitable[ModelReply]]
 class PydanticProvider:
     """A model of pydantic-ai; ``make`` builds it, in a thread."""
 
-    reads_lazily = True
-
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name = name
         self._make = make
+        # Set under the lock: concurrent first requests must not build two models, or open one twice. The app
+        # calls ``close`` when no request is left.
         self._made: tuple[Model, Ask] | None = None
         self._entered = False
         self._entering = asyncio.Lock()
 
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
-        """Answer request, telling ``listen`` the pieces as they come.
+        """Answer request, passing the pieces to ``listen`` as they arrive.
 
-        Cancellation: closes the connection. Raises ProviderError, and what ``named_model`` raises.
+        Cancellation closes the connection. Raises ProviderError, and the errors of ``named_model``.
         """
         _, ask = await self._ready()
         return await ask(request, listen)
 
     async def close(self) -> None:
         """Close the connections; the next request opens them again."""
-        self._entering = asyncio.Lock()  # it may come in another event loop
+        self._entering = asyncio.Lock()  # the next request may come from another event loop
         if self._made is not None and self._entered:
             self._entered = False
             await self._made[0].__aexit__(None, None, None)
@@ -55,5 +55,5 @@ class PydanticProvider:
 
     def _load(self) -> tuple[Model, Ask]:
         model = self._make()
-        asking = import_module("pylash.models.asking")
-        return model, partial(asking.ask, model, self.name, asking.Conversions())
+        model_call = import_module("pylash.models.model_call")
+        return model, partial(model_call.call_model, model, self.name, model_call.Conversions())

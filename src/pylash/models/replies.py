@@ -1,9 +1,9 @@
-"""What a model answered, as it is stored: text, reasoning, calls, files, usage, its provider's state.
+"""The answer of a model as it is stored: text, reasoning, calls, files, usage, its provider's state.
 
-Rule 1. What listeners heard, put together, is the stored text.
-Rule 2. The provider's state says where its parts lie in the stored texts and what belongs to each; it
-        holds no text itself. It only ever goes back to the model it came from.
-Rule 3. A reply is one that can be stored: the vendors' clients check no types of what they read.
+Rule 1. The pieces sent to listeners, joined, are the stored text.
+Rule 2. The provider's state has the position of each part in the stored texts and its extra data; it
+        contains no text itself. It is sent back only to the model that it came from.
+Rule 3. A reply can always be stored: the vendors' clients do not check the types of what they read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import msgspec
 from pydantic_ai import messages as wire
 from pydantic_core import to_jsonable_python
 
-from pylash.turn import Attachment, CallRequest, Delta, Listen, ModelReply, Usage
-from pylash.values import ValueNotJson, write
+from pylash.turn.messages import Attachment, Usage
+from pylash.turn.requests import CallRequest, Delta, Listen, ModelReply
+from pylash.values.canonical import write
+from pylash.values.errors import ValueNotJson
 
 BETWEEN: Final = "\n\n"
-"""What stands between two texts that something else came between, and between two thoughts."""
+"""The separator between two texts with another part between them, and between two pieces of reasoning."""
 
 _REPLIES: Final = msgspec.json.Decoder(ModelReply)
 _NUMBERED: Final = {"tool-call": "call", "file": "file"}
 
 
 class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """A part of an answer: a stretch of its text or reasoning, or one of its calls or files by number."""
+    """A part of an answer: a range of its text or reasoning, or one of its calls or files by number."""
 
     kind: str
     start: int = 0
@@ -35,7 +37,7 @@ class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True
 
 
 class ProviderState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provider wants back with an answer of its; ``origin`` is the model that gave it."""
+    """What a provider wants back with its answer; ``origin`` is the model that gave it."""
 
     origin: str
     provider: str | None = None
@@ -44,50 +46,50 @@ class ProviderState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pieces:
-    """Tells a listener the pieces of an answer, as they come."""
+    """Passes the pieces of an answer to a listener as they arrive."""
 
     def __init__(self, listen: Listen) -> None:
         self._listen = listen
-        self._spoken: set[str] = set()
+        self._sent: set[str] = set()
         self._pause = ""
 
-    def hear(self, event: wire.ModelResponseStreamEvent) -> None:
-        """Take an event of a stream; those of a kind we do not know are no text."""
+    def handle(self, event: wire.ModelResponseStreamEvent) -> None:
+        """Handle an event of a stream; unknown kinds of event have no text."""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text), previous_part_kind=before):
                 self._begin("text", text, apart=before != "text")
             case wire.PartStartEvent(part=wire.ThinkingPart(content=text)):
                 self._begin("reasoning", text, apart=True)
             case wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text)):
-                self._say("text", text)
+                self._send("text", text)
             case wire.PartDeltaEvent(delta=wire.ThinkingPartDelta(content_delta=str(text))):
-                self._say("reasoning", text)
+                self._send("reasoning", text)
             case _:
                 pass
 
-    def say_all(self, answer: wire.ModelResponse) -> None:
-        """Tell an answer that came as a whole."""
+    def send_all(self, answer: wire.ModelResponse) -> None:
+        """Pass on an answer that arrived as a whole."""
         text, reasoning, _ = _joined(answer.parts)
-        self._say("reasoning", reasoning)
-        self._say("text", text)
+        self._send("reasoning", reasoning)
+        self._send("text", text)
 
     def _begin(self, kind: str, text: str, *, apart: bool) -> None:
-        self._pause = BETWEEN if apart and kind in self._spoken else ""
-        self._say(kind, text)
+        self._pause = BETWEEN if apart and kind in self._sent else ""
+        self._send(kind, text)
 
-    def _say(self, kind: Any, text: str) -> None:
+    def _send(self, kind: Any, text: str) -> None:
         if text:
-            self._spoken.add(kind)
+            self._sent.add(kind)
             self._listen(Delta(whole(self._pause + text), kind))
             self._pause = ""
 
 
 class UnstorableReply(ValueError):
-    """An answer cannot be stored; the text says why and quotes nothing of it."""
+    """An answer cannot be stored; the message has the reason and does not quote the answer."""
 
 
 def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
-    """Return an answer as a reply; raises UnstorableReply for one that cannot be stored."""
+    """Return an answer as a reply; raises UnstorableReply if it cannot be stored."""
     text, reasoning, parts = _joined(answer.parts)
     reply = ModelReply(
         text=text,
@@ -108,7 +110,7 @@ def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
 
 
 def whole(text: str) -> str:
-    """Return text that can be stored: halves of characters are joined, or replaced if one is missing."""
+    """Return text that can be stored: surrogate pairs are joined, lone surrogates replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -117,39 +119,39 @@ def whole(text: str) -> str:
 
 
 def _check_storable(reply: ModelReply) -> None:
-    """Refuse a reply that could not be read again: a field has a wrong type, or a text half a character."""
+    """Refuse a reply that could not be read back: a field has a wrong type, or a text has a lone surrogate."""
     without_bytes = (msgspec.structs.replace(one, data=b"") for one in reply.attachments)
     try:
         _REPLIES.decode(write(msgspec.structs.replace(reply, attachments=tuple(without_bytes))))
     except (ValueNotJson, msgspec.MsgspecError) as error:
-        reason = error.__context__ or error  # of a value that is none the encoder knows more
+        reason = error.__context__ or error  # the error in the context is more precise
         raise UnstorableReply(str(reason)) from error
 
 
 def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
-    """Return the text and the reasoning of parts, and where each part lies."""
-    said = {"text": "", "thinking": ""}
+    """Return the text and the reasoning of parts, and the range of each part."""
+    joined = {"text": "", "thinking": ""}
     spans: list[StatePart] = []
     counts = dict.fromkeys(_NUMBERED, 0)
     before = ""
     for part in parts:
         kind = part.part_kind
-        if kind in said:
+        if kind in joined:
             content = whole(part.content)
-            if content and said[kind] and not (kind == before == "text"):
-                said[kind] += BETWEEN
-            start = len(said[kind])
-            said[kind] += content
-            spans.append(StatePart(kind, start, len(said[kind]), _extras(part)))
+            if content and joined[kind] and not (kind == before == "text"):
+                joined[kind] += BETWEEN
+            start = len(joined[kind])
+            joined[kind] += content
+            spans.append(StatePart(kind, start, len(joined[kind]), _extras(part)))
         elif kind in counts:
             spans.append(StatePart(_NUMBERED[kind], counts[kind], extras=_extras(part)))
             counts[kind] += 1
         before = kind
-    return said["text"], said["thinking"], spans
+    return joined["text"], joined["thinking"], spans
 
 
 def _extras(part: wire.ModelResponsePart) -> dict[str, Any]:
-    """Return what belongs to a part besides its content."""
+    """Return the data of a part besides its content."""
     names = ("id", "signature", "provider_name", "provider_details")
     given = {name: getattr(part, name, None) for name in names}
     plain: dict[str, Any] = to_jsonable_python({k: v for k, v in given.items() if v is not None})
@@ -169,12 +171,12 @@ def _state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> A
 def _call(part: wire.ToolCallPart) -> CallRequest:
     arguments = part.args
     if isinstance(arguments, str):
-        arguments = _decoded(whole(arguments))
+        arguments = _parse_arguments(whole(arguments))
     return CallRequest(part.tool_name, {} if arguments is None else arguments, part.tool_call_id)
 
 
-def _decoded(arguments: str) -> Any:
-    """Return the arguments that a text is; a text that is no JSON stays what it is."""
+def _parse_arguments(arguments: str) -> Any:
+    """Return the arguments in a JSON text; a text that is not JSON is returned unchanged."""
     if not arguments.strip():
         return {}
     try:
@@ -184,7 +186,7 @@ def _decoded(arguments: str) -> Any:
 
 
 def _reason(answer: wire.ModelResponse) -> str | None:
-    # Some vendors say "stop" although they call.
+    # Some vendors say "stop" although the answer has calls.
     reason: str | None = answer.finish_reason
     calls = answer.tool_calls and reason in (None, "stop", "tool_call")
     return "tool_calls" if calls else reason
@@ -204,7 +206,7 @@ def _usage(answer: wire.ModelResponse) -> Usage:
 
 
 def _cost(answer: wire.ModelResponse) -> float:
-    """Return what an answer cost in dollars; 0 where nobody knows the price."""
+    """Return the cost of an answer in dollars; 0 if the price is unknown."""
     if answer.provider_name is None or not answer.model_name:
         return 0.0
     try:

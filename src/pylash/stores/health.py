@@ -16,11 +16,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pylash.durable import SECOND, Clock, Entropy, RunState
-from pylash.stores.schema import SCHEMA
-from pylash.stores.sqlite_files import only_reading
+from pylash.durable.ports import Clock, Entropy
+from pylash.durable.runs import SECOND, RunState
+from pylash.stores.drivers.sqlite_files import open_read_only
+from pylash.stores.migrations import SCHEMA
 from pylash.stores.store import SqlStore, open_store, schema_of, sqlite_path
-from pylash.values import LashError, StoreUrlInvalid
+from pylash.values.errors import LashError, StoreUrlInvalid
 
 OVERDUE_SECONDS: Final = 60
 LITTLE_BYTES: Final = 100 * 1024 * 1024
@@ -54,7 +55,7 @@ class Finding(NamedTuple):
     advice: str | None = None
 
 
-async def examined(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]:
+async def examine(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]:
     """Return what is found at a store."""
     try:
         path = sqlite_path(url)
@@ -84,7 +85,7 @@ async def examined(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]
 
 def _schema(schema: int, min_code: int) -> Finding:
     if min_code > SCHEMA:
-        text = f"it needs code that knows schema {min_code}, and this is {SCHEMA}"
+        text = f"it needs code for schema {min_code}, and this pylash knows up to {SCHEMA}"
         return Finding("schema", "fail", text, "upgrade pylash")
     if schema == 0:
         return Finding("schema", "fail", "nothing is set up yet", "run pylash migrate")
@@ -92,7 +93,7 @@ def _schema(schema: int, min_code: int) -> Finding:
         text = f"schema {schema}, and this pylash needs {SCHEMA}"
         return Finding("schema", "fail", text, "run pylash migrate")
     if schema > SCHEMA:
-        text = f"schema {schema} is newer than the {SCHEMA} that is known here"
+        text = f"schema {schema} is newer than {SCHEMA}, the newest that this pylash knows"
         return Finding("schema", "warn", text, "upgrade pylash here, too")
     return Finding("schema", "ok", f"schema {schema}")
 
@@ -104,7 +105,7 @@ def _file(path: Path) -> list[Finding]:
     """Return what is found at a SQLite file."""
     if not path.is_file():
         text = f"there is no file {str(path)!r}"
-        return [Finding("store", "fail", text, "check the path, or start the app that makes it")]
+        return [Finding("store", "fail", text, "check the path, or start the app that creates it")]
     checks: tuple[Callable[[Path], Finding], ...] = (
         _readable,
         _private,
@@ -118,7 +119,7 @@ def _file(path: Path) -> list[Finding]:
 
 def _readable(path: Path) -> Finding:
     try:
-        with closing(only_reading(path)) as connection:
+        with closing(open_read_only(path)) as connection:
             mode = connection.execute("pragma journal_mode").fetchall()[0][0]
             connection.execute("select count(*) from sqlite_master").fetchall()
     except sqlite3.Error as error:
@@ -253,7 +254,7 @@ async def _blocked(store: SqlStore) -> Finding:
 async def _overdue(store: SqlStore) -> Finding:
     count = await store.inspection.overdue(OVERDUE_SECONDS * SECOND)
     if count:
-        text = f"{count} have been ready for more than a minute, and nobody took them"
+        text = f"{count} have been ready for more than a minute, and no worker took them"
         return Finding("backlog", "warn", text, "start more workers, or raise their concurrency")
     return Finding("backlog", "ok", "nothing waits for a worker")
 

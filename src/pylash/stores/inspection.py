@@ -1,4 +1,4 @@
-"""Looking at everything that runs: nothing here writes."""
+"""What the command line shows of runs, waits and workers. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.durable import (
-    Instant,
-    QueueDrainScope,
-    RunState,
-    TurnScope,
-    WorkerId,
-    scope_from_text,
-    scope_text,
-    session_lane,
-    session_of,
-    shown_target,
+from pylash.durable.runs import Instant, WorkerId
+from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
+from pylash.durable.sessions import session_lane
+from pylash.stores.lookups import OF_PROCESS
+from pylash.stores.operation import Port, Statement, Steps, operation, store_time
+from pylash.stores.run_lists import (
+    PROCESS_RUNS,
+    ROWS,
+    RUNS,
+    RunRow,
+    known_targets,
+    list_runs,
+    run_from,
 )
-from pylash.stores.carried import NODE_BITS
-from pylash.stores.lookups import known_targets
-from pylash.stores.run_lists import OF_RUN, PAGE, SHOWN, Lists, for_conditions, listed
-from pylash.stores.session_ends import DELETED
-from pylash.stores.sql import Port, Statement, Steps, operation
-from pylash.values import decode, encode
+from pylash.stores.tables.packed_effects import NODE_BITS
+from pylash.values.canonical import decode, encode
 
 MATCHES: Final = 10
 """How many runs that begin with a text are worth showing."""
@@ -34,53 +32,17 @@ RECENT: Final = 10_000
 
 _ALL: Final = 1 << 63
 
-# The first runs of a process that continued itself have another scope, and are history.
-_VISIBLE = f"""
-substr(r.scope, length(r.scope), 1) = '}}' and coalesce(r.token, '') <> '{DELETED}'"""
+_OF_SCOPES = ROWS.replace("{where}", "r.scope in ({texts})")
 
-_COLUMNS = f"""
-select r.id as number, {SHOWN} as shown, r.kind, r.created, r.id as run, r.scope, r.target, p.id as process,
-       coalesce(r.reason, 'unknown_target') as reason, coalesce(p.settled, r.settled) as settled,
-       r.attempts, r.owner, r.lane, case when r.target = 'lashlang' then p.registration end"""
+_OF_RUNS = ROWS.replace("{where}", "r.id in ({bigints})") + " order by number desc limit ?"
 
-_ROWS = f"""
-select * from ({_COLUMNS}
-  from pylash_runs r left join pylash_processes p on {OF_RUN} where {_VISIBLE} and {{where}}) as v"""
-
-_OF_STATUS = for_conditions(
-    _ROWS.replace("{where}", "{where} and r.kind = ?")
-    + " where shown in ({texts}) order by number desc limit ?"
-)
-
-_LISTS = Lists(
-    f"""{_COLUMNS}
-from (select * from pylash_runs r where r.id < ? and {_VISIBLE} order by r.id desc limit {PAGE}) as r
-left join pylash_processes p on {OF_RUN} order by r.id desc""",
-    _OF_STATUS,
-)
-
-_PROCESS_LISTS = Lists(
-    f"""{_COLUMNS.replace("r.id as number", "p.number")}
-from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
-join pylash_runs r on r.id = p.run order by p.number desc""",
-    _OF_STATUS,
-)
-
-_OF_PROCESS = _ROWS.replace(
-    "{where}", "r.id = (select q.run from pylash_processes q where q.id = ?)"
-)
-
-_OF_SCOPES = _ROWS.replace("{where}", "r.scope in ({texts})")
-
-_OF_RUNS = _ROWS.replace("{where}", "r.id in ({bigints})") + " order by number desc limit ?"
-
-_RECENT = _ROWS.replace("{where}", "true").replace(
+_RECENT = ROWS.replace("{where}", "true").replace(
     "from pylash_runs r", f"from (select * from pylash_runs order by id desc limit {RECENT}) as r"
 )
 
 _PROCESSES_LIKE = f"{_RECENT} where substr(process, 1, ?) = ? order by number desc limit {MATCHES}"
 
-# What is taken out of a scope's text was in it: LIKE would ignore case in one database, not in the other.
+# replace() changes a text that contains the other. LIKE would ignore case in one database, not in the other.
 _TURNS_LIKE = f"""{_RECENT}
 where kind in ('turn', 'queue_drain') and (replace(scope, ?, '') <> scope or replace(scope, ?, '') <> scope)
 order by number desc limit {MATCHES}"""
@@ -130,28 +92,6 @@ _ENDED_WAIT = """
 select 1 from pylash_waits
 where id >= ? and id < ? and substr(id, 1, ?) = ? and terminal is not null limit 1"""
 
-_NOW = "select {now}"
-
-
-class RunRow(msgspec.Struct, frozen=True):
-    """A process, a turn, or another run, as people see it in a list.
-
-    ``id`` is the process's; a turn's is ``session/turn``.
-    """
-
-    run: int
-    kind: str
-    id: str
-    session: str | None
-    target: str
-    status: RunState
-    reason: str | None
-    created: Instant
-    settled: Instant | None
-    attempts: int
-    owner: str | None
-    scope: str
-
 
 class OpenEffect(msgspec.Struct, frozen=True):
     """An effect that has not ended: ``wait`` is what it waits for, ``due`` when it ends by itself."""
@@ -186,7 +126,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 class SqlInspection(Port):
-    """What can be seen of everything that runs."""
+    """Reads for the command line."""
 
     @operation(read_only=True)
     def runs(
@@ -196,20 +136,20 @@ class SqlInspection(Port):
 
         Turns that ended well are looked for among the newest runs, if no processes are asked for.
         """
-        known = yield from known_targets()
-        lists = _PROCESS_LISTS if set(kinds) == {"process"} else _LISTS
+        lists = PROCESS_RUNS if set(kinds) == {"process"} else RUNS
         most = _ALL if "process" in kinds else RECENT
-        rows = yield from listed(lists, statuses, known, limit, kinds, most)
-        return [_row(row) for row in rows]
+        return [
+            run_from(row) for row in (yield from list_runs(lists, statuses, limit, kinds, most))
+        ]
 
     @operation(read_only=True)
     def named(self, text: str) -> Steps[list[RunRow]]:
         """Return the process of that id, and the turn of that ``session/turn``."""
         known = yield from known_targets()
-        rows = (yield Statement(_OF_PROCESS, (known, text))).rows
+        rows = (yield Statement(OF_PROCESS, (known, text))).rows
         if scopes := _scopes(text):
             rows = rows + (yield Statement(_OF_SCOPES, (known, scopes))).rows
-        return [_row(row) for row in rows]
+        return [run_from(row) for row in rows]
 
     @operation(read_only=True)
     def turns(self, session_id: str, limit: int) -> Steps[list[RunRow]]:
@@ -223,7 +163,7 @@ class SqlInspection(Port):
         runs |= yield from _runs_of_line(number, limit)
         known = yield from known_targets()
         given = (known, [run for run in runs if run is not None], limit)
-        return [_row(row) for row in (yield Statement(_OF_RUNS, given)).rows]
+        return [run_from(row) for row in (yield Statement(_OF_RUNS, given)).rows]
 
     @operation(read_only=True)
     def beginning(self, text: str) -> Steps[list[RunRow]]:
@@ -237,7 +177,7 @@ class SqlInspection(Port):
         for session, turn in _halves(text):
             given = (known, session_lane(session), *_beginnings(turn))
             rows = rows + (yield Statement(_TURNS_OF_LANE_LIKE, given)).rows
-        return [_row(row) for row in rows]
+        return [run_from(row) for row in rows]
 
     @operation(read_only=True)
     def sessions_beginning(self, text: str) -> Steps[list[str]]:
@@ -248,12 +188,12 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def open_effects(self, runs: Sequence[int]) -> Steps[list[OpenEffect]]:
-        """Return what runs are doing, or waiting for, now."""
+        """Return the effects of runs that have not ended."""
         return [OpenEffect(*row) for row in (yield Statement(_OPEN, (list(runs),))).rows]
 
     @operation(read_only=True)
     def answered(self, run: int) -> Steps[list[Answered]]:
-        """Return what a run was answered, in the order in which it asked."""
+        """Return the waits of a run that have ended, in the order in which they began."""
         return [
             Answered(kind, title, tool, arguments and decode(arguments), decode(terminal), by)
             for kind, title, tool, arguments, terminal, by in (
@@ -273,7 +213,7 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def has_workers(self) -> Steps[bool]:
-        """Return whether anybody runs anything; who only looks and asks runs nothing."""
+        """Return whether a live worker can execute anything; a program that only asks has no targets."""
         return bool((yield from known_targets()))
 
     @operation(read_only=True)
@@ -296,7 +236,7 @@ class SqlInspection(Port):
     @operation(read_only=True)
     def now(self) -> Steps[Instant]:
         """Return the store's time."""
-        return Instant((yield Statement(_NOW)).rows[0][0])
+        return (yield from store_time())
 
 
 def _runs_of_line(number: int | None, limit: int) -> Steps[set[int]]:
@@ -334,40 +274,3 @@ def _scopes(text: str) -> list[str]:
         for session, turn in _halves(text)
         for scope in (TurnScope(session, turn), QueueDrainScope(session, turn))
     ]
-
-
-def _row(row: tuple[Any, ...]) -> RunRow:
-    (
-        _,
-        shown,
-        kind,
-        created,
-        run,
-        scope,
-        target,
-        process,
-        reason,
-        settled,
-        attempts,
-        owner,
-        *rest,
-    ) = row
-    parsed = scope_from_text(scope)
-    session = session_of(parsed)
-    name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
-    status = RunState(shown)
-    why = reason if status is RunState.BLOCKED else None
-    return RunRow(
-        run,
-        kind,
-        name,
-        session,
-        shown_target(target, rest[1]),
-        status,
-        why,
-        created,
-        settled,
-        attempts,
-        owner,
-        scope,
-    )

@@ -1,61 +1,42 @@
-"""Looking at processes in SQL: nothing here writes."""
+"""Reads of processes in SQL. Nothing here writes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from pylash.durable import (
+from pylash.durable.processes import (
     OUTPUTS,
     SIGNAL,
     HandleGrant,
-    Instant,
     Output,
     ProcessEvent,
     ProcessRecord,
     ProcessView,
-    QueuedWake,
     Resumed,
-    RunState,
     SessionRef,
     SignalWait,
-    shown_target,
 )
-from pylash.stores.ends import WHERE
-from pylash.stores.handles import (
-    HOLDERS,
-    grant_from,
-    grants_of,
-)
-from pylash.stores.journal import journals_of
-from pylash.stores.logs import (
-    RECORD,
-    event_from,
-    record_from,
-)
-from pylash.stores.run_lists import OF_RUN, PAGE, SHOWN, Lists, for_conditions, listed
-from pylash.stores.sql import (
-    Port,
-    Statement,
-    Steps,
-    operation,
-)
-from pylash.values import (
-    ProcessUnknown,
-    decode,
-)
+from pylash.durable.runs import RunState
+from pylash.stores.operation import Port, Statement, Steps, operation
+from pylash.stores.ports.journal import journals_of
+from pylash.stores.ports.process_handles import grants_of
+from pylash.stores.ports.process_log import RECORD, WHERE, event_from, record_from
+from pylash.stores.run_lists import PROCESSES, ROWS, known_targets, list_runs, view_from
+from pylash.values.canonical import decode
+from pylash.values.process_errors import ProcessUnknown
 
 _EVENTS = """
 select sequence, type, payload, key, at from pylash_process_events
 where process = ? and sequence > ? order by sequence limit ?"""
 
-_QUEUED = "select process, sequence, body, at from pylash_queue where session = ? order by at, process, sequence"
+_RECORD = RECORD.replace("select ", "select {now}, ")
 
-_OF_FIRST_RUNS = RECORD.replace(
+_OF_FIRST_RUNS = _RECORD.replace(
     "where p.id = ?", "where p.number in ({bigints}) and p.run = p.number"
 )
 
-_OF_LATER_RUNS = RECORD.replace(
+_OF_LATER_RUNS = _RECORD.replace(
     "where p.id = ?", "where p.run in ({bigints}) and p.run <> p.number"
 )
 
@@ -75,26 +56,7 @@ join pylash_processes p on p.number = e.process and e.key = ? where p.id = ?"""
 _OUTPUTS = """
 select id, output from pylash_processes where id in ({texts}) and output is not null"""
 
-_TARGETS = "select targets from pylash_workers where expires > {now}"
-
-_COLUMNS = f"""
-p.number, {SHOWN} as shown, r.kind, p.created, p.id, r.target, coalesce(r.reason, 'unknown_target') as reason, p.settled,
-case when r.target = 'lashlang' then p.registration end"""
-
-_VIEW = f"""
-select {_COLUMNS} from pylash_processes p join pylash_runs r on r.id = p.run where p.id = ?"""
-
-_LISTS = Lists(
-    f"""
-select {_COLUMNS}
-from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
-join pylash_runs r on r.id = p.run order by p.number desc""",
-    for_conditions(f"""
-select * from (
-  select {_COLUMNS}, r.id as run from pylash_runs r join pylash_processes p on {OF_RUN}
-  where {{where}} and r.kind = ?) as v
-where shown in ({{texts}}) order by run desc limit ?"""),
-)
+OF_PROCESS = ROWS.replace("{where}", "r.id = (select q.run from pylash_processes q where q.id = ?)")
 
 _SIGNAL_WAITS = """
 select run, key, wait, label, started, due from pylash_effects
@@ -112,13 +74,11 @@ join pylash_effects e on e.run = p.run
 where p.id = ? and p.status = 'open' and substr(e.wait, 1, 7) = 'signal:' and e.outcome is null
 order by e.started, e.key"""
 
-_NOW = "select {now}"
-
 EVENTS_AT_ONCE: Final = 500
 
 
 class SqlLookups(Port):
-    """What can be seen of processes."""
+    """Reads of processes."""
 
     @operation(read_only=True)
     def get(self, process_id: str) -> Steps[ProcessRecord | None]:
@@ -129,13 +89,12 @@ class SqlLookups(Port):
     @operation(read_only=True)
     def resume(self, runs: Sequence[int]) -> Steps[dict[int, Resumed]]:
         """Return what is needed to go on with runs, by run."""
-        now = Instant((yield Statement(_NOW)).rows[0][0])
         journals = yield from journals_of(runs)
         resumed = {}
-        for row in (yield Statement(_RECORDS, (list(runs), list(runs)))).rows:
+        for now, *row in (yield Statement(_RECORDS, (list(runs), list(runs)))).rows:
             try:
                 record = record_from(row)
-            except ValueError:  # written by code we do not understand
+            except ValueError:  # written by newer code
                 continue
             resumed[record.run] = Resumed(record, journals[record.run], now)
         return resumed
@@ -157,15 +116,14 @@ class SqlLookups(Port):
     def view(self, process_id: str) -> Steps[ProcessView | None]:
         """Return a process as people see it."""
         known = yield from known_targets()
-        rows = (yield Statement(_VIEW, (known, process_id))).rows
-        return _view(rows[0]) if rows else None
+        rows = (yield Statement(OF_PROCESS, (known, process_id))).rows
+        return view_from(rows[0]) if rows else None
 
     @operation(read_only=True)
     def listed(self, status: str | None, limit: int) -> Steps[list[ProcessView]]:
         """Return processes as people see them, the newest first."""
-        known = yield from known_targets()
         statuses = list(RunState) if status is None else [status]
-        return [_view(row) for row in (yield from listed(_LISTS, statuses, known, limit))]
+        return [view_from(row) for row in (yield from list_runs(PROCESSES, statuses, limit))]
 
     @operation(read_only=True)
     def signal_waits(self, process_id: str | None = None) -> Steps[list[SignalWait]]:
@@ -209,30 +167,3 @@ class SqlLookups(Port):
     def grants(self, holder: SessionRef) -> Steps[list[HandleGrant]]:
         """Return the handles that a session holds."""
         return (yield from grants_of(holder))
-
-    @operation(read_only=True)
-    def holders(self, process_id: str) -> Steps[list[HandleGrant]]:
-        """Return who holds a process's handle."""
-        return [grant_from(row) for row in (yield Statement(HOLDERS, (process_id,))).rows]
-
-    @operation(read_only=True)
-    def queued(self, session_id: str) -> Steps[list[QueuedWake]]:
-        """Return the wakes that wait for a session, the oldest first."""
-        rows = (yield Statement(_QUEUED, (session_id,))).rows
-        return [
-            QueuedWake(process, seq, decode(body), Instant(at)) for process, seq, body, at in rows
-        ]
-
-
-def known_targets() -> Steps[list[str]]:
-    """Return what the workers that are alive can run."""
-    rows = (yield Statement(_TARGETS)).rows
-    return sorted({target for (targets,) in rows for target in decode(targets.encode())})
-
-
-def _view(row: tuple[Any, ...]) -> ProcessView:
-    _, shown, _, created, process, target, reason, settled, registration, *_ = row
-    status = RunState(shown)
-    why = reason if status is RunState.BLOCKED else None
-    named = shown_target(target, registration)
-    return ProcessView(process, named, status, why, created, settled)

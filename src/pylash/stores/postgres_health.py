@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import asyncpg
 
-from pylash.durable import SECOND, Clock, Entropy
-from pylash.stores.anchor import COMMAND_SECONDS, CONNECT_SECONDS, LOST
+from pylash.durable.ports import Clock, Entropy
+from pylash.durable.runs import SECOND
+from pylash.stores.drivers.postgres import BAD_PORT
+from pylash.stores.drivers.postgres_connections import SETTINGS
+from pylash.stores.drivers.postgres_listener import COMMAND_SECONDS, CONNECT_SECONDS, LOST
 from pylash.stores.health import Finding
-from pylash.stores.postgres import BAD_PORT, SETTINGS
-from pylash.values import StoreUrlInvalid, hide_secrets, url_secrets
+from pylash.values.errors import StoreUrlInvalid
+from pylash.values.secrets import hide_secrets, url_secrets
 
 NOTIFY_SECONDS: Final = 3.0
 SKEW_SECONDS: Final = 1.0
@@ -104,6 +107,7 @@ async def _privileges(link: Any) -> Finding:
             " and has_table_privilege('pylash_runs', 'INSERT')"
             " and has_table_privilege('pylash_runs', 'UPDATE')"
             " and has_table_privilege('pylash_effects', 'DELETE')"
+            " and coalesce(has_sequence_privilege(to_regclass('pylash_session_numbers'), 'USAGE'), true)"
         )
         needed = "read and write the tables of pylash"
     if not may:

@@ -2,7 +2,7 @@
 
 Rule 1. A list costs what it shows and what is open, never what has ended: ended runs are found from the newest
         backwards, and those that ended badly in an index of their own.
-Rule 2. A run that no live worker knows is shown as blocked. Nobody writes that.
+Rule 2. A run that no live worker knows is shown as blocked. That is never written.
 """
 
 from __future__ import annotations
@@ -11,18 +11,42 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from pylash.durable import RunState, run_id_time
-from pylash.stores.sql import Statement, Steps
+import msgspec
 
-SHOWN: Final = """
-case when p.status <> 'open' then p.status
-     when r.state in ('queued', 'waiting') and r.at <= {now} and r.target not in ({texts}) then 'blocked'
-     else r.state end"""
-"""The status of a run ``r`` and its process ``p``; takes the targets that live workers know."""
+from pylash.durable.processes import ProcessView, shown_target
+from pylash.durable.runs import Instant, RunState, run_id_time
+from pylash.durable.scopes import scope_from_text, session_of
+from pylash.stores.operation import Statement, Steps
+from pylash.stores.tables.runs import FORGOTTEN
+from pylash.values.canonical import decode
 
-OF_RUN: Final = """
-((p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number))"""
-"""How a process ``p`` is found by its run ``r``."""
+_TARGETS = "select targets from pylash_workers where expires > {now}"
+
+# The columns of a run r and its process p. They take the targets that live workers know.
+_COLUMNS: Final = """
+       {number} as number,
+       case when p.status <> 'open' then p.status
+            when r.state in ('queued', 'waiting') and r.at <= {now} and r.target not in ({texts}) then 'blocked'
+            else r.state end as shown,
+       r.kind, r.created, r.id as run, r.scope, r.target, p.id as process, r.reason,
+       coalesce(p.settled, r.settled) as settled, r.attempts, r.owner, r.lane,
+       case when r.target = 'lashlang' then p.registration end as registration,
+       p.created as process_created"""
+
+_RUN_COLUMNS: Final = _COLUMNS.replace("{number}", "r.id")
+
+_PROCESS_COLUMNS: Final = _COLUMNS.replace("{number}", "p.number")
+
+# The first runs of a process that continued itself have another scope, and are history.
+_VISIBLE: Final = f"substr(r.scope, length(r.scope), 1) = '}}' and not {FORGOTTEN}"
+
+# A process has the number of its first run. One that continued itself is found by its last run.
+_OF_RUN: Final = "((p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number))"
+
+ROWS: Final = f"""
+select * from (select {_RUN_COLUMNS}
+  from pylash_runs r left join pylash_processes p on {_OF_RUN} where {_VISIBLE} and {{where}}) as v"""
+"""The runs that a condition finds, which takes the place of ``{where}``; for ``run_from`` and ``view_from``."""
 
 _RUNNING: Final = "r.settled is null and r.state = 'running'"
 # A run that does not execute has no owner: the index then has the runs of a state in the order of their ids.
@@ -32,9 +56,6 @@ r.id in (select q.id from pylash_runs q where q.at is not null and q.at <= {now}
          and q.state in ('queued', 'waiting') and q.target not in ({texts}))"""
 _FAILED: Final = "r.state = ? and r.state in ('failed', 'cancelled', 'stopped')"
 
-CONDITIONS: Final = (_RUNNING, _IDLE, _UNKNOWN, _FAILED)
-"""Where runs of some statuses are found. Each is answered by one index."""
-
 PAGE: Final = 50
 """How many rows are read at once on the way back from the newest. With more, PostgreSQL joins whole tables."""
 
@@ -42,26 +63,95 @@ _NO_ID: Final = (1 << 63) - 1
 
 
 class Lists(NamedTuple):
-    """The statements of a list of runs. A row begins with its number, status, kind and time of creation.
+    """The statements of a list of runs.
 
     ``newest`` takes the known targets and a number, and returns a page of rows with smaller numbers, the
-    greatest first. ``of_status`` has a statement for each condition, which takes the known targets, what the
-    condition takes, a kind, the statuses and a limit.
+    greatest first. ``of_status`` has a statement for each condition that finds runs by one index; it takes the known
+    targets, what the condition takes, a kind, the statuses and a limit.
     """
 
     newest: str
     of_status: dict[str, str]
 
 
-def for_conditions(sql: str) -> dict[str, str]:
-    """Return a statement for each condition, which takes the place of ``{where}``."""
-    return {condition: sql.replace("{where}", condition) for condition in CONDITIONS}
+def _lists(newest: str, columns: str, join: str) -> Lists:
+    of_status = f"""
+select * from (select {columns} from pylash_runs r {join} pylash_processes p on {_OF_RUN}
+  where {_VISIBLE} and {{where}} and r.kind = ?) as v
+where shown in ({{texts}}) order by run desc limit ?"""
+    conditions = (_RUNNING, _IDLE, _UNKNOWN, _FAILED)
+    return Lists(newest, {one: of_status.replace("{where}", one) for one in conditions})
 
 
-def listed(
+_NEWEST_PROCESSES = f"""
+select {_PROCESS_COLUMNS}
+from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
+join pylash_runs r on r.id = p.run order by p.number desc"""
+
+PROCESSES: Final = _lists(_NEWEST_PROCESSES, _PROCESS_COLUMNS, "join")
+
+PROCESS_RUNS: Final = _lists(_NEWEST_PROCESSES, _RUN_COLUMNS, "left join")
+"""The same with runs of processes that only a host's controller knows, if they have not ended."""
+
+RUNS: Final = _lists(
+    f"""
+select {_RUN_COLUMNS}
+from (select * from pylash_runs r where r.id < ? and {_VISIBLE} order by r.id desc limit {PAGE}) as r
+left join pylash_processes p on {_OF_RUN} order by r.id desc""",
+    _RUN_COLUMNS,
+    "left join",
+)
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A process, a turn, or another run, as people see it in a list.
+
+    ``id`` is the process's; a turn's is ``session/turn``.
+    """
+
+    run: int
+    kind: str
+    id: str
+    session: str | None
+    target: str
+    status: RunState
+    reason: str | None
+    created: Instant
+    settled: Instant | None
+    attempts: int
+    owner: str | None
+    scope: str
+
+
+def run_from(row: tuple[Any, ...]) -> RunRow:
+    """Return the run in a row."""
+    _, shown, kind, created, run, scope, target, process, reason, settled, attempts, owner = row[
+        :12
+    ]
+    parsed = scope_from_text(scope)
+    session = session_of(parsed)
+    name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
+    target, status = shown_target(target, row[13]), RunState(shown)
+    why = (reason or "unknown_target") if status is RunState.BLOCKED else None
+    times = (created, settled)
+    return RunRow(run, kind, name, session, target, status, why, *times, attempts, owner, scope)
+
+
+def view_from(row: tuple[Any, ...]) -> ProcessView:
+    """Return the process in a row."""
+    run = run_from(row)
+    return ProcessView(run.id, run.target, run.status, run.reason, row[14], run.settled)
+
+
+def known_targets() -> Steps[list[str]]:
+    """Return what the workers that are alive can run."""
+    rows = (yield Statement(_TARGETS)).rows
+    return sorted({target for (targets,) in rows for target in decode(targets.encode())})
+
+
+def list_runs(
     lists: Lists,
     statuses: Sequence[str],
-    known: list[str],
     limit: int,
     kinds: Sequence[str] = ("process",),
     most: int = _NO_ID,
@@ -70,6 +160,7 @@ def listed(
 
     Runs that ended well have no index of their own: they are looked for among the newest ``most``.
     """
+    known = yield from known_targets()
     rows: list[tuple[Any, ...]] = []
     if RunState.COMPLETED in statuses:  # then most of the newest are wanted, whatever their status
         before, seen = _NO_ID, 0

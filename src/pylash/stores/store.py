@@ -3,7 +3,7 @@
 Rule 1. A database that needs newer code is refused before anything is written.
 Rule 2. An older one is migrated without losing a row: SQLite when it is opened, PostgreSQL when
         asked, because others may be using it.
-Rule 3. Whoever only looks (``migrate=False``) makes nothing: no file, no table, no row.
+Rule 3. Opening with ``migrate=False`` creates nothing: no file, no table, no row.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pylash.durable import Clock, DurabilityTier, Entropy
-from pylash.stores.envs import SqlAttachments, SqlEnvs
+from pylash.durable.ports import Clock, DurabilityTier, Entropy
 from pylash.stores.inspection import SqlInspection
-from pylash.stores.journal import SqlJournal
-from pylash.stores.processes import SqlProcesses
-from pylash.stores.runs import SqlRuns
-from pylash.stores.schema import META, MIGRATIONS, SCHEMA, columns
-from pylash.stores.sessions import SqlSessions
-from pylash.stores.sql import Operation, Statement, Steps
-from pylash.stores.triggers import SqlTriggers
-from pylash.stores.turn_events import SqlTurnEvents
-from pylash.stores.waits import SqlWaits
-from pylash.stores.workers import LockingDriver, SqlWorkers
-from pylash.values import (
+from pylash.stores.migrations import META, MIGRATIONS, SCHEMA, columns
+from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.ports.journal import SqlJournal
+from pylash.stores.ports.processes import SqlProcesses
+from pylash.stores.ports.runs import SqlRuns
+from pylash.stores.ports.sessions import SqlSessions
+from pylash.stores.ports.triggers import SqlTriggers
+from pylash.stores.tables.contents import SqlAttachments, SqlEnvs
+from pylash.stores.tables.turn_events import SqlTurnEvents
+from pylash.stores.tables.waits import SqlWaits
+from pylash.stores.tables.workers import LockingDriver, SqlWorkers
+from pylash.values.errors import (
     ExtraMissing,
     StoreSchemaOutdated,
     StoreSchemaTooNew,
@@ -109,7 +109,7 @@ async def open_store(
     ``migrate``: None brings SQLite up to date and sets up an empty PostgreSQL database, True also
     an older one, False neither. ``simulated`` makes PostgreSQL's time the clock's, for tests.
     """
-    scheme, rest = _parsed(url)
+    scheme, rest = _parse_url(url)
     match scheme:
         case "memory":
             driver: StoreDriver = _sqlite(None, clock, entropy)
@@ -137,13 +137,13 @@ async def open_store(
 
 def sqlite_path(url: str) -> Path | None:
     """Return the file that url names, or None if it names a server."""
-    scheme, rest = _parsed(url)
+    scheme, rest = _parse_url(url)
     return Path(rest) if scheme == "sqlite" else None
 
 
 async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> tuple[int, int]:
     """Return the schema of the database at url, 0 if nothing is set up, and the oldest that may use it."""
-    scheme, rest = _parsed(url)
+    scheme, rest = _parse_url(url)
     if scheme == "sqlite":
         await asyncio.to_thread(_refuse_missing, Path(rest))
         driver = _sqlite(Path(rest), clock, entropy)
@@ -157,8 +157,8 @@ async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> tuple[int, i
     return int(meta.get("schema", 0)), int(meta.get("min_code", 0))
 
 
-def _parsed(url: str) -> tuple[str, str]:
-    """Return the scheme of url and what follows it, or refuse what nobody understands."""
+def _parse_url(url: str) -> tuple[str, str]:
+    """Return the scheme of url and what follows it, or refuse an invalid URL."""
     scheme, separator, rest = str(url).partition("://")
     reason = None
     if not separator:
@@ -186,14 +186,14 @@ def _file_trouble(rest: str) -> str | None:
 
 
 def _sqlite(path: Path | None, clock: Clock, entropy: Entropy) -> StoreDriver:
-    from pylash.stores.sqlite import SqliteDriver  # noqa: PLC0415 - the other half is not needed
+    from pylash.stores.drivers.sqlite import SqliteDriver  # noqa: PLC0415 - the other half is not needed
 
     return SqliteDriver(path, clock, entropy)
 
 
 def _postgres(url: str, clock: Clock | None, entropy: Entropy) -> StoreDriver:
     try:
-        from pylash.stores.postgres import PostgresDriver  # noqa: PLC0415 - an extra
+        from pylash.stores.drivers.postgres import PostgresDriver  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
@@ -202,22 +202,22 @@ def _postgres(url: str, clock: Clock | None, entropy: Entropy) -> StoreDriver:
 
 
 def _refuse_missing(path: Path) -> None:
-    from pylash.stores.sqlite_files import refuse_missing  # noqa: PLC0415 - as its driver
+    from pylash.stores.drivers.sqlite_files import refuse_missing  # noqa: PLC0415 - as its driver
 
     refuse_missing(path)
 
 
 def _meta() -> Steps[dict[str, str]]:
-    """Return what the database says of itself: nothing, if it was never set up."""
+    """Return the meta table of the database: nothing, if it was never set up."""
     if not (yield Statement(_HAS_META)).rows:
         return {}
     return dict((yield Statement(_READ_META)).rows)
 
 
 def _check_columns(schema: int) -> Steps[None]:
-    """Refuse a database that has not the columns of the schema that it says it has.
+    """Refuse a database that lacks columns of the schema that it claims.
 
-    Migrations were edited before there was a rule against it: what was made in between has the same number.
+    Development versions edited migrations, so their stores can have the number of a schema without all its columns.
     """
     found = set((yield Statement(_COLUMNS)).rows)
     for table, column in sorted(columns(min(schema, SCHEMA)) - found):

@@ -1,7 +1,7 @@
 """Tools for tests: a scripted model, clocks, crashes, a recording host, and the conformance suites.
 
 Needs no test runner. Names are loaded when they are first used: the pytest plugin lives here too, and
-must cost nothing to those who do not use it.
+must cost nothing if it is not used.
 """
 
 from importlib import import_module
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pylash.testing import conformance
     from pylash.testing.clocks import SimClock
     from pylash.testing.crash import CrashReport, crash_everywhere
-    from pylash.testing.deaths import CrashPoint, kill
     from pylash.testing.harness import LashHarness
+    from pylash.testing.kills import CrashPoint, kill
     from pylash.testing.recording import RecordedEffect, RecordingHost
     from pylash.testing.scripted import ScriptedModel, call, calls, code, fail, say
 
@@ -37,7 +37,7 @@ __all__ = (
 _MODULES = {
     "clocks": ("SimClock",),
     "crash": ("CrashReport", "crash_everywhere"),
-    "deaths": ("CrashPoint", "kill"),
+    "kills": ("CrashPoint", "kill"),
     "harness": ("LashHarness",),
     "recording": ("RecordedEffect", "RecordingHost"),
     "scripted": ("ScriptedModel", "call", "calls", "code", "fail", "say"),

@@ -1,4 +1,4 @@
-"""Clocks for tests: weeks in milliseconds."""
+"""A simulated clock, with which a test of weeks takes milliseconds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import heapq
 import itertools
 from collections.abc import Awaitable, Callable
 
-from pylash.durable import SECOND, Instant
-from pylash.values import Duration, seconds
+from pylash.durable.runs import SECOND, Instant
+from pylash.values.durations import Duration, seconds
 
 
 class SimClock:
@@ -47,12 +47,16 @@ class SimClock:
         await future
 
     def watch(self, quiet: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-        """Let time go on only when quiet has returned: an app that is open watches itself.
+        """Wait for ``quiet`` before time moves on: an open app registers itself this way.
 
-        Returns how to stop.
+        Returns a function that removes it.
         """
         self._watched.append(quiet)
         return lambda: self._watched.remove(quiet)
+
+    def set_time(self, instant: int) -> None:
+        """Set the time without waking sleepers, as after a pause of the whole process."""
+        self._now = instant
 
     async def advance(self, duration: Duration) -> None:
         """Move time on, waking sleepers in the order of their times."""
@@ -69,7 +73,7 @@ class SimClock:
         await self._settled()
 
     async def _settled(self) -> None:
-        """Wait until everyone who was woken has done what they could."""
+        """Wait until the woken tasks, and all watched apps, are quiet."""
         await asyncio.sleep(0)
         for quiet in tuple(self._watched):
             await quiet()

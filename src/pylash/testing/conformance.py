@@ -1,4 +1,4 @@
-"""Public conformance suites: hold your own host or store to the promises of ours.
+"""Public conformance suites: check your own host or store against the laws of ours.
 
 A suite takes ``make``, which gives a fresh, open subject (or an awaitable of one). A subject that
 survives a restart has ``async def reopen()``; a store also has ``async def second()``, which opens
@@ -10,8 +10,9 @@ the same database beside it. Every suite has ``.laws``, to check them one by one
 
 from __future__ import annotations
 
-from pylash.durable import EffectHost, TurnScope
-from pylash.testing.controller_laws import (
+from pylash.durable.ports import EffectHost
+from pylash.durable.scopes import TurnScope
+from pylash.testing.laws.controllers import (
     DURABLE_STEPS,
     OVERLAPS,
     REPLAYS,
@@ -20,26 +21,26 @@ from pylash.testing.controller_laws import (
     StartReplay,
     run_replays,
 )
-from pylash.testing.ending_laws import ENDING_LAWS
-from pylash.testing.handle_laws import HANDLE_LAWS
-from pylash.testing.host_laws import AWAIT_EVENTS, EFFECT_HOST
-from pylash.testing.journal_laws import JOURNAL_STORE
-from pylash.testing.process_laws import REGISTRY_LAWS
-from pylash.testing.queue_laws import QUEUE_LAWS
-from pylash.testing.run_laws import RUN_STORE, WORKER_STORE
-from pylash.testing.session_end_laws import END_LAWS
-from pylash.testing.session_laws import ATTACHMENT_STORE, TURN_LAWS
-from pylash.testing.slot_laws import SLOT_LAWS
-from pylash.testing.subjects import SubjectStore
-from pylash.testing.suites import Make, Suite, holds, made
-from pylash.testing.trigger_laws import PROCESS_ENV_STORE, TRIGGER_STORE
-from pylash.testing.wait_laws import WAIT_STORE
+from pylash.testing.laws.handles import HANDLE_LAWS
+from pylash.testing.laws.hosts import AWAIT_EVENTS, EFFECT_HOST
+from pylash.testing.laws.journals import JOURNAL_STORE
+from pylash.testing.laws.process_ends import ENDING_LAWS
+from pylash.testing.laws.processes import REGISTRY_LAWS
+from pylash.testing.laws.queues import QUEUE_LAWS
+from pylash.testing.laws.runs import RUN_STORE, WORKER_STORE
+from pylash.testing.laws.session_ends import END_LAWS
+from pylash.testing.laws.sessions import ATTACHMENT_STORE, TURN_LAWS
+from pylash.testing.laws.slots import SLOT_LAWS
+from pylash.testing.laws.subjects import SubjectStore
+from pylash.testing.laws.suites import Make, Suite, holds, made
+from pylash.testing.laws.triggers import PROCESS_ENV_STORE, TRIGGER_STORE
+from pylash.testing.laws.waits import WAIT_STORE
 
 effect_host = EFFECT_HOST
-"""Scopes and what a host says of itself."""
+"""Scopes and the capabilities of a host."""
 
 effect_host_await_events = AWAIT_EVENTS
-"""Waits: keys, answers, deadlines, revocation."""
+"""Waits: keys, resolutions, deadlines, revocation."""
 
 journal_store = JOURNAL_STORE
 """Records and fences."""
@@ -65,10 +66,10 @@ process_env_store = PROCESS_ENV_STORE
 """Captured environments."""
 
 session_store = Suite[SubjectStore]("session_store", (*TURN_LAWS, *QUEUE_LAWS, *END_LAWS))
-"""Sessions: turns, commits, queued words, wakes, cancels, forks, deletions."""
+"""Sessions: turns, commits, queued messages, wakes, cancels, forks, deletions."""
 
 attachment_store = ATTACHMENT_STORE
-"""Bytes under their hashes."""
+"""Attachments under their hashes."""
 
 
 async def effect_host_durable_steps(make: Make[EffectHost]) -> None:
@@ -101,7 +102,7 @@ async def effect_controller_concurrent_replay_deterministic(
 async def effect_controller_serial_replay_deterministic(
     controller: Controller, start_replay: StartReplay
 ) -> None:
-    """Check the same of a controller that takes one effect at a time."""
+    """Check the same for a controller that executes one effect at a time."""
     name = "effect_controller_serial_replay_deterministic"
     await run_replays(name, SERIALS, controller, start_replay)
 

@@ -1,9 +1,9 @@
-"""Crashes everywhere: a scenario is killed at every effect boundary, and must end as if nothing was.
+"""Crash tests: a scenario is killed at every effect boundary, and must end as without a crash.
 
 A boundary is a record that the store writes: an effect's outcome, a sleep's or a wait's beginning and end,
 a signal, the start or the end of a process. Heartbeats, claims and parking are none (``HOUSEKEEPING`` in
-``pylash.testing.deaths``). Each boundary gives two crash points: before it, when the work is done and not
-recorded, and after it, when it is recorded and nobody was told.
+``pylash.testing.kills``). Each boundary gives two crash points: before it, when the work is done and not
+recorded, and after it, when it is recorded and the caller has no answer.
 
 Usage: python -m pylash.testing.crash MODULE:MAKE_APP MODULE:SCENARIO --store URL --report FILE [--point N]
 """
@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import msgspec
 
-from pylash.testing.deaths import CrashPoint, Mortal
-from pylash.values import Duration, decode, encode, seconds
+from pylash.testing.kills import CrashPoint, Mortal
+from pylash.values.canonical import decode, encode
+from pylash.values.durations import Duration, seconds
 
 if TYPE_CHECKING:
     from pylash.app import Lash
@@ -36,22 +37,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STARTING_SECONDS: Final = 60.0
-"""How long a process may take beside what it runs."""
+"""How long a child process may take in addition to its scenario."""
 
 MakeApp = Callable[[str], "Lash"]
-"""Makes an app, not open yet, over the store at a URL."""
+"""Creates an app, not open yet, over the store at a URL."""
 
 Scenario = Callable[["Lash"], Awaitable[Any]]
-"""Drives an open app to its end and returns what must be the same after every crash, as JSON."""
+"""Uses an open app, and returns a JSON value that must be the same after every crash."""
 
 FreshStore = Callable[[], str]
-"""Gives the URL of an empty store."""
+"""Returns the URL of an empty store."""
 
 
 class CrashReport(msgspec.Struct, frozen=True):
-    """What was tried: the outcome of every run, and the points at which runs were killed.
+    """The outcome of every run, and the points at which runs were killed.
 
-    ``missed`` are points that a run did not come to, because it ended with fewer records than the
+    ``missed`` are points that a run did not reach, because it ended with fewer records than the
     undisturbed one.
 
     >>> report = crash_everywhere("shop:make_app", order_is_paid_once)
@@ -64,7 +65,7 @@ class CrashReport(msgspec.Struct, frozen=True):
     missed: tuple[int, ...] = ()
 
     def __await__(self) -> Generator[None, None, Self]:
-        """Return the report: in async tests people write ``await`` by habit."""
+        """Return the report, so that ``await`` in an async test does no harm."""
         yield from ()
         return self
 
@@ -82,7 +83,7 @@ class Runner(Protocol):
     """Runs the scenario once on a store, until a crash point if one is given."""
 
     def __call__(self, url: str, point: int | None = None) -> Ending:
-        """Return how it ended."""
+        """Return the ending."""
         ...
 
 
@@ -98,8 +99,8 @@ def crash_everywhere(
     """Run scenario once undisturbed, then once per crash point, killed there and run again to its end.
 
     ``target`` is a function that makes the app, not open yet, over a store's URL; ``scenario`` is an async
-    function that is given the open app. Both may be ``"module:name"``. A scenario must bear being run twice
-    over one store: it gives ids to what it starts and sends. Every run has a store of its own (a SQLite
+    function that is given the open app. Both may be ``"module:name"``. A scenario must work when it is
+    run twice over one store: it gives ids to everything that it starts and sends. Every run has a store of its own (a SQLite
     file, or what ``store`` gives) and an event loop of its own. ``only`` tries one point, ``timeout`` is
     for each run.
 
@@ -164,7 +165,7 @@ def _fresh(store: FreshStore | None) -> Iterator[str]:
 def _here(
     make: MakeApp, scenario: Scenario, timeout: float, url: str, point: int | None = None
 ) -> Ending:
-    return _alone(lambda: _run(make(url), scenario, timeout, point))
+    return _alone(lambda: run_scenario(make(url), scenario, timeout, point))
 
 
 def _alone(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -183,14 +184,14 @@ def _a_loop_runs() -> bool:
     return True
 
 
-async def _run(
+async def run_scenario(
     app: Lash,
     scenario: Scenario,
     timeout: float,
     point: int | None,
     struck: Callable[[CrashPoint], None] = lambda _: None,
 ) -> Ending:
-    """Run scenario on app until its end, or until app dies at point, which ``struck`` hears first."""
+    """Run scenario on app until its end, or until app dies at point; ``struck`` is called first."""
     ending = Ending()
     points: list[CrashPoint] = []
 
@@ -243,7 +244,7 @@ def _found(given: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _path_of(given: str | Callable[..., Any]) -> str:
-    """Return the name under which another process finds a function."""
+    """Return the import path of a function, for another process."""
     path = given if isinstance(given, str) else f"{given.__module__}:{given.__qualname__}"
     if "<" in path or path.startswith("__main__:"):
         raise ValueError(
@@ -295,7 +296,7 @@ def _main() -> None:
         write(Ending(killed=point))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    write(asyncio.run(_run(make(given.store), scenario, given.timeout, given.point, die)))
+    write(asyncio.run(run_scenario(make(given.store), scenario, given.timeout, given.point, die)))
 
 
 if __name__ == "__main__":

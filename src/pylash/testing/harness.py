@@ -1,4 +1,4 @@
-"""What the ``lash`` fixture gives: an open app whose time and whose deaths are the test's."""
+"""The value of the ``lash`` fixture: an open app on a simulated clock, which the test can kill."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pylash.testing.clocks import SimClock
-from pylash.testing.deaths import kill
-from pylash.values import Duration
+from pylash.testing.kills import kill
+from pylash.values.durations import Duration
 
 if TYPE_CHECKING:
     from pylash.app import Lash
@@ -35,9 +35,9 @@ class LashHarness:
         await self.clock.advance(duration)
 
     async def restart(self) -> Lash:
-        """Kill the app, nothing drained or given back, and open one over the same store.
+        """Kill the app without draining or releasing anything, and open one over the same store.
 
-        Handles of the old app are of no use any more: ask the new one.
+        Handles of the old app stop working: get new ones from the new app.
         """
         await kill(self.app)
         self.app = self._make(self.store, self.clock)

@@ -1,8 +1,8 @@
 """A pytest plugin with a ``lash`` fixture; pytest finds it where pylash is installed.
 
-Rule 1. Whoever does not use it pays nothing: pylash is imported inside the fixtures.
+Rule 1. The plugin costs nothing if it is not used: pylash is imported inside the fixtures.
 
-Async fixtures are the business of pytest-asyncio (in either mode), or else of anyio.
+pytest-asyncio (in either mode) runs the async fixture, or else anyio.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NEEDS_A_RUNNER: Final = "The lash fixture is async: pip install pytest-asyncio (
 
 @pytest.fixture
 def lash_app() -> Callable[[str, SimClock], Lash]:
-    """Return how ``lash`` makes its app, not open yet: override it to test an app of your own.
+    """Return the function that creates the app of ``lash``, not open yet: override it to test your own app.
 
-    By default it is one empty app, opened again at each restart: what a test declares on it stays.
+    The default is one empty app, opened again at each restart: its declarations stay.
 
     >>> @pytest.fixture
     ... def lash_app():
@@ -35,7 +35,7 @@ def lash_app() -> Callable[[str, SimClock], Lash]:
     made: list[Lash] = []
 
     def make(store: str, clock: SimClock) -> Lash:
-        from pylash import Lash  # noqa: PLC0415 - for those who use it
+        from pylash import Lash  # noqa: PLC0415 - loaded when used
 
         if not made:
             made.append(Lash(store, clock=clock))
@@ -47,8 +47,8 @@ def lash_app() -> Callable[[str, SimClock], Lash]:
 async def _lash(
     lash_app: Callable[[str, SimClock], Lash], tmp_path: Path
 ) -> AsyncIterator[LashHarness]:
-    """Give an open app with ``advance`` and ``restart``: see ``pylash.testing.LashHarness``."""
-    from pylash.testing.harness import LashHarness  # noqa: PLC0415 - for those who use it
+    """Yield an open app with ``advance`` and ``restart``: see ``pylash.testing.LashHarness``."""
+    from pylash.testing.harness import LashHarness  # noqa: PLC0415 - loaded when used
 
     harness = LashHarness(lash_app, f"sqlite:///{tmp_path}/lash.db")
     await harness.app.open()
@@ -59,22 +59,22 @@ async def _lash(
 
 
 def _lash_without_a_runner() -> None:
-    """Say what is missing."""
+    """Fail with the name of the missing package."""
     pytest.fail(NEEDS_A_RUNNER, pytrace=False)
 
 
 def _declared() -> Any:
-    """Return the fixture as the one who runs async tests here wants it declared."""
-    if _is_there("pytest_asyncio"):
-        import pytest_asyncio  # noqa: PLC0415 - if it is there
+    """Return the fixture, declared for the installed runner of async tests."""
+    if _is_installed("pytest_asyncio"):
+        import pytest_asyncio  # noqa: PLC0415 - only if it is installed
 
         return pytest_asyncio.fixture(_lash, name="lash")
-    if _is_there("anyio"):
+    if _is_installed("anyio"):
         return pytest.fixture(_lash, name="lash")
     return pytest.fixture(_lash_without_a_runner, name="lash")
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ValueError:  # it was taken out of sys.modules

@@ -1,25 +1,22 @@
-"""A host that remembers what it was asked, for tests of code that uses the boundary."""
+"""A host that keeps the effects it was given, for tests of code that uses the boundary."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pylash.durable import (
+from pylash.durable.effects import (
     DurableStep,
     DurableStepOutcome,
-    EffectController,
-    EffectHost,
     EffectKind,
     Envelope,
-    ExecutionScope,
-    LocalExecutor,
     Outcome,
     RuntimeScope,
-    ScopedController,
     Sleep,
     SleepOutcome,
 )
-from pylash.values import RecordingEffectHostUnsupportedCommand
+from pylash.durable.ports import EffectController, EffectHost, LocalExecutor, ScopedController
+from pylash.durable.scopes import ExecutionScope
+from pylash.values.errors import RecordingEffectHostUnsupportedCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class RecordedEffect:
 
 
 class RecordingHost(EffectHost):
-    """Keeps every scope asked for and every envelope; answers sleeps and echoes steps.
+    """Keeps every scope and every envelope; sleeps end at once, and steps return their input.
 
     >>> host = RecordingHost()
     >>> host.scopes, host.effects

@@ -1,8 +1,8 @@
-"""A model that says what a script says.
+"""A model that answers from a script.
 
-Rule 1. The model keeps no position: the request says how many calls were committed before it, so a
-        script goes on where it was after a restart, and a repeated call is answered the same way.
-Rule 2. What it uses is counted, not made up: a word is a token.
+Rule 1. The model has no position: a request contains the number of committed calls before it, so a
+        script continues after a restart, and a repeated call gets the same reply.
+Rule 2. Usage is counted: a word is a token.
 """
 
 from __future__ import annotations
@@ -15,36 +15,31 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.turn import (
-    CallRequest,
-    Delta,
-    Listen,
-    ModelReply,
-    ModelRequest,
-    Usage,
-)
-from pylash.values import ProviderError, write
+from pylash.turn.messages import Usage
+from pylash.turn.requests import CallRequest, Delta, Listen, ModelReply, ModelRequest
+from pylash.values.canonical import write
+from pylash.values.turn_errors import ProviderError
 
 PIECE: Final = 8
 """How many characters a piece of streamed text has."""
 BREATH: Final = 8
-"""How many pieces are said before others may go on."""
+"""How many pieces are sent before other tasks may run."""
 
 _UNCOUNTED: Final = Usage(requests=1)
 
 
 class Failing(msgspec.Struct, frozen=True):
-    """A scripted reply that never comes: the model fails instead."""
+    """A scripted failure of the model."""
 
     message: str
     retryable: bool = False
 
 
 Reply = ModelReply | Failing
-"""What a script is made of."""
+"""An item of a script."""
 
 Script = Sequence[Reply] | Callable[[ModelRequest], Reply | Awaitable[Reply]]
-"""Replies, one per model call of a session, or a function that gives the reply to a request."""
+"""Replies, one per model call of a session, or a function that returns the reply to a request."""
 
 
 def say(text: str, *, reasoning: str = "") -> ModelReply:
@@ -78,7 +73,7 @@ def calls(*replies: ModelReply) -> ModelReply:
 
 
 def code(source: str, *, language: str = "lashlang") -> ModelReply:
-    """Return a reply that acts by a program: its text is one fenced block.
+    """Return a reply that is a program: its text is one fenced block.
 
     >>> print(code("finish 1").text)
     ```lashlang
@@ -89,7 +84,7 @@ def code(source: str, *, language: str = "lashlang") -> ModelReply:
 
 
 def fail(message: str, retryable: bool = False) -> Failing:
-    """Return the reply of a model that fails; ``retryable`` says whether asking again may help.
+    """Return a failure of the model; ``retryable``: a retry may help.
 
     >>> ScriptedModel([fail("The model is overloaded.", retryable=True)])
     """
@@ -97,7 +92,7 @@ def fail(message: str, retryable: bool = False) -> Failing:
 
 
 class ScriptedModel:
-    """A model that answers from a script, in small pieces, and keeps what it was asked.
+    """A model that answers from a script, in small pieces, and keeps its requests.
 
     The n-th model call of a session gets the n-th reply, however often the app was restarted in
     between; a call that is repeated gets the same reply again. A function decides by the request.
@@ -108,8 +103,6 @@ class ScriptedModel:
     'Where is order 7?'
     """
 
-    reads_lazily = True
-
     def __init__(self, script: Script) -> None:
         self.requests: list[ModelRequest] = []
         self._script = script if callable(script) else tuple(script)
@@ -118,9 +111,9 @@ class ScriptedModel:
                 _check(reply, f"Reply {number} of the script is")
 
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
-        """Answer request with its reply, telling ``listen`` the reasoning and the text in pieces.
+        """Return the reply to request, after its reasoning and text were passed to ``listen`` in pieces.
 
-        Raises ProviderError where the script says so, or says nothing.
+        Raises ProviderError if the script has a failure for this call, or no more replies.
         """
         self.requests.append(request)
         reply = await self._reply(request)
@@ -146,7 +139,7 @@ class ScriptedModel:
 def _check(reply: object, what: str) -> None:
     if not isinstance(reply, ModelReply | Failing):
         raise ProviderError(
-            f"{what} {type(reply).__name__}: a reply is what say, call, calls, code or fail gives."
+            f"{what} {type(reply).__name__}: make replies with say, call, calls, code or fail."
         )
 
 
@@ -171,7 +164,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _finished(reply: ModelReply, request: ModelRequest) -> ModelReply:
-    """Fill in what a provider adds to an answer: what it used, why it ended, ids of the calls."""
+    """Return a reply with the fields that a provider adds: usage, finish reason, ids of the calls."""
     numbered = tuple(
         msgspec.structs.replace(
             asked, provider_id=asked.provider_id or f"call-{request.call_number}-{index}"
@@ -188,7 +181,7 @@ def _finished(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 
 def _usage(reply: ModelReply, request: ModelRequest) -> Usage:
-    # What is new in a request: counting all of it again would make long sessions slow to test.
+    # Only the new messages of a request are counted: counting all would make tests of long sessions slow.
     given = _words(message.text for message in request.messages[-1:])
     asked = (f"{called.tool} {write(called.arguments).decode()}" for called in reply.calls)
     made = _words((reply.reasoning, reply.text, *asked))

@@ -1,4 +1,4 @@
-"""What a turn is asked, with which options, and what it was captured with."""
+"""The input of a turn: its question, its options, and its captured environment."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pylash.turn.budgets import TurnBudget
 from pylash.turn.histories import History, checked_history
 from pylash.turn.messages import Part
 from pylash.turn.requests import ToolManifest
-from pylash.values import ArgumentsInvalid, NotSupported, write
+from pylash.values.canonical import write
+from pylash.values.process_errors import ArgumentsInvalid, NotSupported
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a session is opened: everything by name. None takes the app's."""
+    """The options of a session, everything by name. None means the app's default."""
 
     model: str | None = None
     instructions: str | None = None
@@ -30,9 +31,9 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 def checked_options(method: str, options: SessionOptions) -> SessionOptions:
-    """Return options that a session can have, or refuse those that would do nothing or fail later.
+    """Return valid options of a session; refuse those without effect and those that would fail later.
 
-    Options are checked where they are given, not when they are read: a store may hold older ones.
+    Options are checked at the call, not when they are read: a store may contain older ones.
     """
     if options.mode == "code":
         raise NotSupported(
@@ -46,7 +47,7 @@ def checked_options(method: str, options: SessionOptions) -> SessionOptions:
         ("mode", options.mode, options.mode == "standard", "'standard'"),
         ("language", options.language, options.language == "lashlang", "'lashlang'"),
         ("model", options.model, _is(options.model, str), "the name of a model"),
-        ("instructions", options.instructions, _is(options.instructions, str), "a text"),
+        ("instructions", options.instructions, _is(options.instructions, str), "a string"),
         ("budget", options.budget, _is(options.budget, TurnBudget), "a TurnBudget"),
         (
             "plugin_options",
@@ -66,14 +67,14 @@ def _is(given: object, kind: type) -> bool:
 
 
 class TurnAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn is asked. A turn that only empties a queue has no parts."""
+    """The question of a turn. A turn that only empties the queue has no parts."""
 
     parts: tuple[Part, ...] = ()
     output_schema: Any = None
     options: SessionOptions = SessionOptions()
 
     def digest(self) -> bytes:
-        """Return what tells two questions apart: the options are not part of the question."""
+        """Return the digest that identifies the question; the options are not part of it."""
         return hashlib.sha256(write([self.parts, self.output_schema])).digest()
 
 
@@ -84,22 +85,43 @@ OPTIONS: msgspec.json.Decoder[SessionOptions] = msgspec.json.Decoder(SessionOpti
 """Reads stored options."""
 
 
+class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How often a tool is called again, and after how many seconds."""
+
+    max: int
+    delay: float
+    factor: float = 2
+    jitter: bool = True
+
+
+class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The policy that decides which effects a call of a tool consists of, and their order."""
+
+    approval: bool | str = False
+    asks: bool = False
+    """Whether a function decides if a call needs approval: it is called as an effect."""
+    serial: bool = False
+    retry: RetryPolicy | None = None
+
+
 class TurnEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn goes on with to its end, whatever is deployed meanwhile: prompt, tools, model."""
+    """The settings that a turn keeps to its end, also if a new version is deployed.
+
+    Without them, new code could change the order of effects of a running turn. ``policies`` has only tools
+    whose policy is not the default; ``listeners`` are the names of the plugins with a checkpoint. Both are None in
+    environments captured by older versions: then the policies and plugins of the worker's code apply.
+    """
 
     model: str | None = None
     prompt: tuple[str, ...] = ()
     tools: tuple[ToolManifest, ...] = ()
+    policies: dict[str, ToolPolicy] | None = None
+    listeners: tuple[str, ...] | None = None
 
-    @property
-    def body(self) -> bytes:
-        """The environment as it is stored."""
-        return write(self)
-
-    @property
-    def ref(self) -> str:
-        """The name under which it is stored: the hash of its content."""
-        return hashlib.sha256(self.body).hexdigest()
+    def stored(self) -> tuple[str, bytes]:
+        """Return the ref under which the environment is stored, the hash of its content, and the content."""
+        body = write(self)
+        return hashlib.sha256(body).hexdigest(), body
 
 
 ENVIRONMENTS: msgspec.json.Decoder[TurnEnvironment] = msgspec.json.Decoder(TurnEnvironment)

@@ -1,4 +1,4 @@
-"""Budgets: what a turn and all its subagents may use."""
+"""Budgets: limits for a turn and all its subagents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pylash.turn.messages import (
     Usage,
     UserMessage,
 )
-from pylash.values import ArgumentsInvalid
+from pylash.values.process_errors import ArgumentsInvalid
 
 
 class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn may use, its subagents included; None is no limit. Waiting is not counted.
+    """Limits for a turn, including its subagents; None is no limit. Waiting is not counted.
 
     >>> session = app.session("chat-42", budget=TurnBudget(iterations=10, tokens=50_000))
     """
@@ -39,12 +39,12 @@ class TurnBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             fits = isinstance(given, kinds) and not isinstance(given, bool) and given >= 0
             if given is not None and not fits:
                 whole = "whole " if kinds is int else ""
-                reason = f"{name}={given!r} is no {whole}number of at least 0"
+                reason = f"{name}={given!r} is not a {whole}number of at least 0"
                 raise ArgumentsInvalid("TurnBudget", reason)
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What a turn has used so far."""
+    """The usage of a turn so far."""
 
     iterations: int
     usage: Usage
@@ -52,28 +52,34 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def spent(messages: list[Message]) -> Spent:
-    """Return what the messages of a turn used.
+    """Return the usage of the messages of a turn.
 
-    A reply is one iteration, and so is a request of a subagent or a tool; a summary is none.
+    A reply is one iteration, and so is a request of a subagent or a tool; a summary is not.
     """
-    replies = [m for m in messages if isinstance(m, AssistantMessage) and m.source == "model"]
-    results = [m for m in messages if isinstance(m, ToolMessage)]
-    heard = (m for m in messages if isinstance(m, UserMessage))
-    summaries = [m.summary for m in heard if m.summary is not None]
-    made: list[ToolMessage | Summary] = [*results, *summaries]
-    used = [*map(_reply_usage, replies), *(one.usage for one in made)]
-    seconds = sum(m.seconds for m in replies) + sum(one.seconds for one in made)
-    iterations = len(replies) + sum(m.usage.requests for m in results)
-    return Spent(iterations, sum(used, NO_USAGE), seconds)
-
-
-def _reply_usage(reply: AssistantMessage) -> Usage:
-    """Return what a reply used: one request at least, also if its provider does not count them."""
-    return replace(reply.usage, requests=max(1, reply.usage.requests))
+    replies, results, summaries = [], [], []
+    reply_seconds, result_seconds, summary_seconds = [], [], []
+    iterations = 0
+    for message in messages:
+        match message:
+            case AssistantMessage(source="model", usage=usage):
+                iterations += 1
+                # At least one request, even if its provider does not count them.
+                replies.append(replace(usage, requests=max(1, usage.requests)))
+                reply_seconds.append(message.seconds)
+            case ToolMessage(usage=usage):
+                iterations += usage.requests
+                results.append(usage)
+                result_seconds.append(message.seconds)
+            case UserMessage(summary=Summary(usage=usage, seconds=seconds)):
+                summaries.append(usage)
+                summary_seconds.append(seconds)
+    # The order of the sums is recorded data: shares of budgets are part of commands, and floats depend on it.
+    usage = sum([*replies, *results, *summaries], NO_USAGE)
+    return Spent(iterations, usage, sum(reply_seconds) + sum([*result_seconds, *summary_seconds]))
 
 
 def overrun(budget: TurnBudget | None, used: Spent) -> str | None:
-    """Return why a turn must stop before it asks the model again, or None."""
+    """Return why a turn must stop before the next model call, or None."""
     if budget is None:
         return None
     limits = (
@@ -88,8 +94,8 @@ def overrun(budget: TurnBudget | None, used: Spent) -> str | None:
     return None
 
 
-def shared(budget: TurnBudget | None, number: int, count: int) -> TurnBudget | None:
-    """Return what one of several subagents has of a budget: together they have all of it."""
+def budget_share(budget: TurnBudget | None, number: int, count: int) -> TurnBudget | None:
+    """Return the share of one of several subagents; the shares add up to the whole budget."""
     if budget is None or count == 1:
         return budget
     return TurnBudget(
@@ -105,7 +111,7 @@ def _part(whole: int | None, number: int, count: int) -> int | None:
 
 
 def remaining(budget: TurnBudget | None, used: Spent) -> TurnBudget | None:
-    """Return what is left of a budget, for subagents."""
+    """Return the rest of a budget, for subagents."""
     if budget is None:
         return None
     return TurnBudget(

@@ -1,4 +1,4 @@
-"""Turn events: what listeners hear while a turn runs, best effort."""
+"""Turn events: sent to listeners while a turn runs, best effort."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EventKind = Literal[
 
 
 class TurnEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened in a turn. ``correlation_id`` is the call or the reply it belongs to.
+    """Something that happened in a turn. ``correlation_id`` is the call or the reply that it belongs to.
 
-    ``text`` is the piece of a delta, the progress of a tool, or the result of one; ``data`` is a
-    tool's arguments or what is known of a wait; ``status`` is how a tool or the turn ended. An ``attempt``
-    above 1 says that a model (``text_reset``) or a tool (``tool_progress``) is tried again, ``text`` why.
+    ``text`` is the piece of a delta, or the progress or result of a tool; ``data`` is a
+    tool's arguments or the description of a wait; ``status`` is how a tool or the turn ended. An ``attempt``
+    above 1 announces a retry of a model (``text_reset``) or a tool (``tool_progress``), with the reason in ``text``.
     """
 
     type: EventKind

@@ -1,16 +1,15 @@
-"""The turn machine: one agent turn, with no I/O.
+"""The turn machine: one agent turn, without I/O.
 
-Rule 1. What may follow what is the ``ANSWERS`` table; the code below says what a legal answer does.
-Rule 2. The machine reads no clock, mints nothing and never awaits. Such facts arrive in answers.
+Rule 1. Which answer may follow which question is the ``ANSWERS`` table; the code below handles legal answers.
+Rule 2. The machine reads no clock, generates no ids and never awaits. Such facts arrive in answers.
 Rule 3. At most one effect is outstanding, and polling does not consume it: a machine restored from
-        its checkpoint asks again for exactly what was lost, and nothing else.
-Rule 4. A turn that is over has no tool call without its result, however it ended.
+        its checkpoint asks again for exactly the effect that was lost, and nothing else.
+Rule 4. When a turn has ended, every tool call has a result, however the turn ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
@@ -30,17 +29,17 @@ from pylash.turn.messages import (
     open_calls,
 )
 from pylash.turn.outputs import FINAL_RESULT, called_answer, spoken_answer
-from pylash.values import TurnAnswerUnexpected
+from pylash.values.turn_errors import TurnAnswerUnexpected
 
 MODEL_TRIES: Final = 4
-"""How often a model is asked before its failure is the turn's."""
+"""How often a model is called before its failure becomes the turn's failure."""
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 3_600_000
-"""A provider that wants to be left alone for longer fails the turn."""
+"""A provider that asks for a longer pause fails the turn."""
 OUTPUT_TRIES: Final = 3
-"""How many answers that do not fit are the turn's failure."""
+"""After how many invalid answers the turn fails."""
 
-# --- what the machine asks for ---
+# --- questions ---
 
 
 class SyncEnvironment(msgspec.Struct, frozen=True, tag_field="ask", tag="sync_environment"):
@@ -48,13 +47,13 @@ class SyncEnvironment(msgspec.Struct, frozen=True, tag_field="ask", tag="sync_en
 
 
 class TakeCheckpoint(msgspec.Struct, frozen=True, tag_field="ask", tag="checkpoint"):
-    """Let people, processes and plugins say something before the model is asked."""
+    """Let queued messages and plugins join the turn before the model is called."""
 
     iteration: int
 
 
 class CallModel(msgspec.Struct, frozen=True, tag_field="ask", tag="call_model"):
-    """Ask the model."""
+    """Call the model."""
 
     iteration: int
     attempt: int = 1
@@ -68,7 +67,7 @@ class RunTools(msgspec.Struct, frozen=True, tag_field="ask", tag="run_tools"):
 
 
 class Pause(msgspec.Struct, frozen=True, tag_field="ask", tag="pause"):
-    """Wait before the model is asked again."""
+    """Wait before the next attempt of the model call."""
 
     iteration: int
     attempt: int
@@ -76,9 +75,9 @@ class Pause(msgspec.Struct, frozen=True, tag_field="ask", tag="pause"):
 
 
 Ask = SyncEnvironment | TakeCheckpoint | CallModel | RunTools | Pause
-"""What a turn needs next."""
+"""The next effect of a turn."""
 
-# --- what it is told ---
+# --- answers ---
 
 
 class EnvironmentSynced(msgspec.Struct, frozen=True, tag_field="tell", tag="environment_synced"):
@@ -86,7 +85,7 @@ class EnvironmentSynced(msgspec.Struct, frozen=True, tag_field="tell", tag="envi
 
 
 class CheckpointTaken(msgspec.Struct, frozen=True, tag_field="tell", tag="checkpoint_taken"):
-    """What was said."""
+    """The messages that joined the turn."""
 
     messages: tuple[UserMessage, ...] = ()
 
@@ -113,11 +112,11 @@ class ToolsReturned(msgspec.Struct, frozen=True, tag_field="tell", tag="tools_re
 
 
 class Paused(msgspec.Struct, frozen=True, tag_field="tell", tag="paused"):
-    """The time is over."""
+    """The pause is over."""
 
 
 Answer = EnvironmentSynced | CheckpointTaken | ModelReplied | ModelFailed | ToolsReturned | Paused
-"""What came of it."""
+"""The answer to a question."""
 
 ANSWERS: Final[Mapping[type, tuple[type, ...]]] = {
     SyncEnvironment: (EnvironmentSynced,),
@@ -130,7 +129,7 @@ ANSWERS: Final[Mapping[type, tuple[type, ...]]] = {
 
 assert set(ANSWERS) == set(get_args(Ask))
 
-# --- how it ends ---
+# --- the end ---
 
 TurnStatus = Literal["completed", "failed", "cancelled", "stopped"]
 
@@ -163,18 +162,18 @@ class TurnMachine(msgspec.Struct):
     end: TurnEnd | None = None
 
     def poll_effect(self) -> Ask | None:
-        """Return what the turn needs next, or None once it is over."""
+        """Return the next effect of the turn, or None once it has ended."""
         return self.outstanding
 
     def handle_response(self, answer: Answer) -> None:
-        """Take the answer to what is outstanding."""
+        """Handle the answer to the outstanding question."""
         asked = self.outstanding
         if asked is None or not isinstance(answer, ANSWERS[type(asked)]):
-            raise TurnAnswerUnexpected(_named(answer), _named(asked))
+            raise TurnAnswerUnexpected(_name_of(answer), _name_of(asked))
         if isinstance(asked, RunTools) and isinstance(answer, ToolsReturned):
             wanted, given = [c.id for c in asked.calls], [m.call_id for m in answer.messages]
             if given != wanted:
-                raise TurnAnswerUnexpected(f"results of {given}", f"for those of {wanted}")
+                raise TurnAnswerUnexpected(f"the results of {given}", f"the calls {wanted}")
         match answer:
             case EnvironmentSynced():
                 self.outstanding = TakeCheckpoint(self.iteration)
@@ -184,7 +183,7 @@ class TurnMachine(msgspec.Struct):
             case ModelReplied(message=message):
                 self._reply(message)
             case ModelFailed():
-                self._failed(answer)
+                self._fail_model(answer)
             case ToolsReturned(messages=messages):
                 self.messages.extend(messages)
                 self.outstanding = TakeCheckpoint(self.iteration)
@@ -194,31 +193,33 @@ class TurnMachine(msgspec.Struct):
             case _:
                 assert_never(answer)
 
-    def cancel(self, reason: str = "cancelled", said: str = "") -> None:
-        """End the turn because somebody asked for it; one that is over stays as it ended.
+    def cancel(self, reason: str = "cancelled", streamed: str = "") -> None:
+        """End the turn on request; a turn that has ended stays as it is.
 
-        ``said`` is the text of an answer that was being streamed: it is kept as an interrupted one.
+        ``streamed`` is the text of an answer that was being streamed: it is kept as an interrupted answer.
         """
-        # Before the model was asked anything, and while tools run, there is no answer to keep.
-        kept = bool(said.strip() and self.messages) and not isinstance(self.outstanding, RunTools)
+        # Before the first model call, and while tools run, there is no answer to keep.
+        kept = bool(streamed.strip() and self.messages) and not isinstance(
+            self.outstanding, RunTools
+        )
         if kept and self.end is None:
-            self.messages.append(AssistantMessage(said, interrupted=True))
-        text = said if kept else ""
+            self.messages.append(AssistantMessage(streamed, interrupted=True))
+        text = streamed if kept else ""
         self._finish("cancelled", text=text, error=reason, code="turn_cancelled", closing=reason)
 
     def fail(self, message: str, code: str) -> None:
-        """End the turn because it cannot go on; one that is over stays as it ended."""
+        """End the turn because it cannot continue; a turn that has ended stays as it is."""
         self._finish("failed", error=message, code=code, closing=message)
 
     @property
     def usage(self) -> Usage:
-        """What was used so far, by subagents too."""
+        """The usage so far, including that of subagents."""
         return spent(self.messages).usage
 
-    # --- what a legal answer does ---
+    # --- handling of legal answers ---
 
     def _ask_model(self) -> None:
-        reason = overrun(self.budget, spent(self.messages))
+        reason = None if self.budget is None else overrun(self.budget, spent(self.messages))
         if reason is not None:
             self._finish("stopped", error=reason, code="turn_stopped", closing=reason)
             return
@@ -227,12 +228,14 @@ class TurnMachine(msgspec.Struct):
 
     def _reply(self, message: AssistantMessage) -> None:
         self.messages.append(message)
-        if message.interrupted:  # by words that the checkpoint takes
+        if message.interrupted:  # by queued messages, which the checkpoint takes
             self.outstanding = TakeCheckpoint(self.iteration)
             return
-        final = [call for call in message.calls if call.tool == FINAL_RESULT]
-        if self.output_schema is not None and final:
-            self._structured_call(final[0])
+        final = None
+        if self.output_schema is not None:
+            final = next((call for call in message.calls if call.tool == FINAL_RESULT), None)
+        if final is not None:
+            self._structured_call(final)
         elif message.calls:
             self.outstanding = RunTools(self.iteration, message.calls)
         elif self.output_schema is not None:
@@ -241,7 +244,7 @@ class TurnMachine(msgspec.Struct):
             self._finish("completed", text=message.text)
 
     def _structured_call(self, call: ToolCall) -> None:
-        """Take an answer that was given as a call; the other calls of the reply are not run."""
+        """Handle an answer that was given as a call; the other calls of the reply are not run."""
         value, trouble = called_answer(call.arguments, self.output_schema)
         if trouble is None:
             self._close_calls("The answer was taken; this was not run.", call)
@@ -270,7 +273,7 @@ class TurnMachine(msgspec.Struct):
         else:
             self.outstanding = TakeCheckpoint(self.iteration)
 
-    def _failed(self, failure: ModelFailed) -> None:
+    def _fail_model(self, failure: ModelFailed) -> None:
         asked = self.outstanding
         assert isinstance(asked, CallModel)
         pause = max(FIRST_PAUSE_MS * 2 ** (asked.attempt - 1), failure.retry_after_ms)
@@ -282,16 +285,16 @@ class TurnMachine(msgspec.Struct):
     # --- ending ---
 
     def _close_calls(
-        self, text: str, special: ToolCall | None = None, said: str = "Taken."
+        self, text: str, special: ToolCall | None = None, special_text: str = "Taken."
     ) -> None:
-        """Give every call without a result one, so that any provider takes the transcript."""
+        """Add a result for every call without one, because providers refuse a transcript with an open call."""
         for call in open_calls(self.messages):
             mine = call is special
             result = ToolMessage(
                 call.id,
                 call.tool,
-                said if mine else text,
-                error=not mine or said != "Taken.",
+                special_text if mine else text,
+                error=not mine or special_text != "Taken.",
                 provider_id=call.provider_id,
             )
             self.messages.append(result)
@@ -308,17 +311,21 @@ class TurnMachine(msgspec.Struct):
     ) -> None:
         if self.end is not None:
             return
-        # Whoever ends a turn while its tools run cannot know how far they came.
+        # When a turn ends while its tools run, it is unknown how far they got.
         self._close_calls(f"No result: {closing.rstrip('.')}. It may have run.")
         if status == "stopped":
             self.messages.append(AssistantMessage(f"[Stopped: {error}.]", source="runtime"))
         self.outstanding = None
         used = spent(self.messages)
         seconds = round(used.seconds, 3) or ZERO
-        made = [one for one in self.messages if isinstance(one, AssistantMessage)]
-        attachments = tuple(chain.from_iterable(one.attachments for one in made))
-        self.end = TurnEnd(status, text, value, used.usage, error, code, seconds, attachments)
+        attachments: list[Attachment] = []
+        for message in self.messages:
+            if isinstance(message, AssistantMessage):
+                attachments += message.attachments
+        self.end = TurnEnd(
+            status, text, value, used.usage, error, code, seconds, tuple(attachments)
+        )
 
 
-def _named(thing: Ask | Answer | None) -> str:
+def _name_of(thing: Ask | Answer | None) -> str:
     return "nothing" if thing is None else type(thing).__name__

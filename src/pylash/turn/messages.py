@@ -1,18 +1,18 @@
-"""Messages: what was said in a session, as it is stored.
+"""Messages of a session, as they are stored.
 
-Rule 1. Messages are stored: fields are only added, with defaults; tags stay.
-Rule 2. A message holds references to attachments, never their bytes.
-Rule 3. Whatever a turn decides by must be in its messages, so that a replay decides the same.
+Rule 1. Messages are stored: fields are only added, with defaults; tags never change.
+Rule 2. A message contains references to attachments, never their bytes.
+Rule 3. Everything that a turn's decisions depend on must be in its messages, so that a replay decides the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Literal, assert_never
 
 import msgspec
 
-from pylash.values import InputInvalid
+from pylash.values.turn_errors import InputInvalid
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -26,7 +26,7 @@ class Attachment(
 ):
     """A part of an input, of a tool's result or of an answer that is bytes.
 
-    One that was stored has a ``ref`` and no ``data``.
+    A stored attachment has a ``ref`` and no ``data``.
 
     >>> await session.turn([Text("What is this?"), Attachment(picture, "image/png")])
     """
@@ -39,14 +39,14 @@ class Attachment(
 
 
 ZERO: Final = 0.0
-"""No seconds, no cost. A default is left out of what is stored only if it is this very object."""
+"""No seconds, no cost. msgspec leaves a default out of stored data only if it is this very object."""
 
 Part = Text | Attachment
-"""What an input is made of."""
+"""A part of an input."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What model calls have used; tokens of a cache are among the input, of reasoning among the output."""
+    """The usage of model calls; cached tokens are counted in the input, reasoning tokens in the output."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -81,7 +81,7 @@ NO_USAGE: Final = Usage()
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call that a model asked for. The id is ours; the provider's stays on the wire."""
+    """A call that a model requested. ``id`` is generated here, ``provider_id`` is the provider's."""
 
     id: str
     tool: str
@@ -90,14 +90,14 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
-    """What the model is told about itself; made for each request, never stored."""
+    """Instructions for the model; made for each request, never stored."""
 
     role: ClassVar[Literal["system"]] = "system"
     text: str
 
 
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """That a message stands for the first messages of its session, and what it took to make it."""
+    """Marks a message as a summary: how many messages it covers, and its cost."""
 
     covers: int
     usage: Usage = NO_USAGE
@@ -105,7 +105,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
-    """What a person, a process (``wake``), a plugin or the runtime says to the model."""
+    """A message to the model from a person, a process (``wake``), a plugin or the runtime."""
 
     role: ClassVar[Literal["user"]] = "user"
     parts: tuple[Part, ...]
@@ -122,10 +122,10 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user", omi
 class AssistantMessage(
     msgspec.Struct, frozen=True, tag_field="role", tag="assistant", omit_defaults=True
 ):
-    """What the model answered, or what the runtime says in its place (``source``).
+    """The answer of the model, or a message of the runtime in its place (``source``).
 
-    ``provider_state`` is what the provider wants back with the next request; nobody else reads it. An
-    ``interrupted`` answer is the text that was streamed before somebody stopped it; it has no calls.
+    Only the provider reads ``provider_state``, which is sent back with the next request. An
+    ``interrupted`` answer is the text that was streamed before it was stopped; it has no calls.
     """
 
     role: ClassVar[Literal["assistant"]] = "assistant"
@@ -143,7 +143,7 @@ class AssistantMessage(
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omit_defaults=True):
-    """What came of a tool call. ``usage`` is what subagents used for it.
+    """The result of a tool call. ``usage`` is that of subagents and models that worked for it.
 
     ``stored`` are the references of bytes that the tool stored with ``ctx.attach`` and only mentions in its result.
     """
@@ -161,25 +161,30 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omi
 
 
 Message = UserMessage | AssistantMessage | ToolMessage
-"""What is stored of a session."""
+"""A stored message of a session."""
 
 MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 """Reads a stored message."""
 
 
 Input = str | Part | Sequence[str | Part]
-"""What may be asked: a text, or parts."""
+"""The input of a turn: a text, or parts."""
 
 
 def parts_of(given: Any) -> tuple[Part, ...]:
-    """Return an input as parts: a text is one part, and so is each text in a list; refuse the rest."""
-    several = given if isinstance(given, list | tuple) else [given]
-    parts = tuple(Text(part) if isinstance(part, str) else part for part in several)
-    if not parts or not all(isinstance(part, Text | Attachment) for part in parts):
+    """Return an input as parts: a text is one part, and so is each text in a list; refuse other values."""
+    parts: list[Part] = []
+    is_blank = True
+    for part in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(part, str):
+            part = Text(part)  # noqa: PLW2901 - from here on it is a part
+        if not isinstance(part, Text | Attachment):
+            raise InputInvalid(given)
+        is_blank = is_blank and isinstance(part, Text) and not part.text.strip()
+        parts.append(part)
+    if is_blank:
         raise InputInvalid(given)
-    if not any(isinstance(part, Attachment) or part.text.strip() for part in parts):
-        raise InputInvalid(given)
-    return parts
+    return tuple(parts)
 
 
 def open_calls(messages: list[Message]) -> list[ToolCall]:
@@ -190,10 +195,34 @@ def open_calls(messages: list[Message]) -> list[ToolCall]:
             case AssistantMessage(calls=calls):
                 waiting += calls
             case ToolMessage(call_id=answered):
-                # Ids are those of one turn: the same id earlier or later is another call.
+                # An id is unique within one turn only: the same id in another turn is another call.
                 waiting = [call for call in waiting if call.id != answered]
             case UserMessage():
                 pass
             case _:
                 assert_never(message)
     return waiting
+
+
+def has_attachments(message: Message) -> bool:
+    """Return whether a message has bytes to be put in before it is sent."""
+    if isinstance(message, UserMessage):
+        return any(isinstance(part, Attachment) for part in message.parts)
+    if isinstance(message, AssistantMessage):
+        return bool(message.attachments)
+    return any(map(is_picture, message.attachments))
+
+
+def attachment_refs(message: Message) -> Iterator[str]:
+    """Yield the references to attachments in a message: only a message that we made has them."""
+    parts = message.parts if isinstance(message, UserMessage) else message.attachments
+    for part in parts:
+        if isinstance(part, Attachment) and part.ref is not None:
+            yield part.ref
+    if isinstance(message, ToolMessage):
+        yield from message.stored
+
+
+def is_picture(part: Attachment) -> bool:
+    """Return whether a model gets the bytes of an attachment of a tool's result, rather than its name."""
+    return part.media_type.startswith("image/")

@@ -1,7 +1,7 @@
-"""Structured answers: what a model is asked to call, and how what it gives is read.
+"""Structured answers: the tool that a model calls to give one, and how an answer is parsed.
 
-A provider takes only objects as the arguments of a call: an answer of another kind is asked for as the
-``result`` of one.
+Providers accept only objects as the arguments of a call: a value of another type is the argument
+``result`` of the call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from pylash.turn.requests import ToolManifest
-from pylash.values import schema_trouble
+from pylash.values.schemas import schema_trouble
 
 FINAL_RESULT: Final = "final_result"
 """The tool by which a model may give a structured answer."""
@@ -22,12 +22,12 @@ _FENCED: Final = re.compile(r"```(?:json\b|\w*\n)?(.*)```", re.DOTALL | re.IGNOR
 
 
 def final_tool(schema: Any) -> ToolManifest:
-    """Return the tool by which a model gives an answer that fits a schema."""
+    """Return the tool by which a model gives an answer that matches a schema."""
     return ToolManifest(FINAL_RESULT, "Give the final answer.", _as_object(schema))
 
 
 def called_answer(arguments: Any, schema: Any) -> tuple[Any, str | None]:
-    """Return the answer in the arguments of such a call, and what is wrong with it."""
+    """Return the answer in the arguments of such a call, and its problem, if any."""
     wanted = _as_object(schema)
     trouble = schema_trouble(arguments, wanted)
     inner = wanted is not schema and isinstance(arguments, Mapping)
@@ -35,22 +35,22 @@ def called_answer(arguments: Any, schema: Any) -> tuple[Any, str | None]:
 
 
 def spoken_answer(text: str, schema: Any) -> tuple[Any, str | None]:
-    """Return the answer in a text, and what is wrong with it."""
+    """Return the answer in a text, and its problem, if any."""
     try:
         value = _json_in(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        value = text.strip()  # a word is one that fits if words are asked for
+        value = text.strip()  # valid if the schema accepts a string
         trouble = schema_trouble(value, schema)
         return value, None if trouble is None else "the answer is no JSON"
     if _as_object(schema) is not schema and isinstance(value, dict) and set(value) == {_INNER}:
         return called_answer(
             value, schema
-        )  # as it is asked for by providers that take objects only
+        )  # the form in which providers that accept only objects are asked for it
     return value, schema_trouble(value, schema)
 
 
 def _as_object(schema: Any) -> Any:
-    """Return a schema of objects: the given one, or of objects that have what it describes."""
+    """Return a schema of objects: the given one, or one that wraps it."""
     if not isinstance(schema, Mapping) or schema.get("type") == "object":
         return schema
     inner = {name: part for name, part in schema.items() if name != "$defs"}
@@ -64,7 +64,7 @@ def _as_object(schema: Any) -> Any:
 
 
 def _json_in(text: str) -> Any:
-    """Return the JSON of an answer, which may stand in a code fence with words around it."""
+    """Return the JSON in an answer, which may be in a code fence with text around it."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers: the port of model providers."""
+"""The request to a model and its reply: the port of model providers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call: everything a provider needs, with references resolved.
 
     ``call_number`` counts the calls of the session before this one; a call that is repeated after a
-    crash has the same number. ``output_schema`` is what the answer must fit, if anything.
+    crash has the same number. ``output_schema`` is the schema of the answer, if any.
     """
 
     messages: Sequence[SystemMessage | Message]
@@ -36,7 +36,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRequest(msgspec.Struct, frozen=True):
-    """A tool call as the provider gave it; broken JSON stays the text it was."""
+    """A tool call as the provider gave it; invalid JSON is kept as text."""
 
     tool: str
     arguments: Any = None
@@ -44,7 +44,7 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. ``provider_state`` comes back with the stored message."""
+    """The answer of a model. ``provider_state`` is sent back with the stored message."""
 
     text: str = ""
     calls: tuple[CallRequest, ...] = ()
@@ -57,27 +57,23 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A piece of an answer, while it is being made."""
+    """A piece of an answer, while it is being streamed."""
 
     text: str
     kind: Literal["text", "reasoning"] = "text"
 
 
 Listen = Callable[[Delta], None]
-"""Takes pieces of an answer. It never fails and never waits."""
+"""Callback for pieces of an answer. It must not fail or block."""
 
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model.
-
-    One with ``reads_lazily = True`` looks at old messages rarely, or in a thread: those of a long session
-    are then read when it does, wherever they are stored.
-    """
+    """A model."""
 
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
-        """Answer request, telling ``listen`` the pieces as they come.
+        """Answer request, passing the pieces to ``listen`` as they arrive.
 
-        Raises ProviderError; ``retryable`` says whether asking again may help.
+        Raises ProviderError; ``retryable`` says whether a retry may help.
         """
         ...

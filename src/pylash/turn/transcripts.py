@@ -1,164 +1,106 @@
-"""Long sequences of messages that nobody has to read to hand them on."""
+"""Transcripts: the messages of a session or of a request, without copying a long history.
+
+Rule 1. A shared list only grows at its end, and only ``Transcript.plus`` changes it. So its first ``count``
+        messages are the same for ever, and two transcripts of one list share those of the shorter one.
+Rule 2. A transcript is a value: it has a fixed number of messages of its list, and never changes.
+Rule 3. A transcript continues another if it begins with equal messages. A list that both share proves this for
+        the messages in it without a look at them; all others are compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
-from pylash.turn.messages import MESSAGES, Message
+from pylash.turn.messages import Message, SystemMessage
 
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _Comparable(Sequence[T_co]):
-    """A sequence that equals every other with the same items, and shows them."""
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # it may grow
-
-    def __repr__(self) -> str:
-        return repr(list(self))
+M = TypeVar("M", bound=SystemMessage | Message)
 
 
-class Transcript(_Comparable[Message]):
-    """The messages of a session. What was stored is decoded when somebody reads it, once.
+class Transcript(Sequence[M]):
+    """A read-only sequence: ``system``, then the first ``count`` messages of a shared list, then ``after``.
 
-    The first ``missing`` of them were not fetched yet. Who looks at one of those waits until all of them
-    are, with ``fetch``; without it nobody may look. With locks several threads may; nobody else waits.
-    ``trouble`` is why the last fetch failed: it is raised in user code that looks, and is not that code's.
+    The list belongs to this transcript and those that ``plus`` and ``sent`` make of it.
     """
 
-    trouble: Exception | None = None
+    __slots__ = ("_count", "_shared", "after", "system")
 
     def __init__(
         self,
-        stored: Iterable[bytes] = (),
-        missing: int = 0,
-        lock: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        shared: list[M] | None = None,
+        count: int | None = None,
+        *,
+        system: Sequence[M] = (),
+        after: Sequence[M] = (),
     ) -> None:
-        self.missing = missing
-        self.fetch: Callable[[], Sequence[bytes]] | None = None
-        self._items: list[Message | bytes] = list(stored)
-        self._decoded = 0
-        """How many of the first items are known to be decoded."""
-        self._lock = lock()
-        self._fetching = lock()
+        self._shared: list[M] = [] if shared is None else shared
+        self._count = len(self._shared) if count is None else count
+        self.system = (*system,)
+        self.after = (*after,)
 
-    def add_before(self, bodies: Sequence[bytes], missing: int) -> None:
-        """Take messages that come before all others, as they are stored; so many are still missing."""
-        with self._lock:
-            if len(bodies) == self.missing - missing:  # else another has fetched them meanwhile
-                self._items[:0] = bodies
-                self._decoded = 0
-                self.missing = missing
+    def plus(self, added: list[M]) -> Transcript[M]:
+        """Return a history with further messages."""
+        shared, count = self._shared, self._count
+        # Another reader of the same session may have added them already, or the beginning of them.
+        known = shared[count : count + len(added)]
+        if known != added[: len(known)]:
+            shared, known = shared[:count], []
+        shared += added[len(known) :]
+        return Transcript(shared, count + len(added))
 
-    def add_stored(self, bodies: Iterable[bytes]) -> None:
-        """Take messages as they are stored."""
-        self._items.extend(bodies)
+    def sent(
+        self, system: Sequence[SystemMessage], after: Sequence[Message]
+    ) -> Transcript[SystemMessage | Message]:
+        """Return the messages of a request that sends this history."""
+        shared: Any = self._shared
+        return Transcript(shared, self._count, system=system, after=after)
 
-    def add(self, messages: Iterable[Message]) -> None:
-        """Take messages."""
-        self._items.extend(messages)
+    def first(self, count: int) -> Transcript[M]:
+        """Return the first messages of a history."""
+        return Transcript(self._shared, min(count, self._count))
 
-    def __reduce__(self) -> Any:
-        """Copy it as the list that it is like."""
-        return list, (list(self),)
-
-    def __len__(self) -> int:
-        if not self.missing:
-            return len(self._items)
-        with self._lock:
-            return self.missing + len(self._items)
-
-    def __iter__(self) -> Iterator[Message]:
-        if self.missing:
-            self[0]  # fetches them
-        with self._lock:
-            end = len(self._items)  # more may be added meanwhile, without the lock
-            for place in range(self._decoded, end):
-                self._at(place)
-            self._decoded = end
-            if (
-                not self.missing
-            ):  # nothing is put before them any more, and a copy would take as long as reading
-                return islice(cast("list[Message]", self._items), end)
-            return iter(cast("list[Message]", self._items[:end]))
-
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
-        if isinstance(index, slice):
-            return [self[n] for n in range(*index.indices(len(self)))]
-        if self._is_missing(index):
-            with self._fetching:
-                if self._is_missing(index):
-                    assert self.fetch is not None, "it was not fetched"
-                    self.add_before(self._fetched(self.fetch), 0)
-        with self._lock:
-            return self._at(index - self.missing if index >= 0 else index)
-
-    def _fetched(self, fetch: Callable[[], Sequence[bytes]]) -> Sequence[bytes]:
-        try:
-            return fetch()
-        except Exception as error:
-            self.trouble = error
-            raise
-
-    def _is_missing(self, index: int) -> bool:
-        if not self.missing:
-            return False
-        with self._lock:
-            return -len(self) <= index < -len(self._items) or 0 <= index < self.missing
-
-    def _at(self, place: int) -> Message:
-        item = self._items[place]
-        if isinstance(item, bytes):
-            item = self._items[place] = MESSAGES.decode(item)
-        return item
-
-
-class Joined(_Comparable[T_co]):
-    """Sequences behind each other, as long as they were when they were joined."""
-
-    def __init__(self, *parts: Sequence[T_co]) -> None:
-        self.parts: list[tuple[Sequence[T_co], int]] = []
-        for part in parts:
-            if isinstance(part, Joined):  # reading a joined one again would take twice as long
-                self.parts += part.parts
-            else:
-                self.parts.append((part, len(part)))
+    def continues(self, earlier: Transcript[M]) -> bool:
+        """Return whether this begins with the messages of another one; system messages do not count."""
+        shared = min(self._count, earlier._count) if self._shared is earlier._shared else 0
+        rest = earlier[len(earlier.system) + shared :]
+        start = len(self.system) + shared
+        return rest == self[start : start + len(rest)]
 
     def __len__(self) -> int:
-        return sum(length for _, length in self.parts)
+        return len(self.system) + self._count + len(self.after)
 
-    def __iter__(self) -> Iterator[T_co]:
-        return chain.from_iterable(islice(part, length) for part, length in self.parts)
+    def __iter__(self) -> Iterator[M]:
+        return chain(self.system, islice(self._shared, self._count), self.after)
 
     @overload
-    def __getitem__(self, index: int) -> T_co: ...
+    def __getitem__(self, index: int) -> M: ...
+
     @overload
-    def __getitem__(self, index: slice) -> list[T_co]: ...
+    def __getitem__(self, index: slice) -> list[M]: ...
+
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self[n] for n in range(*index.indices(len(self)))]
-        place = index if index >= 0 else index + len(self)
-        for part, length in self.parts:
-            if 0 <= place < length:
-                return part[place]
-            place -= length
-        raise IndexError(index)
+            return self._slice(range(len(self))[index])
+        place = range(len(self))[index] - len(self.system)
+        if place < 0:
+            return self.system[place]
+        return self._shared[place] if place < self._count else self.after[place - self._count]
 
+    def _slice(self, places: range) -> list[M]:
+        if places.step != 1:
+            return [self[place] for place in places]
+        start, stop = places.start - len(self.system), places.stop - len(self.system)
+        return [
+            *self.system[places.start : places.stop],
+            *self._shared[max(0, start) : max(0, min(stop, self._count))],
+            *self.after[max(0, start - self._count) : max(0, stop - self._count)],
+        ]
 
-def is_loaded(messages: Sequence[Any]) -> bool:
-    """Return whether reading all of a sequence fetches nothing."""
-    if isinstance(messages, Joined):
-        return all(is_loaded(part) for part, _ in messages.parts)
-    return not (isinstance(messages, Transcript) and messages.missing)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr([*self])

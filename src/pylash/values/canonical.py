@@ -1,7 +1,7 @@
 """Canonical JSON: one value, one text, one hash.
 
-Rule 1. Keys are sorted, Unicode is kept, numbers print one way. Only this module encodes.
-Rule 2. What would not come back as it was is refused with its path, never changed silently.
+Rule 1. Keys are sorted, Unicode is kept, numbers have one form. Only this module encodes.
+Rule 2. A value that would not come back unchanged is refused with its path, never changed silently.
 Rule 3. Encoders are never mixed: the text is part of every stored hash.
 """
 
@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -24,19 +24,19 @@ MAX_DEPTH: Final = 200
 """Deeper values are refused: the decoder's own limit depends on the thread's stack."""
 
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
-"""The largest payload: every argument, result, answer, event and question that is stored."""
+"""The largest payload: applies to every stored argument, result, answer, event and question."""
 
 RECORD_BYTES: Final = 1024
-"""How much a record may add to the payload it holds: what fits is handed on from one record to the next."""
+"""How much a record may add to its payload: a payload within the limit may be passed from record to record."""
 
 _TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} levels deep"
 
 DIFFERENCE_BYTES: Final = 8 * 1024
-"""Up to this size a command is kept whole beside its hash; above it, hashes by path."""
+"""Up to this size a command is stored whole beside its hash; above it, hashes by path are stored."""
 
 
 def _plain_text(value: Any) -> str:
-    """Write a text of a class of its own, such as a signed key, as the text it is."""
+    """Encode an instance of a ``str`` subclass, such as a signed key, as a string."""
     if isinstance(value, str):
         return str.__str__(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -58,34 +58,15 @@ def encode(value: Any) -> bytes:
 
     Raises ValueNotJson, with the path of the first part that has no JSON.
     """
-    data = _encoded(_ENCODER, value)
-    # The encoder writes NaN and infinity as null, so a null may be a number that got lost.
+    data = write(value, _ENCODER)
+    # The encoder writes NaN and infinity as null, so a null may have been such a number.
     if b"null" in data:
         refuse(value)
     return data
 
 
-def encode_to_compare(value: Any) -> bytes:
-    """Return the canonical JSON of value, for those who compare what comes back: as ``write``."""
-    return _encoded(_ENCODER, value)
-
-
-def _encoded(encoder: msgspec.json.Encoder, value: Any) -> bytes:
-    try:
-        data = encoder.encode(value)
-    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
-        refuse(value)
-        raise ValueNotJson("$", str(error)) from error
-    if _is_deep(data):
-        refuse(value)
-        raise ValueNotJson("$", _TOO_DEEP)
-    return data
-
-
 def _is_deep(data: bytes) -> bool:
-    """Return whether data is nested too deeply; most has too few brackets, in texts or not."""
-    if len(data) <= 2 * MAX_DEPTH:  # a level has a beginning and an end
-        return False
+    """Return whether data is nested too deeply. Most data has too few brackets, so counting them decides quickly."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     try:
@@ -101,18 +82,31 @@ def _items(part: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return part.values() if isinstance(part, dict) else part
 
 
-def write(value: Any) -> bytes:
-    """Return JSON that keeps the order of keys: for what is read back, not hashed.
+def write(value: Any, encoder: msgspec.json.Encoder = _WRITER) -> bytes:
+    """Return JSON that keeps the order of keys: for data that is read back, not hashed.
 
-    It does not see what JSON changes silently: compare what comes back.
+    It does not detect what JSON changes silently: compare with what is decoded.
     """
-    return _encoded(_WRITER, value)
+    try:
+        data = encoder.encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        refuse(value)
+        raise ValueNotJson("$", str(error)) from error
+    # Each level has an opening and a closing bracket, so short data cannot be too deep.
+    if len(data) > 2 * MAX_DEPTH and _is_deep(data):
+        refuse(value)
+        raise ValueNotJson("$", _TOO_DEEP)
+    return data
+
+
+encode_to_compare = partial(write, encoder=_ENCODER)
+"""Return the canonical JSON of value, like ``write``, for callers that compare it with what is decoded."""
 
 
 def check_size(data: bytes, records: int = 0) -> bytes:
-    """Return data that is stored, or refuse it if it is too large.
+    """Return data if it may be stored, or refuse it because it is too large.
 
-    ``records`` is how many records, one in another, are around the payload.
+    ``records`` is the number of records, one inside another, around the payload.
     """
     if len(data) > MAX_PAYLOAD_BYTES + records * RECORD_BYTES:
         raise PayloadTooLarge(len(data), MAX_PAYLOAD_BYTES)
@@ -120,7 +114,7 @@ def check_size(data: bytes, records: int = 0) -> bytes:
 
 
 def write_payload(value: Any, records: int = 0) -> bytes:
-    """Return the JSON of a value that is stored, as ``write``, or refuse it if it is too large."""
+    """Return the JSON of a stored value, like ``write``, or refuse it because it is too large."""
     return check_size(write(value), records)
 
 
@@ -135,11 +129,11 @@ def stable_hash(value: Any) -> bytes:
 
 
 def round_trip(value: Any) -> Any:
-    """Return value as it will be read back, or refuse it with the path of what would change."""
+    """Return value as it will be read back, or refuse it with the path of the part that would change."""
     back = decode(write(value))
     if back != value:
         refuse(value)
-        raise ValueNotJson("$", "it would not come back as it was")
+        raise ValueNotJson("$", "it changes when it is encoded as JSON and decoded again")
     return back
 
 
@@ -151,7 +145,7 @@ def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
         case str():
             _refuse_surrogates(value, path)
         case float() if not math.isfinite(value):
-            raise ValueNotJson(path, f"{value} has no JSON")
+            raise ValueNotJson(path, f"{value} is not valid in JSON")
         case None | bool() | int() | float():
             return
         case dict() | list() | msgspec.Struct():
@@ -165,7 +159,7 @@ def _unfit(value: Any) -> str:
     kind = type(value).__name__
     article = "an" if kind[0] in "aeiou" else "a"
     instead = next((text for types, text in _INSTEAD if isinstance(value, types)), "plain JSON")
-    return f"{article} {kind} would not come back as one, use {instead}"
+    return f"{article} {kind} is not restored from JSON as such: use {instead}"
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -184,7 +178,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             kind: type[msgspec.Struct] = type(value)
             for field in kind.__struct_fields__:
                 item = getattr(value, field)
-                if item is msgspec.UNSET:  # it is not written
+                if item is msgspec.UNSET:  # the field is not encoded
                     continue
                 typed = isinstance(item, tuple) and field in _tuples(kind)
                 yield f".{field}", list(item) if typed else item
@@ -192,7 +186,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @lru_cache
 def _tuples(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the fields that come back as tuples, because the struct says that they are."""
+    """Return the fields that the struct declares as tuples, and which therefore come back as tuples."""
     noted = [inspect.get_annotations(base) for base in kind.__mro__]
     return frozenset(
         name for notes in noted for name, hint in notes.items() if "tuple" in str(hint)
@@ -203,21 +197,21 @@ def _refuse_surrogates(text: str, path: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueNotJson(path, "the text holds a lone surrogate") from None
+        raise ValueNotJson(path, "the text contains a lone surrogate") from None
 
 
-# --- what changed: shown when a replay asks for something else ---
+# --- differences: shown when a replay asks for another command ---
 
 
 def digest_for_difference(command: bytes) -> bytes:
-    """Return what is kept of a canonical command so that a later one can be compared with it."""
+    """Return what is stored of a canonical command so that a later command can be compared with it."""
     if len(command) <= DIFFERENCE_BYTES:
         return command
     return encode({"$hashes": _hashes(decode(command))})
 
 
 def first_difference(kept: bytes | None, command: bytes) -> str:
-    """Say where command first differs from the one that was kept."""
+    """Describe where command first differs from the stored one."""
     if kept is None:
         return "the recorded input was not kept"
     old, new = decode(kept), decode(command)
@@ -257,7 +251,7 @@ def _shown(value: Any) -> str:
 
 
 def _hashes(value: Any, depth: int = 0) -> Any:
-    """Return value's shape with a short hash for every part, a bounded number of them."""
+    """Return the shape of value with a short hash for each part, up to a fixed number of parts."""
     if depth < 3 and isinstance(value, dict) and len(value) <= 32:
         return {key: _hashes(item, depth + 1) for key, item in value.items()}
     if isinstance(value, _SCALARS) and len(str(value)) <= 64:

@@ -1,22 +1,28 @@
-"""Every error this library raises on purpose.
+"""The base of every error that this library raises on purpose, and the errors of effects, stores, waits and runs.
 
 Rule 1. A leaf class *is* a code: its name in CamelCase, the code in snake_case.
-Rule 2. The message is one sentence: what was wrong, where, what to do.
+Rule 2. The message is one sentence: what is wrong, with the value; then what to do.
 Rule 3. A code, once released, is never renamed; ``docs/reference/errors.md`` lists them all.
+Rule 4. The message of an outcome is data: code that catches it can pass it to its next effect, and a replay compares
+        that effect with its record. Reword outcomes only where every replay reads the message from the record.
 
-The tree says who must act:
+The tree shows where the cause is:
 
 * LashError
-  - Misuse            you: the call, the value or the configuration must change
-  - StoreError        the world: the database is away, full, foreign or too new
-  - WaitError         the other side of a wait
-  - DurabilityError   someone else owns the work, or the record says otherwise; never recorded
+  - Misuse            the caller: the call, the value or the configuration must change
+  - StoreError        the database: it is unreachable, full, foreign or too new
+  - WaitError         the waiting or the resolving side of a wait
+  - DurabilityError   the run stops: another worker owns it, or its record differs; never recorded
   - (no category)     outcomes of effects: they are recorded and replayed
+
+Most classes are only a template (see ``FormattedError``), which is also their documentation.
 """
 
 from __future__ import annotations
 
+import copyreg
 import re
+from string import Formatter
 from typing import Any, ClassVar
 
 from pylash.values.secrets import shown_url
@@ -29,7 +35,7 @@ def _snake(name: str) -> str:
 
 
 class LashError(Exception):
-    """An error with a stable ``code``, a sentence for people and optional ``data``.
+    """An error with a stable ``code``, a ``message`` and optional ``data``.
 
     >>> raise LashError("The card was declined.", code="card_declined")
     Traceback (most recent call last):
@@ -54,9 +60,13 @@ class LashError(Exception):
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies skip the constructor: it takes the values of the message, which are not kept.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
     @staticmethod
     def restore(code: str, message: str, data: Any = None) -> LashError:
-        """Return the error a record describes, as the class its code names."""
+        """Return the error that a record describes, as the class that its code names."""
         cls = _CODES.get(code, LashError)
         error = cls.__new__(cls)
         LashError.__init__(error, message, code=code, data=data)
@@ -68,20 +78,49 @@ class LashError(Exception):
         return dict(_CODES)
 
 
-class Misuse(LashError, category=True):
+class FormattedError(LashError, category=True):
+    """An error whose class states its message as a format string, filled from the arguments.
+
+    A class with several fields lists them in the order of its arguments, so that rewording a template cannot swap two
+    of them: ``class LeaseHeld(DurabilityError, fields="scope reason")``.
+    """
+
+    template: ClassVar[str] = "{message}"
+    fields: ClassVar[tuple[str, ...]] = ("message",)
+
+    def __init_subclass__(cls, *, category: bool = False, fields: str = "") -> None:
+        super().__init_subclass__(category=category)
+        if "template" in vars(cls):
+            used = dict.fromkeys(name for _, name, _, _ in Formatter().parse(cls.template) if name)
+            cls.fields = tuple(fields.split() if len(used) > 1 else used)
+            cls.__doc__ = cls.__doc__ or cls.template
+            if set(cls.fields) != set(used):
+                raise TypeError(
+                    f"{cls.__name__} must list the fields of its template: {list(used)}"
+                )
+
+    def __init__(self, *values: object, data: Any = None) -> None:
+        if len(values) != len(self.fields):
+            wanted = ", ".join(self.fields)
+            raise TypeError(f"{type(self).__name__}({wanted}) was called with {len(values)} values")
+        named = dict(zip(self.fields, values, strict=True))
+        super().__init__(self.template.format_map(named), data=data)
+
+
+class Misuse(FormattedError, category=True):
     """The call, the value or the configuration must change."""
 
 
-class StoreError(LashError, category=True):
-    """The database is away, full, foreign or too new."""
+class StoreError(FormattedError, category=True):
+    """The database is unreachable, full, foreign or too new."""
 
 
-class WaitError(LashError, category=True):
-    """A wait that cannot be opened, awaited or answered."""
+class WaitError(FormattedError, category=True):
+    """A wait that cannot be opened, awaited or resolved."""
 
 
-class DurabilityError(LashError, category=True):
-    """Someone else owns the work, or the record says otherwise.
+class DurabilityError(FormattedError, category=True):
+    """Another worker owns the run, or its record differs.
 
     Never recorded as the outcome of an effect: the run stops, and another attempt continues it.
     """
@@ -90,154 +129,105 @@ class DurabilityError(LashError, category=True):
 # --- misuse ---
 
 
-class MissingExecutionScopeId(Misuse):
-    """A scope has a blank id."""
-
-    def __init__(self, scope_type: str, field: str) -> None:
-        super().__init__(
-            f"An execution scope of type {scope_type!r} needs a {field} that is not blank: "
-            "it is the stable name under which the work is recorded."
-        )
+class MissingExecutionScopeId(Misuse, fields="scope_type field"):
+    template = "The execution scope of type {scope_type!r} has a blank {field}: the work is recorded under it."
 
 
 class InvalidExecutionScope(Misuse):
-    """Something else was given where a scope is needed."""
-
-    def __init__(self, given: object) -> None:
-        super().__init__(
-            f"A scope is needed and {given!r} is none: use ProcessScope, TurnScope, QueueDrainScope, "
-            "SessionDeleteScope or RuntimeOperationScope."
-        )
+    template = "Expected an execution scope such as ProcessScope or TurnScope, got {given!r}."
 
 
 class InvalidResolution(Misuse):
-    """Something else was given where the end of a wait is needed."""
-
-    def __init__(self, given: object) -> None:
-        super().__init__(
-            f"A wait is answered with Ok(value), Err(code, message), Timeout() or Cancelled(), "
-            f"and {given!r} is none of them."
-        )
+    template = "Invalid resolution {given!r}: use Ok(…), Err(…), Timeout() or Cancelled()."
 
 
-class EffectNested(Misuse):
-    """An effect was asked for inside another one."""
-
-    def __init__(self, inner: str, outer: str) -> None:
-        super().__init__(
-            f"Effect {inner!r} was asked for inside effect {outer!r}, which is recorded as a whole: "
-            "ask for them one after the other."
-        )
+class EffectNested(Misuse, fields="inner outer"):
+    template = "Effect {inner!r} was requested inside effect {outer!r}: run one after the other."
 
 
 class InvalidAwaitEventWaitIdentity(Misuse):
-    """A wait identity is none, has a blank part, or an ordinal below 1."""
+    """A wait identity of a wrong type, with a blank part, or with an ordinal below 1."""
 
     def __init__(self, given: object, field: str | None = None) -> None:
         if field is None:
-            sentence = f"{given!r} is none: use ToolCompletion, ProcessSignal or CustomWait."
+            wanted = "use ToolCompletion, ProcessSignal or CustomWait"
+            super().__init__(f"Expected a wait identity, got {given!r}: {wanted}.")
         else:
-            wanted = "of at least 1" if field == "ordinal" else "that is not blank"
-            sentence = f"one of type {given!r} needs a {field} {wanted}."
-        super().__init__(f"A wait needs an identity, and {sentence}")
+            wanted = "at least 1" if field == "ordinal" else "text that is not blank"
+            super().__init__(
+                f"Invalid wait identity of type {given!r}: its {field} must be {wanted}."
+            )
 
 
-class NameInvalid(Misuse):
-    """A name is blank, too long, or holds what cannot be stored."""
+class NameInvalid(Misuse, fields="what name reason"):
+    template = "Invalid {what} {name}: {reason}."
 
     def __init__(self, what: str, name: object, reason: str) -> None:
         shown = repr(name)
         if len(shown) > 100:
             shown = f"{shown[:80]}… ({len(shown):,} characters)"
-        super().__init__(f"Invalid {what} {shown}: {reason}.")
+        super().__init__(what, shown, reason)
 
 
 class ReplayKeyInvalid(NameInvalid):
-    """A replay key that no database could hold."""
+    """A replay key that no database can store."""
 
 
 class MissingReplayKey(Misuse):
-    """An envelope without a replay key reached a durable host."""
-
-    def __init__(self, effect_id: str) -> None:
-        super().__init__(
-            f"Effect {effect_id!r} has no replay key, so a durable host could not find it again: "
-            "build its invocation with one."
-        )
+    template = "Effect {effect_id!r} has no replay key: durable hosts need one to find its record."
 
 
-class RuntimeEffectWrongOutcome(Misuse):
-    """An executor answered a command with another command's outcome."""
-
-    def __init__(self, expected: str, actual: str) -> None:
-        super().__init__(f"Expected the outcome of {expected}, got the outcome of {actual}.")
+class RuntimeEffectWrongOutcome(Misuse, fields="expected actual"):
+    template = "Expected the outcome of {expected}, got the outcome of {actual}."
 
 
 class RuntimeEffectLocalExecutorMismatch(Misuse):
-    """A local executor was given a command that is not its own."""
+    """A local executor cannot run the command, or another object was passed as one."""
 
     def __init__(self, executor: object, kind: str) -> None:
         if isinstance(executor, str):
-            sentence = f"The {executor} executor cannot run a {kind} command."
+            super().__init__(f"The {executor} executor cannot run a {kind} command.")
         else:
-            sentence = (
-                f"A {kind} command needs a local executor and {executor!r} is none: "
-                "wrap a function with step_executor(...)."
+            wrap = "wrap a function with step_executor(...)"
+            super().__init__(
+                f"Expected a local executor for a {kind} command, got {executor!r}: {wrap}."
             )
-        super().__init__(sentence)
 
 
 class RuntimeEffectLocalExecutorUnavailable(Misuse):
-    """Nothing here can run the command."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"No local executor is available for a {kind} command.")
+    template = "No local executor is available for a {kind} command."
 
 
-class ValueNotJson(Misuse):
-    """A value would not come back from its JSON as it was."""
+class ValueNotJson(Misuse, fields="path reason"):
+    template = "The value at {path} cannot be recorded: {reason}."
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"The value at {path} cannot be recorded: {reason}.", data={"path": path})
+        super().__init__(path, reason, data={"path": path})
 
 
-class PayloadTooLarge(Misuse):
-    """A payload is over the limit."""
-
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(
-            f"The payload has {size:,} bytes and the limit is {limit:,}: "
-            "keep large data outside and record a reference to it."
-        )
+class PayloadTooLarge(Misuse, fields="size limit"):
+    template = "The payload has {size:,} bytes and the limit is {limit:,}: record a reference to large data instead."
 
 
 class DurationInvalid(Misuse):
-    """A duration that is no text such as '2d', no number of seconds and no timedelta."""
-
-    def __init__(self, duration: object) -> None:
-        super().__init__(
-            f"The duration {duration!r} is not understood: write '500ms', '30s', '5m', '2h', '3d' or "
-            "'1w', or give seconds or a timedelta that are not negative."
-        )
+    template = (
+        "Invalid duration {duration!r}: write '500ms', '30s', '5m', '2h', '3d' or '1w', or pass seconds or a timedelta "
+        "that are not negative."
+    )
 
 
-class StoreUrlInvalid(Misuse):
-    """A store URL that no driver understands."""
+class StoreUrlInvalid(Misuse, fields="url reason"):
+    template = (
+        "The store URL {url!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' or "
+        "'postgresql://user@host/database'."
+    )
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(
-            f"The store URL {shown_url(url)!r} {reason}: use 'memory://', 'sqlite:///path/to/file.db' "
-            "or 'postgresql://user@host/database'."
-        )
+        super().__init__(shown_url(url), reason)
 
 
-class ExtraMissing(Misuse):
-    """A feature needs a package of an extra that is not installed."""
-
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]'."
-        )
+class ExtraMissing(Misuse, fields="feature extra"):
+    template = "{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]'."
 
 
 class AgentNotDurable(Misuse):
@@ -249,29 +239,21 @@ class AgentNotDurable(Misuse):
 
 
 class SecretInvalid(Misuse):
-    """A signing secret that is empty or too short."""
-
-    def __init__(self, minimum: int) -> None:
-        super().__init__(
-            f"A secret that signs wait keys needs at least {minimum} bytes: "
-            'make one with python -c "import secrets; print(secrets.token_hex(32))".'
-        )
+    template = (
+        "The secret that signs wait keys is too short: it needs at least {minimum} bytes. Generate one with "
+        'python -c "import secrets; print(secrets.token_hex(32))".'
+    )
 
 
 class RecordingEffectHostUnsupportedCommand(Misuse):
-    """The recording host was asked for an outcome it cannot invent."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(
-            f"The recording effect host cannot make up the outcome of a {kind} command."
-        )
+    template = "The recording effect host cannot invent the outcome of a {kind} command."
 
 
-# --- the world ---
+# --- stores ---
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, or went away and did not come back."""
+    """The database is unreachable, or the connection was lost and did not come back."""
 
 
 class StorePathUnwritable(StoreError):
@@ -279,17 +261,11 @@ class StorePathUnwritable(StoreError):
 
 
 class StoreNotADatabase(StoreError):
-    """The file exists and is something else."""
+    """The file exists and is not a database."""
 
 
-class StoreMissing(StoreError):
-    """There is no store where one was to be looked at."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"There is no store at {path!r}, {reason}: check the path; an app makes its store when it "
-            "is opened for the first time."
-        )
+class StoreMissing(StoreError, fields="path reason"):
+    template = "There is no store at {path!r} ({reason}): check the path; an app creates its store when first opened."
 
 
 class StoreFull(StoreError):
@@ -297,110 +273,72 @@ class StoreFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Others hold the database, or keep changing the same rows, for longer than we wait."""
+    """Other connections hold a lock, or keep changing the same rows, for longer than we wait."""
 
 
 class StoreRefused(StoreError):
-    """The database refused what it was asked, as it would again; nothing of it was written."""
+    """The database rejected the operation and would reject it again; nothing of it was written."""
 
 
 class StoreClosed(StoreError):
-    """The store was used before it was opened or after it was closed."""
-
-    def __init__(self) -> None:
-        super().__init__("The store or its host is closed: use it inside its async with block.")
+    template = "The store or its host is closed: use it inside its 'async with' block."
 
 
-class StoreSchemaTooNew(StoreError):
-    """The database was written by newer code that this code must not touch."""
-
-    def __init__(self, min_code: int, known: int) -> None:
-        super().__init__(
-            f"The database needs code that knows schema {min_code}, and this pylash knows up to "
-            f"{known}: upgrade pylash."
-        )
+class StoreSchemaTooNew(StoreError, fields="min_code known"):
+    template = "The database needs code for schema {min_code}, and this pylash knows up to {known}: upgrade pylash."
 
 
-class StoreSchemaOutdated(StoreError):
-    """The database must be migrated first."""
-
-    def __init__(self, found: int, wanted: int) -> None:
-        super().__init__(
-            f"The database has schema {found} and this pylash needs {wanted}: "
-            "run pylash migrate, or open the store once with migrate=True."
-        )
+class StoreSchemaOutdated(StoreError, fields="found wanted"):
+    template = "The database has schema {found}, not {wanted}: run pylash migrate, or open the store with migrate=True."
 
 
-class StoreSchemaUnknown(StoreError):
-    """The database has not the columns of the schema that it says it has."""
-
-    def __init__(self, schema: int, table: str, column: str) -> None:
-        super().__init__(
-            f"The database says that it has schema {schema}, and its table {table} has no column {column}: "
-            "it was made by a version of pylash between two releases, or changed by other means. Use the "
-            "version that made it, or begin with a new store."
-        )
+class StoreSchemaUnknown(StoreError, fields="schema table column"):
+    template = (
+        "The database claims schema {schema}, but its table {table} has no column {column}: a pylash between two "
+        "releases created it, or another program changed it. Use the version that created it, or start with a new "
+        "store."
+    )
 
 
 # --- waits ---
 
 
 class AwaitEventUnsupported(WaitError):
-    """The host has no waits."""
-
-    def __init__(self) -> None:
-        super().__init__("This effect host does not support waits for outside events.")
+    template = "This effect host does not support waits for external events."
 
 
 class AwaitEventUnknownOrRevoked(WaitError):
-    """The key is not ours, was tampered with, or its session revoked it."""
-
-    def __init__(self) -> None:
-        super().__init__("The wait key is unknown, was tampered with or has been revoked.")
+    template = "The wait key is unknown, was tampered with or has been revoked."
 
 
 # --- durability: never recorded ---
 
 
 class LeaseLost(DurabilityError):
-    """Another worker owns the run now; nothing was written."""
-
-    def __init__(self, scope: str) -> None:
-        super().__init__(
-            f"The lease on {scope} was lost: another worker owns the run, and nothing was written."
-        )
+    template = "The lease on {scope} was lost: another worker owns the run; nothing was written."
 
 
-class LeaseHeld(DurabilityError):
-    """The scope is being executed by a live worker elsewhere."""
-
-    def __init__(self, scope: str, owner: str) -> None:
-        super().__init__(
-            f"The run of {scope} belongs to worker {owner!r}, which is alive: try again when it has "
-            "ended, or stop that process."
-        )
+class LeaseHeld(DurabilityError, fields="scope reason"):
+    template = "The run of {scope} cannot be taken over: {reason}."
 
 
 class RunSettled(DurabilityError):
-    """The run has ended: what is recorded can be read, and nothing new is started."""
-
-    def __init__(self, scope: str) -> None:
-        super().__init__(f"The run of {scope} has ended, so nothing new can be started in it.")
+    template = "The run of {scope} has ended, so nothing new can be started in it."
 
 
-class EffectReplayMismatch(DurabilityError):
-    """The journal remembers another effect under this key."""
+class EffectReplayMismatch(DurabilityError, fields="key difference"):
+    # ``read`` parses stored messages: everything up to "): deploy " must stay as it is.
+    template = (
+        "The effect {key!r} was recorded for something else ({difference}): deploy code that requests the same effect "
+        "under this key, or use a new key for a new effect."
+    )
 
     def __init__(self, key: str, difference: str) -> None:
-        super().__init__(
-            f"The effect {key!r} was recorded for something else ({difference}): deploy code that asks "
-            "for the same thing under this key, or give what is new a new key.",
-            data={"key": key, "difference": difference},
-        )
+        super().__init__(key, difference, data={"key": key, "difference": difference})
 
     @staticmethod
     def read(message: str) -> dict[str, str] | None:
-        """Return the key and the difference that a message of this error tells of."""
+        """Return the key and the difference in a message of this error, None if it is not one."""
         start, quote = "The effect ", message[11:12]
         middle, end = f"{quote} was recorded for something else (", message.rfind("): deploy ")
         key_end = message.rfind(middle, len(start) + 1, max(end, 0))
@@ -412,24 +350,15 @@ class EffectReplayMismatch(DurabilityError):
         }
 
 
-class JournalFull(DurabilityError):
-    """A run has recorded more effects than one journal may hold."""
-
-    def __init__(self, scope: str, limit: int) -> None:
-        super().__init__(
-            f"{scope} has recorded {limit:,} effects, the most one run may hold: "
-            "continue it as a fresh run before it grows this long."
-        )
+class JournalFull(DurabilityError, fields="scope limit"):
+    template = "{scope} has recorded {limit:,} effects, the limit of one run: continue the work in a new run earlier."
 
 
 # --- outcomes of effects: recorded and replayed ---
 
 
-class RuntimeEffectSleepCancelled(LashError):
-    """A sleep was cancelled before its time."""
-
-    def __init__(self) -> None:
-        super().__init__("The sleep was cancelled before its time was over.")
+class RuntimeEffectSleepCancelled(FormattedError):
+    template = "The sleep was cancelled before its time was over."
 
 
 class Plugin(LashError):
@@ -445,13 +374,13 @@ class EffectFailed(LashError):
 
 
 class AgentCallFailed(LashError):
-    """A model or a tool of another library's agent failed with an exception that cannot be made again."""
+    """A model or a tool of another library's agent failed with an exception that cannot be rebuilt."""
 
 
 class StepFailed(LashError):
     """A step failed with an exception of its own; live and replayed it is always this class.
 
-    It has the failure's own code if that has one. ``type_name`` is the class of the exception the step raised.
+    Its code is that of the exception, if it has one. ``type_name`` is the class of the exception.
     """
 
     type_name = "StepFailed"

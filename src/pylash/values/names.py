@@ -1,9 +1,9 @@
-"""Names: the one rule for every text by which something is found in a store again.
+"""Names: the rule for every text that identifies something in a store.
 
 Ids, keys, and the names of steps, waits, signals, events, tools and sources all follow it, on every
-database, and are checked where they come in: before anything is written, and in the caller's own call. What is
-stored or recorded already is never checked again: it must be found, whatever the rule was when it was written. A
-text that only people read is never refused: ``storable`` makes it one that every database can hold.
+database. They are checked in the caller's own call, before anything is written. Stored or recorded names are
+never checked again: they must be found even if the rule was different when they were written. A text that is
+only shown to people is never refused: ``storable`` escapes what a database cannot hold.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def name_problem(name: object, limit: int | None = MAX_NAME_BYTES) -> str | None
     r"""Return why a text cannot be a name, as the end of a sentence; None if it can.
 
     >>> name_problem("a\x00b")
-    'it must not hold a NUL character'
+    'it must not contain a NUL character'
     """
     if not isinstance(name, str):
-        return f"it must be a text, not {type(name).__name__}"
+        return f"it must be a string, not {type(name).__name__}"
     if not name.strip():
         return "it must not be blank"
     if "\0" in name:
-        return "it must not hold a NUL character"
+        return "it must not contain a NUL character"
     try:
         size = len(name) if name.isascii() else len(name.encode())
     except UnicodeEncodeError:
-        return "it must not hold half of a character (a lone surrogate)"
+        return "it must not contain a lone surrogate"
     if limit is not None and size > limit:
         return f"it has {size:,} bytes and must have at most {limit:,}"
     return None
@@ -44,7 +44,7 @@ def check_name(
     limit: int | None = MAX_NAME_BYTES,
     error: type[NameInvalid] = NameInvalid,
 ) -> str:
-    """Return name, or refuse it. ``what`` says in the error what it names, such as ``"signal id"``."""
+    """Return name, or raise an error. ``what`` is the kind of name for its message, such as ``"signal id"``."""
     problem = name_problem(name, limit)
     if problem is not None:
         raise error(what, name, problem)
@@ -53,7 +53,7 @@ def check_name(
 
 
 def storable(text: str) -> str:
-    r"""Return a text that people read with what no database stores as escapes.
+    r"""Return a text for people with the characters escaped that no database stores.
 
     >>> storable("a\x00b")
     'a\\u0000b'

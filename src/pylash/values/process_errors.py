@@ -1,76 +1,203 @@
-"""The errors of processes, triggers and the app.
+"""The errors of the app, processes, triggers and the command line.
 
-The tree is that of ``errors``: what you must change first, then outcomes that are recorded.
+The tree is that of ``errors``: misuse first, then outcomes that are recorded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pylash.values.errors import DurabilityError, LashError, Misuse, NameInvalid
+from pylash.values.errors import (
+    DurabilityError,
+    FormattedError,
+    LashError,
+    Misuse,
+    NameInvalid,
+    WaitError,
+)
 
-# --- misuse ---
+# --- misuse: the app ---
+
+
+class AppNotOpen(Misuse):
+    template = "The app is not open: use it inside 'async with app:'."
+
+
+class AppInsideProcess(Misuse):
+    template = "app.{name} was called inside a process, where every replay repeats it: use its ctx, or call it in a step."
+
+
+class DurableStoreRequired(Misuse):
+    template = (
+        "A durable effect host needs a durable {facet}, and this one is lost when the program ends: use a sqlite:/// "
+        "or postgresql:// store, or an inline host."
+    )
+
+    def __init__(self, facet: str) -> None:
+        super().__init__(facet, data={"facet": facet})
+
+
+class StaticScopesRequired(Misuse):
+    template = (
+        "The process worker's effect host must provide a static process scope: use a host that does, or open the app "
+        "with worker=None."
+    )
+
+
+class NotSupported(Misuse, fields="what instead"):
+    template = "{what} is not supported yet: {instead}."
+
+
+class NameTaken(Misuse, fields="kind name"):
+    template = "There is already another {kind} {name!r}: records refer to it by name, so choose another with name=."
+
+
+class NameAmbiguous(Misuse, fields="new other shared"):
+    template = "{new} and {other} are both {shared} in Lashlang: give one of them another name."
+
+
+class ArgumentsInvalid(Misuse, fields="name reason"):
+    template = "The arguments of {name} do not fit: {reason}."
+
+
+class ToolUnknown(Misuse, fields="name known"):
+    template = "There is no tool {name!r} (known: {known}): check the name."
+
+
+# --- misuse: processes ---
 
 
 class MissingProcessExecutionId(NameInvalid):
-    """A process's id is blank, or cannot be stored."""
+    """A process id is blank, or cannot be stored."""
 
 
-class ProcessOriginatorInvalid(Misuse):
-    """A process was created by a session without a name."""
+class SignalNameInvalid(NameInvalid):
+    """A signal name is blank, or cannot be stored."""
 
-    def __init__(self, process_id: str) -> None:
-        super().__init__(
-            f"Process {process_id!r} is missing a structured owner scope: name the session it was "
-            "started by, or none."
-        )
+
+class NotAProcess(Misuse):
+    template = (
+        "Expected a process, got {given!r}: decorate an async function whose first parameter is a ProcessContext with "
+        "@app.process, and pass the result (a name is not enough)."
+    )
+
+
+class ProcessUnknown(Misuse):
+    template = "There is no process {process_id!r} in this store: check the id."
+
+
+class ProcessEnded(Misuse):
+    template = "Process {process_id!r} has ended, so it takes no more events."
 
 
 class ProcessConflict(Misuse):
-    """The id belongs to a process with other input."""
+    template = "Process {process_id!r} was started before with other input: use another id, or the same target and arguments."
 
-    def __init__(self, process_id: str) -> None:
+
+class ProcessOriginatorInvalid(Misuse):
+    template = "Process {process_id!r} has an originator with a blank session id: name its session, or pass None."
+
+
+class ProcessArgumentsInvalid(Misuse, fields="name reason"):
+    template = "Process {name!r} cannot be started with these arguments: {reason}."
+
+
+class ProcessNotInModule(Misuse, KeyError, fields="name known"):
+    template = "The module has no process {name!r} (it has: {known})."
+
+
+class ProcessEventInvalid(Misuse, fields="process_id kind reason"):
+    template = "Process {process_id!r} does not accept the event {kind!r}: {reason}."
+
+
+class ProcessEventConflict(Misuse, fields="process_id key"):
+    template = "Process {process_id!r} has another event under the key {key!r}: use a new key for a new event."
+
+
+class ProcessRegistryUnavailable(Misuse):
+    template = "The process registry is unavailable: open the app with a store to use processes."
+
+
+class ProcessNotVisible(Misuse, fields="process_id session_id"):
+    template = "Session {session_id!r} has no handle of process {process_id!r}: grant it one, or transfer one to it."
+
+
+class EffectOutsideBranch(Misuse):
+    template = (
+        "{name} was called from a task that this process did not start, so its replay could differ: pass the coroutine "
+        "to ctx.gather, ctx.race or ctx.task_group instead."
+    )
+
+
+class SurfaceInvalid(Misuse, fields="where reason"):
+    template = "The surface cannot be used: {where}: {reason}."
+
+
+class NotBlocked(Misuse):
+    """Only a blocked run can be retried."""
+
+    def __init__(self, name: str, state: str, kind: str = "Process") -> None:
+        another = "another turn_id" if kind == "Turn" else "another id"
+        instead = f": start it again under {another}" if state == "failed" else ""
         super().__init__(
-            f"Process {process_id!r} was started before with other input: use another id, or the same "
-            "target and arguments."
+            f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry{instead}."
         )
 
 
-class ProcessArgumentsInvalid(Misuse):
-    """The arguments of a Lashlang process are not its parameters, or do not fit their types."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"Process {name!r} can't be started with these arguments: {reason}.")
+class ForkInvalid(Misuse, fields="process_id effect"):
+    template = "Process {process_id!r} has no recorded effect {effect!r} to fork from: use a key of its timeline."
 
 
-class ProcessNotInModule(Misuse, KeyError):
-    """A Lashlang module has no process of that name."""
-
-    def __init__(self, name: str, known: str) -> None:
-        super().__init__(f"The module has no process {name!r} (it has: {known}).")
+# --- misuse: triggers ---
 
 
-class SurfaceInvalid(Misuse):
-    """The description of what a host offers to Lashlang programs cannot be used."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"The surface cannot be used: {where}: {reason}.")
+class TriggerUnknown(Misuse, fields="name known"):
+    template = "There is no trigger {name!r} (declared: {known}): declare it with app.trigger(...)."
 
 
-class ProcessSurfaceIncompatible(DurabilityError):
-    """A Lashlang process needs tools that this app does not have, or has otherwise."""
-
-    def __init__(self, name: str, missing: str) -> None:
-        super().__init__(
-            f"Process {name!r} can't run here: {missing}; run it where the tools it was linked with are."
-        )
+class TriggerConflict(Misuse, fields="what key"):
+    template = "The key {key!r} belongs to another {what}: use a new key for a new {what}."
 
 
-class ProcessStumbled(DurabilityError):
-    """The runtime failed while it executed a process, and the process's code is not to blame."""
+# --- misuse: the command line ---
 
-    def __init__(self, process: str, reason: str) -> None:
-        super().__init__(f"{process} could not go on ({reason}): this is a fault of pylash.")
+
+class AppInvalid(Misuse, fields="named reason"):
+    template = "The app {named!r} cannot be used: {reason}. Name a Lash as module:variable, such as shop:app."
+
+
+class RunUnknown(Misuse):
+    template = "There is no process, turn or session {text!r} in this store: see pylash ps."
+
+
+class RunAmbiguous(Misuse, fields="text found"):
+    template = "{text!r} is ambiguous ({found}): write one of them in full."
+
+    def __init__(self, text: str, found: Sequence[str]) -> None:
+        super().__init__(text, ", ".join(map(repr, found[:5])) + (", …" if len(found) > 5 else ""))
+
+
+class NothingToCancel(Misuse):
+    template = "{name!r} has no turn that is running, waiting or blocked: nothing was cancelled."
+
+
+class AlreadyResolved(WaitError):
+    template = "The wait has already ended ({how}), so nothing was changed."
+
+
+# --- durability: never recorded ---
+
+
+class ProcessSurfaceIncompatible(DurabilityError, fields="name missing"):
+    template = "Process {name!r} cannot run here: {missing}; run it in an app with the tools it was linked with."
+
+
+class ProcessStumbled(DurabilityError, fields="process reason"):
+    template = "{process} could not continue ({reason}): this is a bug in pylash."
+
+
+# --- outcomes: recorded and replayed ---
 
 
 class WorkflowFailed(LashError, category=True):
@@ -80,269 +207,49 @@ class WorkflowFailed(LashError, category=True):
         super().__init__(message, code=code, data=raw)
 
 
-class ProcessUnknown(Misuse):
-    """There is no process of that id."""
+class TriggerSourceNotGranted(FormattedError, fields="session_id name source_key"):
+    template = (
+        "The session {session_id!r} may not subscribe to {name} from {source_key!r}: the app has not granted it this "
+        "source (app.trigger({name!r}, sessions=...))."
+    )
 
-    def __init__(self, process_id: str) -> None:
-        super().__init__(f"There is no process {process_id!r} in this store: check the id.")
 
+class RuntimeEffectProcessTaskJoin(FormattedError):
+    template = "The work on the process registry broke: {reason}."
 
-class ProcessEnded(Misuse):
-    """The process has ended and takes nothing more."""
 
-    def __init__(self, process_id: str) -> None:
-        super().__init__(f"Process {process_id!r} has ended, so it takes no more events.")
+class StepTimeout(FormattedError, fields="name seconds"):
+    template = (
+        "The step {name!r} took longer than {seconds:g} s: it was ended, or its thread left behind."
+    )
 
 
-class ProcessEventInvalid(Misuse):
-    """An event that the process never declared, or whose payload does not fit."""
-
-    def __init__(self, process_id: str, kind: str, reason: str) -> None:
-        super().__init__(f"Process {process_id!r} takes no event {kind!r}: {reason}.")
-
-
-class ProcessEventConflict(Misuse):
-    """The key of an event belongs to another payload."""
-
-    def __init__(self, process_id: str, key: str) -> None:
-        super().__init__(
-            f"Process {process_id!r} has another event under the key {key!r}: use a new key for a new "
-            "event."
-        )
-
-
-class SignalNameInvalid(NameInvalid):
-    """A signal's name is blank, or cannot be stored."""
-
-
-class ProcessRegistryUnavailable(Misuse):
-    """There is no process registry here."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The process registry is unavailable: open the app with a store before using processes."
-        )
-
-
-class ProcessNotVisible(Misuse):
-    """A session has no handle of the process."""
-
-    def __init__(self, process_id: str, session_id: str) -> None:
-        super().__init__(
-            f"Session {session_id!r} has no handle of process {process_id!r}: grant or transfer it one."
-        )
-
-
-class DurableStoreRequired(Misuse):
-    """A durable effect host over a store that is not durable."""
-
-    def __init__(self, facet: str) -> None:
-        super().__init__(
-            f"A durable effect host needs a durable {facet}, and this one ends with the process: use a "
-            "sqlite:/// or postgresql:// store, or an inline host.",
-            data={"facet": facet},
-        )
-
-
-class StaticScopesRequired(Misuse):
-    """A worker cannot use a host without static scopes."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The process worker's effect host must provide a static process scope: use a host that does, "
-            "or open the app with worker=None."
-        )
-
-
-class EffectOutsideBranch(Misuse):
-    """A context was used from a task that its run did not start."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} was called from a task that this process did not start, so its replay could differ: "
-            "pass the coroutine to ctx.gather, ctx.race or ctx.task_group instead."
-        )
-
-
-class AppInsideProcess(Misuse):
-    """The app was used inside a process."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"app.{name} was called inside a process, where it would run again on every replay: "
-            f"use the process's ctx, or call it in a step."
-        )
-
-
-class AppNotOpen(Misuse):
-    """The app was used before it was opened or after it was closed."""
-
-    def __init__(self) -> None:
-        super().__init__("The app is not open: use it inside 'async with app:'.")
-
-
-class NotAProcess(Misuse):
-    """Something else was given where a process is needed."""
-
-    def __init__(self, given: object) -> None:
-        super().__init__(
-            f"{given!r} is no process: decorate an async function whose first parameter is "
-            "a ProcessContext with @app.process, and use what that gives (a name is not enough)."
-        )
-
-
-class NameTaken(Misuse):
-    """Two processes, or two tools, are declared under one name."""
-
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(
-            f"There is another {kind} {name!r} already: what is recorded finds it by its name, so "
-            "give one of them another with name=."
-        )
-
-
-class NameAmbiguous(Misuse):
-    """Two tools, or two triggers, have the same name in Lashlang."""
-
-    def __init__(self, new: str, other: str, shared: str) -> None:
-        super().__init__(
-            f"{new} and {other} are both {shared} in Lashlang: give one of them another name."
-        )
-
-
-class ArgumentsInvalid(Misuse):
-    """Arguments do not fit the signature they are for."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"The arguments of {name} do not fit: {reason}.")
-
-
-class NotSupported(Misuse):
-    """Something that the interface names and this version does not do yet."""
-
-    def __init__(self, what: str, instead: str) -> None:
-        super().__init__(f"{what} is not supported yet: {instead}.")
-
-
-class ToolUnknown(Misuse):
-    """There is no tool of that name."""
-
-    def __init__(self, name: str, known: str) -> None:
-        super().__init__(f"There is no tool {name!r} (known: {known}): check the name.")
-
-
-class TriggerUnknown(Misuse):
-    """An event type that no trigger declares."""
-
-    def __init__(self, name: str, known: str) -> None:
-        super().__init__(
-            f"There is no trigger {name!r} (declared: {known}): declare it with app.trigger(...)."
-        )
-
-
-class TriggerSourceNotGranted(LashError):
-    """A program of a session subscribes to a source that the app has not granted to the session."""
-
-    def __init__(self, session_id: str, name: str, source_key: str) -> None:
-        super().__init__(
-            f"The session {session_id!r} may not subscribe to {name} from {source_key!r}: the app has not "
-            f"granted it this source (app.trigger({name!r}, sessions=...))."
-        )
-
-
-class TriggerConflict(Misuse):
-    """The key of a subscription or occurrence belongs to another one."""
-
-    def __init__(self, what: str, key: str) -> None:
-        super().__init__(
-            f"The key {key!r} belongs to another {what}: use a new key for what is new."
-        )
-
-
-class NotBlocked(Misuse):
-    """Only a blocked run can be retried."""
-
-    def __init__(self, name: str, state: str, kind: str = "Process") -> None:
-        another = "another turn_id" if kind == "Turn" else "another id"
-        instead = f": do it again under {another}" if state == "failed" else ""
-        super().__init__(
-            f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry{instead}."
-        )
-
-
-class ForkInvalid(Misuse):
-    """A fork from an effect that the process never recorded."""
-
-    def __init__(self, process_id: str, effect: str) -> None:
-        super().__init__(
-            f"Process {process_id!r} has no recorded effect {effect!r} to fork from: take a key of its "
-            "timeline."
-        )
-
-
-# --- outcomes: recorded and replayed ---
-
-
-class RuntimeEffectProcessTaskJoin(LashError):
-    """The task that worked on the process registry broke."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The work on the process registry broke: {reason}.")
-
-
-class StepTimeout(LashError):
-    """A step took longer than its timeout."""
-
-    def __init__(self, name: str, seconds: float) -> None:
-        super().__init__(
-            f"The step {name!r} took longer than {seconds:g} s: it was ended, or its thread left behind."
-        )
-
-
-class WaitTimeout(LashError):
-    """Nobody answered a wait in time."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Nobody answered the wait {name!r} in time.")
+class WaitTimeout(FormattedError):
+    template = "Nobody answered the wait {name!r} in time."
 
 
 class ProcessSignalWaitTimeout(WaitTimeout):
-    """No signal of the name came in time."""
-
-    def __init__(self, name: str) -> None:
-        LashError.__init__(self, f"No signal {name!r} came in time.")
+    template = "No signal {name!r} came in time."
 
 
-class ProcessSignalWaitCancelled(LashError):
-    """A wait for a signal was cancelled."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"The wait for the signal {name!r} was cancelled.")
+class ProcessSignalWaitCancelled(FormattedError):
+    template = "The wait for the signal {name!r} was cancelled."
 
 
 class WaitFailed(LashError):
-    """A wait was answered with an error."""
+    """A wait was resolved with an error."""
 
 
-class ProcessRecoveryFailed(LashError):
-    """A process that can never run: what it was captured with is missing or damaged."""
-
-    def __init__(self, process_id: str, reason: str) -> None:
-        super().__init__(f"Process {process_id!r} cannot run: {reason}.")
+class ProcessRecoveryFailed(FormattedError, fields="process_id reason"):
+    template = "Process {process_id!r} cannot run: {reason}."
 
 
-class ProcessTimeout(LashError):
-    """A process took longer than its timeout."""
-
-    def __init__(self, process_id: str) -> None:
-        super().__init__(f"Process {process_id!r} took longer than its timeout allows.")
+class ProcessTimeout(FormattedError):
+    template = "Process {process_id!r} took longer than its timeout allows."
 
 
-class ResultInvalid(LashError):
-    """A process or step returned something other than it declares."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"The result of {name} does not fit its annotation: {reason}.")
+class ResultInvalid(FormattedError, fields="name reason"):
+    template = "The result of {name} does not fit its annotation: {reason}."
 
 
 class ProcessFailed(LashError):
@@ -352,12 +259,7 @@ class ProcessFailed(LashError):
         super().__init__(
             f"Process {process_id!r} failed with {failure.failure_class}: {failure.message}",
             code=failure.code,
-            data={
-                "class": failure.failure_class,
-                "code": failure.code,
-                "message": failure.message,
-                "raw": failure.raw,
-            },
+            data=failure.payload,
         )
         self.failure = failure
 
@@ -371,20 +273,20 @@ class ProcessCancelled(LashError):
         self.reason = reason
 
 
-class ProcessBlocked(LashError):
-    """The process is blocked, and the time to wait for it is over."""
+class ProcessBlocked(FormattedError, fields="process_id reason advice"):
+    """The process is still blocked at the end of the caller's timeout."""
+
+    template = "Process {process_id!r} is blocked ({reason}): {advice}."
 
     def __init__(self, process_id: str, reason: str) -> None:
         if reason == "unknown_target":
-            advice = (
-                "no worker that is alive knows it: start one that does, and it goes on by itself"
-            )
+            advice = "no live worker has its code: start one that does, and the process continues"
         elif reason == "crash_loop":
             advice = (
                 "its worker died, or its event loop was blocked for longer than its lease, ten times "
-                f"without progress: mend that, then call app.retry({process_id!r})"
+                f"without progress: fix that, then call app.retry({process_id!r})"
             )
         else:
-            advice = f"mend the cause, then call app.retry({process_id!r})"
-        super().__init__(f"Process {process_id!r} is blocked ({reason}): {advice}.")
+            advice = f"fix the cause, then call app.retry({process_id!r})"
+        super().__init__(process_id, reason, advice)
         self.reason = reason

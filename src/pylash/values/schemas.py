@@ -1,7 +1,7 @@
-"""Checking plain values against JSON Schemas: the part of them that declarations use.
+"""Checks of plain values against JSON Schema, for the keywords that declarations use.
 
-Rule 1. What a schema says in words that are not known here is not checked: it refuses nothing.
-Rule 2. No value makes it raise, or go round for ever.
+Rule 1. An unknown keyword is not checked and refuses nothing.
+Rule 2. No value makes a check raise or loop for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import ge, gt, le, lt
 from typing import Any, Final
 
 _SHOWN: Final = 80
-"""How many characters of a value a trouble shows."""
+"""How many characters of a value an error message shows."""
 
 
 def _is_number(value: Any) -> bool:
@@ -51,7 +51,7 @@ _LENGTHS: Final[dict[str, tuple[type[Sized], Callable[[Any, Any], bool], str]]] 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a check stands: the whole schema, the path in the value, the references followed here."""
+    """The position of a check: the whole schema, the path in the value, the references followed so far."""
 
     root: Any
     path: str
@@ -65,7 +65,7 @@ class _Place:
 
 
 def schema_trouble(value: Any, schema: Any, path: str = "$") -> str | None:
-    """Return the first way in which value does not fit schema, or None if it fits.
+    """Return the first mismatch between value and schema, or None if the value is valid.
 
     >>> schema_trouble({"age": "7"}, {"properties": {"age": {"type": "integer"}}})
     "$.age is '7', not of type integer"
@@ -82,20 +82,20 @@ def _trouble(value: Any, schema: Any, place: _Place) -> str | None:
     return next((t for check in _CHECKS for t in check(value, schema, place) if t), None)
 
 
-# --- one check for each kind of word; each yields the troubles it finds ---
+# --- one check per group of keywords; each yields the mismatches it finds ---
 
 _Troubles = Iterator[str | None]
 
 
 def _reference(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
     reference = schema.get("$ref")
-    # A reference that leads back to itself without a step into the value says nothing.
+    # A reference that leads back to itself without a step into the value constrains nothing.
     if isinstance(reference, str) and reference not in place.followed:
-        yield _trouble(value, _resolved(reference, place.root), place.following(reference))
+        yield _trouble(value, _resolve_reference(reference, place.root), place.following(reference))
 
 
-def _resolved(reference: str, root: Any) -> Any:
-    """Return the part of root that a local reference names; None, which fits all, if there is none."""
+def _resolve_reference(reference: str, root: Any) -> Any:
+    """Return the part of root that a local reference names, or None, which accepts every value, if there is none."""
     start, *steps = reference.split("/")
     found = root if start == "#" else None
     for step in steps:
@@ -119,12 +119,12 @@ def _choice(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
 
 
 def _size(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
-    for word, (fits, said) in _BOUNDS.items():
+    for word, (fits, phrase) in _BOUNDS.items():
         if word in schema and _is_number(value) and not fits(value, schema[word]):
-            yield f"{place.path} is {_shown(value)}, not {said} {schema[word]!r}"
-    for word, (kind, fits, said) in _LENGTHS.items():
+            yield f"{place.path} is {_shown(value)}, not {phrase} {schema[word]!r}"
+    for word, (kind, fits, phrase) in _LENGTHS.items():
         if word in schema and isinstance(value, kind) and not fits(len(value), schema[word]):
-            yield f"{place.path} is {_shown(value)}, not {said.format(schema[word])}"
+            yield f"{place.path} is {_shown(value)}, not {phrase.format(schema[word])}"
 
 
 def _pattern(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
@@ -136,7 +136,7 @@ def _pattern(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
 def _found(pattern: str, value: str) -> bool:
     try:
         return re.search(pattern, value) is not None
-    except re.error:  # another dialect of patterns than ours
+    except re.error:  # not a pattern of Python's dialect
         return True
 
 
@@ -152,7 +152,7 @@ def _combination(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles
 
 
 def _nearest(troubles: list[str], value: Any, place: _Place) -> str:
-    """Return the trouble of the only alternative that fits on the outside, or that there is none."""
+    """Return the mismatch of the only alternative whose outer type matches, or a mismatch with all alternatives."""
     inner = [t for t in troubles if not t.startswith(f"{place.path} is ")]
     if len(inner) == 1:
         return inner[0]
@@ -190,7 +190,7 @@ _CHECKS: Final = (_reference, _type, _choice, _size, _pattern, _combination, _na
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two plain values are equal as JSON, where true is not 1."""
+    """Return whether two plain values are equal as JSON, where true differs from 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 

@@ -1,8 +1,8 @@
-"""Hiding secrets in texts that people and logs are shown.
+"""Hide secrets in texts that are shown to people or logged.
 
-Rule 1. A text is hidden before it is cut: half a key that stands at the end is not recognised.
-Rule 2. Too much is hidden rather than too little. Of a URL only what is known to be harmless is shown.
-Rule 3. No pattern here backtracks: the texts come from servers and programs that nobody trusts.
+Rule 1. A text is searched before it is cut: half a key at the end would not be recognised.
+Rule 2. Rather hide too much than too little. Of a URL, only parts that are known to be harmless are shown.
+Rule 3. No pattern here backtracks: the texts come from untrusted servers and programs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN: Final = "[hidden]"
 LEAST_SECRET: Final = 8
-"""A value of a variable that is shorter is no secret: it would be found in ordinary words."""
+"""A shorter value of a variable is not treated as a secret: it would match ordinary words."""
 LEAST_PASSWORD: Final = 4
 LEAST_MARGIN: Final = 256
 _LONGEST_ESCAPE: Final = 20
-"""How many characters one of a secret may become: four bytes, each quoted twice for a URL."""
+"""The longest escaped form of one character of a secret: four bytes, each quoted twice for a URL."""
 
 _SECRET_NAMES: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
 _HARMLESS_OPTIONS: Final = frozenset(
@@ -45,9 +45,9 @@ _SECRET_OPTIONS: Final = re.compile(r"pass|pwd|secret|token|key|sig|auth|credent
 
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
 _BREAK: Final = re.compile(r"[\r\n][ \t]*|\\[rn]?")
-"""What may stand between characters of base64: the end of a line, as it is or escaped, or an escape."""
+"""What may separate characters of base64: a line break, literal or escaped, or an escape."""
 _KEYS: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
-# A token begins where no other character of one stands before it, so a text is read once.
+# A token begins only where no token character precedes it, so a text is scanned once.
 _JSON_WEB_TOKEN: Final = re.compile(
     r"(?<![-_A-Za-z0-9])eyJ[-_A-Za-z0-9]{6,}\.[-_A-Za-z0-9]{6,}(?:\.[-_A-Za-z0-9]*)?"
 )
@@ -55,8 +55,8 @@ _KEY_HEADER: Final = re.compile(
     r"((?:x-api-key|x-goog-api-key|api[-_]key)\\?[\"']?[ \t]*[:=][ \t]*\\?[\"']?)[^\s\"',;\\]+",
     re.IGNORECASE,
 )
-# After the first schemes comes one word. Any other value ends with its quote or its line, and the word before
-# others is shown only if it is a scheme that is known: it may be the secret.
+# After the first schemes comes one word. Any other value ends with its quote or its line. The word before such a
+# value is shown only if it is a known scheme: otherwise it may be the secret.
 _AUTHORIZATION: Final = re.compile(
     r"(authorization\\?[\"']?[ \t]*[:=][ \t]*)(\\?[\"'])?"
     r"(?:((?:bearer|basic|api-?key|negotiate)[ \t]+)[^\s\"',;\\]+"
@@ -90,10 +90,10 @@ def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def hide_and_cut(text: str, limit: int, secrets: Iterable[str] = ()) -> str:
-    """Return at most ``limit`` characters of a text, with secrets hidden first, and an ellipsis for what is left out.
+    """Return at most ``limit`` characters of a text, with secrets hidden first and an ellipsis if it was cut.
 
-    Of a very long text only the beginning is looked at, so that a hostile one costs no time. The last characters
-    looked at may be the first half of a secret, and are never shown.
+    Only the beginning of a very long text is searched, so that a hostile text costs no time. The last characters
+    of that beginning may be the first half of a secret, and are never shown.
     """
     known = tuple(secrets)
     margin = _LONGEST_ESCAPE * max([*map(len, known), LEAST_MARGIN])
@@ -119,7 +119,7 @@ def environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def shown_url(url: str) -> str:
-    """Return a store's URL as it may be shown: without passwords, wherever and however they stand in it.
+    """Return a store's URL for display: without passwords, wherever they are in it and however they are escaped.
 
     >>> shown_url("postgresql://ann:p@ss@host/db?sslmode=require&password=p")
     'postgresql://ann:***@host/db?sslmode=require&password=***'
@@ -130,12 +130,17 @@ def shown_url(url: str) -> str:
     if scheme == "memory" or (scheme == "sqlite" and rest.startswith("/")):
         return url
     place, mark, options = rest.partition("?")
+    if "@" in options and ":" in place:
+        # An unescaped password may contain a question mark: it ends at the last @.
+        password, _, end = rest.rpartition("@")
+        place, mark, options = end.partition("?")
+        place = f"{password}@{place}"
     user, at, host = place.rpartition("@")
     if at:
         name, colon, _ = user.partition(":")
         shown = f"{name}{':***' if colon else ''}@{host}"
     elif "@" in options or not _is_host(place):
-        # A password that is not escaped may hold the question mark or the slash.
+        # An unescaped password may contain a slash.
         shown = place.partition(":")[0] + (":***" if ":" in place else "")
     else:
         shown = place
@@ -143,7 +148,7 @@ def shown_url(url: str) -> str:
 
 
 def url_secrets(url: str) -> Iterator[str]:
-    """Yield the passwords in a URL, as they are written and as they are meant."""
+    """Yield the passwords in a URL, as written and unescaped."""
     _, separator, rest = url.partition("://")
     place, _, options = rest.partition("?")
     found = []
@@ -165,20 +170,20 @@ def _without_url_passwords(text: str) -> str:
 
 
 def _without_password(rest: str) -> str:
-    """Return what follows the ``://`` of a URL without the password that it may begin with."""
+    """Return the part of a URL after ``://`` without a password at its beginning."""
     end = _URL_END.search(rest)
     url = rest[: end.start()] if end else rest
     place = _PLACE_END.split(url, 1)[0]
     user, _, _ = url.rpartition("@")
     name, _, password = user.partition(":")
-    # A password that is not escaped may hold what ends the place.
+    # An unescaped password may contain the characters that end the host.
     if password in ("", "***") or ("@" not in place and _is_host(place)):
         return rest
     return f"{name}:{HIDDEN}{rest[len(user) :]}"
 
 
 def _is_host(place: str) -> bool:
-    """Return whether what stands before a slash is a list of hosts with ports of digits."""
+    """Return whether the text before a slash is a list of hosts with numeric ports."""
     hosts = place.partition("/")[0].split(",")
     return all(_port(host).isdigit() or not _port(host) for host in hosts)
 
@@ -198,7 +203,7 @@ def _shown_option(option: str) -> str:
 
 
 def _without(text: str, secret: str, unbroken: str) -> str:
-    """Return text without a secret; ``unbroken`` is the text without breaks of lines."""
+    """Return text without a secret; ``unbroken`` is the text without line breaks."""
     if not secret:
         return text
     plain, folded, encoded = _forms(secret)
@@ -216,7 +221,7 @@ def _without(text: str, secret: str, unbroken: str) -> str:
 
 @lru_cache(maxsize=256)
 def _forms(secret: str) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...], tuple[str, ...]]:
-    """Return a secret as it may be written: literally, in hexadecimal of either case, and within base64."""
+    """Return the forms of a secret: literal, hexadecimal in either case, and within base64."""
     data = secret.encode("utf-8", "surrogatepass")
     written = {secret, html.escape(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
     written |= {repr(data)[2:-1], secret.encode("unicode_escape", "surrogatepass").decode()}
@@ -241,9 +246,9 @@ def _longest(forms: Iterable[str]) -> tuple[str, ...]:
 
 
 def _base64_forms(data: bytes) -> set[str]:
-    """Return what stands for data within base64, wherever in the encoded bytes it begins.
+    """Return the base64 forms of data for each position at which it may begin in the encoded bytes.
 
-    The characters that bytes beside it have a part in are left out.
+    Characters that also depend on neighbouring bytes are left out.
     """
     forms = set()
     for before in range(3):
@@ -254,7 +259,7 @@ def _base64_forms(data: bytes) -> set[str]:
 
 
 def _without_token(text: str, form: str) -> str:
-    """Return text without each run of base64 that holds a form."""
+    """Return text without every run of base64 characters that contains a form."""
     parts, start = [], 0
     while (at := text.find(form, start)) >= 0:
         begin, end = at, at + len(form)
@@ -268,6 +273,6 @@ def _without_token(text: str, form: str) -> str:
 
 
 def _hidden_token(found: re.Match[str]) -> str:
-    """Hide what follows "Bearer" or "Basic", unless it is a word of a sentence."""
+    """Hide the text after "Bearer" or "Basic", unless it is a word of a sentence."""
     is_word = found[3].strip(".").isalpha() and len(found[3]) < 20
     return found[0] if is_word else f"{found[1]}{found[2]}{HIDDEN}"

@@ -1,7 +1,7 @@
-"""Texts on a terminal: how wide they are, and what of them may be shown.
+"""Texts on a terminal: their width, and which characters may be shown.
 
-Rule 1. What a user, a model or a tool wrote never commands the terminal: control characters, and those
-        that turn the direction of a line, are shown as escapes.
+Rule 1. Text of a user, a model or a tool never controls the terminal: control characters, and those
+        that change the direction of a line, are shown as escapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _JOINERS: Final = frozenset("\u200b\u200c\u200d\ufeff")
 
 
 def printable(text: str) -> str:
-    r"""Return text on one line, with what would command a terminal as escapes.
+    r"""Return text on one line, with control characters escaped.
 
     >>> printable("red\x1b[31m")
     'red\\x1b[31m'
@@ -51,7 +51,7 @@ def _cells(character: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return text in at most so many columns, with an ellipsis for what is left out."""
+    """Return text in at most the given number of columns, with an ellipsis if it was cut."""
     if cells(text) <= width:
         return text
     kept, room = "", width - 1
@@ -64,5 +64,5 @@ def clipped(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """Return text in exactly so many columns, or more if it is longer."""
+    """Return text padded to the given number of columns; a longer text stays as it is."""
     return text + " " * (width - cells(text))

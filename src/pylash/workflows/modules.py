@@ -1,6 +1,6 @@
 """Lashlang modules as processes of an app.
 
-1. What is stored with a process are references; its module is stored under its own, and checked when read.
+1. A process is stored with references; its module is stored under its own, and checked when it is read.
 2. Every effect of a program crosses the run's boundary under the key that the language gives it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pylash.durable import LashlangInput
+from pylash.durable.processes import LashlangInput
 from pylash.lang import (
     Artifact,
     ExecutionMap,
@@ -27,11 +27,17 @@ from pylash.lang import (
     static_map,
     to_json,
 )
-from pylash.runtime import ChildHandle, Definition, ProcessHandle, Shape
-from pylash.values import ProcessArgumentsInvalid, ProcessNotInModule, ProcessSurfaceIncompatible
+from pylash.processes.definition import Definition
+from pylash.processes.handles import ChildHandle, ProcessHandle
+from pylash.tools.signatures import ANY
+from pylash.values.process_errors import (
+    ProcessArgumentsInvalid,
+    ProcessNotInModule,
+    ProcessSurfaceIncompatible,
+)
 
 if TYPE_CHECKING:
-    from pylash.durable import Envs
+    from pylash.durable.stores import Envs
 
 
 _LEVELS: Final = 64
@@ -78,7 +84,7 @@ class LashlangModule:
 
 
 async def linked_module(source: str, offered: Callable[[], Surface], envs: Envs) -> LashlangModule:
-    """Link a program against what is offered and store it; raises LashlangError."""
+    """Link a program against a surface and store it; raises LashlangError."""
     made = artifact(link(parse(source), offered()))
     await envs.put(made.module_ref, encode_artifact(made))
     return LashlangModule(made, offered)
@@ -97,11 +103,11 @@ class LashlangProcess(Definition[..., Any]):
 
     @property
     def arguments(self) -> WorkflowArguments:
-        """What it takes."""
+        """Its parameters."""
         return WorkflowArguments(self.artifact, self.name, self._offered())
 
     def input(self, arguments: dict[str, Any]) -> LashlangInput:
-        """Return what a process of it is registered with."""
+        """Return the input that a process of it is registered with."""
         return process_input(self.artifact, self.name, arguments, handles_given(arguments))
 
     def signals(self) -> dict[str, Any]:
@@ -112,7 +118,7 @@ class LashlangProcess(Definition[..., Any]):
 def process_input(
     made: Artifact, name: str, arguments: dict[str, Any], handles: Iterable[str]
 ) -> LashlangInput:
-    """Return what a process of a module is registered with; ``handles`` are those in its arguments."""
+    """Return the input of a process of a module; ``handles`` are those in its arguments."""
     refs = (made.module_ref, made.processes[name], made.required_surface_ref)
     return LashlangInput(*refs, name, arguments, tuple(handles))
 
@@ -167,7 +173,7 @@ def _remarked(plain: Any, given: Any) -> Any:
 class WorkflowArguments:
     """The parameters of a process of a module, checked by their types."""
 
-    result: Final = Shape(Any)
+    result: Final = ANY
 
     def __init__(self, made: Artifact, name: str, offered: Surface) -> None:
         self._artifact = made
@@ -190,7 +196,7 @@ class WorkflowArguments:
     def dump_one(self, name: str, value: Any) -> Any:
         """Return one argument as plain JSON; a ``ProcessHandle`` in it becomes a handle of the program."""
         given = with_handles(value, _held_by_object)
-        plain = Shape(Any).dump(given, f"$.{name}")
+        plain = ANY.dump(given, f"$.{name}")
         return _remarked(plain, given) if handles_given(given) else plain
 
     def check_names(self, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What an app offers to Lashlang: its tools as operations, its trigger types as sources."""
+"""The surface of an app for Lashlang: its tools as operations, its trigger types as sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pylash.lang import ABILITIES, Surface, show_type, surface_of, type_of_schema
-from pylash.runtime import Shape, Tool, identifier, resource_type, trigger_path
+from pylash.tools.operation_names import identifier, resource_type, trigger_path
+from pylash.tools.signatures import Shape
+from pylash.tools.tool import Tool
 
 
 def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, Any]) -> Surface:

@@ -1,6 +1,6 @@
 """Tools by which a model checks, starts, signals, lists and cancels workflows of its own.
 
-1. A program may use what its session's model may call, and nothing else: that is decided when it is linked.
+1. A program may use the tools that its session's model may call, and no others: that is checked when it is linked.
 2. A session sees and touches the workflows it started, not those of others.
 3. A start has an id made of its call, so that a repeated attempt starts nothing twice.
 """
@@ -8,58 +8,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from pylash.durable import (
+from pylash.durable.commands import CancelProcess, ListProcesses, SignalProcess, StartProcess
+from pylash.durable.processes import (
     Aborted,
-    CancelProcess,
     Failure,
     LashlangInput,
-    ListProcesses,
     Output,
     ProcessRecord,
-    Registration,
     SessionRef,
-    SignalProcess,
-    StartProcess,
     Success,
 )
 from pylash.lang import LashlangError, Surface, shaped_id
-from pylash.runtime import Catalog, Services, Tool, ToolContext
-from pylash.turn import SessionOptions
-from pylash.values import ProcessUnknown
+from pylash.processes.triggers import AppParts
+from pylash.tools.context import ToolContext
+from pylash.tools.tool import Tool
+from pylash.turn.asks import SessionOptions
+from pylash.values.process_errors import ProcessUnknown
 from pylash.workflows.guide import LANGUAGE, operations
 from pylash.workflows.modules import LashlangModule, linked_module, with_handles
 
 MODULE: Final = "workflows"
 
 
-class WorkflowStore(Protocol):
-    """What the tools need of the app."""
-
-    @property
-    def running(self) -> Services:
-        """What the parts of the app share, also while it closes."""
-        ...
-
-    @property
-    def template(self) -> Registration:
-        """What every process of the app is registered with."""
-        ...
-
-
 Offered = Callable[[frozenset[str]], Surface]
-"""Returns what programs are offered that may use the tools of these names."""
+"""Returns the surface for programs that may use the tools of these names."""
 
 
 class WorkflowTools:
     """The tools of one app."""
 
-    def __init__(self, app: WorkflowStore, catalog: Catalog, offered: Offered) -> None:
+    def __init__(self, app: AppParts, offered: Offered) -> None:
         self._app = app
-        self._catalog = catalog
         self._offered = offered
 
     def tools(self) -> list[Tool[..., Any]]:
@@ -74,7 +57,7 @@ class WorkflowTools:
         return [start, *(Tool(one, module=MODULE) for one in plain)]
 
     def _language(self) -> str:
-        offered = self._offered(frozenset(self._catalog.tools) - self._catalog.private)
+        offered = self._offered(frozenset(self._app.catalog.tools) - self._app.catalog.private)
         return f"{LANGUAGE}\n\nOperations:\n{operations(offered)}"
 
     async def check_workflow(self, ctx: ToolContext[Any], source: str) -> dict[str, Any]:
@@ -144,7 +127,7 @@ class WorkflowTools:
         return "asked to end"
 
     async def _with_granted(self, holder: SessionRef, args: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments in which what looks like the handle of a process is one if the session holds it."""
+        """Return arguments with values of the form of a process handle as handles, if the session holds them."""
         grants = await self._app.running.store.processes.grants(holder)
         held = {grant.process_id for grant in grants}
         given: dict[str, Any] = with_handles(
@@ -162,7 +145,7 @@ class WorkflowTools:
         record = await self._app.running.store.sessions.get(ctx.session_id)
         given = {} if record is None or record.options is None else record.options
         options = msgspec.convert(given, SessionOptions)
-        return frozenset(self._catalog.offered(options, ()))
+        return frozenset(self._app.catalog.offered_tools(options, ()))
 
     async def _own(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
         record = await self._app.running.store.processes.get(process_id)
@@ -185,7 +168,7 @@ def _end(output: Output | None) -> dict[str, Any]:
 
 
 class _Described(Tool[..., Any]):
-    """A tool whose description says how programs are written, and what they may call."""
+    """A tool whose description explains the language, and lists its operations."""
 
     def __init__(self, function: Callable[..., Any], language: Callable[[], str]) -> None:
         super().__init__(function, module=MODULE)
@@ -193,5 +176,5 @@ class _Described(Tool[..., Any]):
 
     @property
     def description(self) -> str:
-        """What the model is told."""
+        """The description for the model."""
         return f"{super().description}\n\n{self._language()}"

@@ -1,65 +1,37 @@
-"""The Lashlang of an app: what programs are offered, and where they run."""
+"""The Lashlang programs of an app: linking, storing and running them."""
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
-from pylash.durable import LashlangInput, Registration
+from pylash.durable.processes import LashlangInput
+from pylash.engine.run import LiveRun
+from pylash.engine.user_code import current_task, is_failure
 from pylash.lang import Artifact, StartProblem, Surface, stored
-from pylash.runtime import (
-    Catalog,
-    LiveRun,
-    Services,
-    Tool,
-    TriggerType,
-    current_task,
-    is_failure,
-)
+from pylash.processes.triggers import AppParts
+from pylash.sessions.tool_calls import TurnTool
+from pylash.tools.tool import Tool
 from pylash.workflows.hosting import Offered, Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
 
 _TOLD: Final = 10_000
-"""Of how many processes it is remembered what sinks were told, so that they hear nothing twice."""
+"""For how many processes the number of sent events is kept, so that sinks get none twice."""
 
 _KEPT: Final = 256
-"""How many modules are kept as they are run: reading one is work, and who was parked is read again."""
+"""How many decoded modules are cached: a process that was parked needs its module again."""
 
 _log = logging.getLogger("pylash")
-
-
-class WorkflowApp(Protocol):
-    """What workflows need of the app."""
-
-    @property
-    def running(self) -> Services:
-        """What the parts of the app share, also while it closes."""
-        ...
-
-    @property
-    def template(self) -> Registration:
-        """What every process of the app is registered with."""
-        ...
-
-    @property
-    def catalog(self) -> Catalog:
-        """What the app has by name."""
-        ...
-
-    @property
-    def trigger_types(self) -> Mapping[str, TriggerType]:
-        """The declared types of events."""
-        ...
 
 
 class Workflows:
     """Links programs against an app, and runs their processes."""
 
-    def __init__(self, app: WorkflowApp) -> None:
+    def __init__(self, app: AppParts) -> None:
         self._app = app
         self._offered: tuple[object, Surface] | None = None
         self._sinks: list[Sink] = []
@@ -67,12 +39,14 @@ class Workflows:
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
     def surface(self, names: frozenset[str] | None = None) -> Surface:
-        """Return what programs of the app are offered, or those of a session, which may use tools of some names.
+        """Return the surface for programs of the app, or for those of a session, which may use the tools ``names``.
 
-        It is made anew when there is another tool or type of trigger.
+        The former is cached until a tool or a type of trigger is added.
         """
         tools = self._app.catalog.tools.values()
-        usable = [tool for tool in tools if tool.module != MODULE and not hasattr(tool, "within")]
+        usable = [
+            tool for tool in tools if tool.module != MODULE and not isinstance(tool, TurnTool)
+        ]
         types = self._app.trigger_types.items()
         if names is not None:
             granted = {name: declared.payload for name, declared in types if declared.sessions}
@@ -85,7 +59,7 @@ class Workflows:
 
     def tools(self) -> list[Tool[..., Any]]:
         """Return the tools by which a model has workflows of its own."""
-        return WorkflowTools(self._app, self._app.catalog, self.surface).tools()
+        return WorkflowTools(self._app, self.surface).tools()
 
     async def module(self, source: str) -> LashlangModule:
         """Link a program and store it; raises LashlangError."""
@@ -97,8 +71,7 @@ class Workflows:
         """Run a process of a stored module."""
         for tool in self._app.catalog.tools.values():
             await tool.prepare()
-        with run.guarded():
-            made = await self._artifact(given.module_ref)
+        made = await run.read(partial(self._artifact, given.module_ref))
         sink = self._telling() if self._sinks else None
         offered = Offered(self.surface(), self._app.trigger_types, sink)
         return await run_workflow(self._app.running, run, given, made, offered)
@@ -115,17 +88,17 @@ class Workflows:
         return made
 
     def add_sink(self, sink: Sink) -> None:
-        """Tell the sink what programs do from now on."""
+        """Send the events of programs to a sink from now on."""
         self._sinks.append(sink)
 
     def _telling(self) -> Sink:
-        """Return what tells the sinks of one execution, but for what they heard of an earlier one.
+        """Return the sink of one execution, which leaves out the events that an earlier execution sent.
 
         A replay comes to the same events in the same order, so their number says which those are.
         """
         number = 0
 
-        def tell(event: dict[str, Any]) -> None:
+        def send(event: dict[str, Any]) -> None:
             nonlocal number
             number += 1
             subject = event["subject"]
@@ -145,4 +118,4 @@ class Workflows:
                         raise
                     _log.exception("a sink of Lashlang's execution events failed")
 
-        return tell
+        return send

@@ -7,7 +7,7 @@
 ...     return (await agent.run(topic)).output
 """
 
-from pylash.values import ExtraMissing
+from pylash.values.errors import ExtraMissing
 
 try:
     import pydantic_ai.durable_exec  # noqa: F401 - is it there?
@@ -15,7 +15,7 @@ except ImportError as missing:
     raise ExtraMissing("pylash.integrations.pydantic_ai", "models") from missing
 
 from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
-from pylash.integrations.pydantic_ai.answers import answered
+from pylash.integrations.pydantic_ai.deferred_tools import answered
 from pylash.integrations.pydantic_ai.sessions import (
     AgentSession,
     AgentSessions,

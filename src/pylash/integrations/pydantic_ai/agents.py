@@ -1,4 +1,4 @@
-"""A pydantic-ai agent that is durable wherever a process runs it, and itself elsewhere."""
+"""A pydantic-ai agent that is durable inside a process, and unchanged outside."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ from pydantic_ai.toolsets import (
     WrapperToolset,
 )
 
+from pylash.engine.asides import aside
+from pylash.engine.retries import Retry
 from pylash.integrations.pydantic_ai.operations import EffectBackend, name_of, new_run
-from pylash.runtime import Retry, aside
-from pylash.values import AgentNotDurable, ArgumentsInvalid, check_name
+from pylash.values.errors import AgentNotDurable
+from pylash.values.names import check_name
+from pylash.values.process_errors import ArgumentsInvalid
 
 D = TypeVar("D")
 OutputT = TypeVar("OutputT")
@@ -42,7 +45,7 @@ OutputT = TypeVar("OutputT")
 class DurableAgent(WrapperAgent[D, OutputT]):
     """An agent whose model requests and tool calls are effects of the process that runs it.
 
-    It is made by ``durable``, and used as the agent it was made of.
+    ``durable`` creates it; it is used like the wrapped agent.
     """
 
     def __init__(
@@ -51,14 +54,14 @@ class DurableAgent(WrapperAgent[D, OutputT]):
         super().__init__(wrapped)
         self._durability = durability
         self.durable_name = name
-        """The name of its effects: the agent's own, unless ``durable`` was given another."""
+        """The name of its effects: that of the agent, or the one passed to ``durable``."""
 
     @property
     def event_stream_handler(self) -> EventStreamHandler[D] | None:
-        """None: the agent's handler is called where the events are, and not again on replay."""
+        """None: the agent's handler is called inside the effects, so that a replay does not call it again."""
         return None
 
-    if not TYPE_CHECKING:  # for a type checker it is the wrapped agent's, with all its overloads
+    if not TYPE_CHECKING:  # type checkers see the method of the wrapped agent, with its overloads
 
         @asynccontextmanager
         async def iter(
@@ -84,19 +87,20 @@ def durable(
 ) -> DurableAgent[D, OutputT]:
     """Make an agent durable: inside a process each of its model requests and tool calls is an effect.
 
-    ``name`` names its effects and is the agent's own unless given; one of the two is needed. ``retry`` is
-    for model requests that fail with an error that passes (a rate limit, an overload, a broken connection),
-    or with one of its ``on``; ``models`` are models that runs may choose by their names. ``event_stream_handler`` hears events as they
-    happen, and none of them again on replay; the agent's own is taken unless given.
+    ``name`` is the name of its effects, by default that of the agent; one of the two is required. ``retry``
+    applies to model requests that fail with a transient error (a rate limit, an overload, a broken
+    connection), or with one of its ``on``. ``models`` are models that runs may choose by name.
+    ``event_stream_handler`` is called with events as they happen, and not on replay; the default is that of
+    the agent.
 
     >>> agent = durable(Agent("openai:gpt-5", name="research", tools=[search]))
     """
     if isinstance(agent, DurableAgent):
         raise AgentNotDurable(
-            agent.durable_name, "it is durable already; pass the agent that it was made of."
+            agent.durable_name, "it is already durable; pass the agent that it was made from."
         )
     if not (retry is None or isinstance(retry, Retry)):
-        raise ArgumentsInvalid("durable", f"retry={retry!r} is not such as Retry(3)")
+        raise ArgumentsInvalid("durable", f"retry={retry!r} is not a Retry, such as Retry(3)")
     chosen = agent.name if name is None else name
     if chosen is None:
         raise AgentNotDurable(
@@ -118,7 +122,7 @@ def durable(
 
 
 def _refuse_unknown_toolsets(agent: str, toolsets: Iterable[AbstractToolset[Any]]) -> None:
-    """Refuse toolsets whose calls pydantic-ai hands to no durable engine: they would run again on replay."""
+    """Refuse toolsets whose calls pydantic-ai does not pass to durable engines: they would run again on replay."""
     for leaf in _leaves(toolsets):
         if not isinstance(leaf, _known_toolsets()):
             raise AgentNotDurable(
@@ -131,7 +135,7 @@ def _refuse_unknown_toolsets(agent: str, toolsets: Iterable[AbstractToolset[Any]
 def _leaves(toolsets: Iterable[AbstractToolset[Any]]) -> Iterator[AbstractToolset[Any]]:
     """Yield the toolsets that execute calls themselves.
 
-    ``apply`` may also visit wrappers, such as the one around a toolset that a capability brings.
+    ``apply`` may also visit wrappers, such as the one around the toolset of a capability.
     """
     for one in _visited(toolsets):
         if isinstance(one, WrapperToolset):
@@ -148,7 +152,7 @@ def _visited(toolsets: Iterable[AbstractToolset[Any]]) -> list[AbstractToolset[A
 
 
 def _brought(toolsets: Iterable[AbstractToolset[Any]]) -> dict[int, list[AbstractToolset[Any]]]:
-    """Return the toolsets that capabilities bring, by the id() of the capability."""
+    """Return the toolsets of capabilities, by the id() of the capability."""
     owned = [one for one in _visited(toolsets) if isinstance(one, WrapperToolset)]
     return {
         id(capability): list(_leaves([one.wrapped]))
@@ -158,9 +162,9 @@ def _brought(toolsets: Iterable[AbstractToolset[Any]]) -> dict[int, list[Abstrac
 
 
 def _name_toolsets(toolsets: Iterable[AbstractToolset[Any]]) -> None:
-    """Give the toolset that a capability brings the id of the capability, unless it has one of its own.
+    """Give each toolset of a capability the id of the capability, unless it has its own.
 
-    pydantic-ai wants an id for each; some capabilities have one and do not pass it on.
+    pydantic-ai requires an id for each; some capabilities do not pass theirs on.
     """
     for wrapper in _visited(toolsets):
         owner = getattr(getattr(wrapper, "capability", None), "id", None)
@@ -184,10 +188,10 @@ def _known_toolsets() -> tuple[type[AbstractToolset[Any]], ...]:
 
 
 class GivenModel(str):
-    """The id of a model that a run was given as an object, by ``override`` or by ``run``.
+    """The id of a model that was passed to a run as an object, by ``override`` or by ``run``.
 
-    As a text it is the model's own id, which is recorded. Effects execute in this process, so the object
-    itself is asked; a model made from its id could reach another address with other credentials.
+    The text is the id of the model, which is recorded. Effects execute in this process, so they use the object
+    itself: a model built from the id could have another address and other credentials.
     """
 
     __slots__ = ("model",)
@@ -195,7 +199,7 @@ class GivenModel(str):
     model: Model
 
     def __new__(cls, model: Model) -> Self:
-        """Name a model object by its id."""
+        """Create the id of a model object."""
         made = super().__new__(cls, model.model_id)
         made.model = model
         return made
@@ -203,7 +207,7 @@ class GivenModel(str):
 
 @dataclass(init=False, kw_only=True)
 class Durability(BaseDurabilityCapability[D]):
-    """Hands what an agent asks for to the run in whose code it is."""
+    """Passes the operations of an agent to the run that executes it."""
 
     engine_spec = DurabilityEngineSpec(
         engine_name="pylash",
@@ -228,25 +232,25 @@ class Durability(BaseDurabilityCapability[D]):
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._retry = retry
-        # Models that runs were given as objects, by id(): most models are not hashable.
+        # Models that were passed to runs as objects, by id(): most models are not hashable.
         self._given: WeakValueDictionary[int, Model] = WeakValueDictionary()
         self.brought: dict[int, list[AbstractToolset[Any]]] = {}
-        """The toolsets that the agent's capabilities brought when it was made durable."""
+        """The toolsets of the agent's capabilities at the time of the call to ``durable``."""
 
     def for_agent(self, agent: AbstractAgent[D, Any]) -> Any:
-        """Bind once: what a run is given is bound already."""
+        """Return this capability bound to an agent; a run passes one that is bound already."""
         return self if self.agent is agent else super().for_agent(agent)
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether the caller is in the code of a run, and not in an effect of it."""
+        """Whether the caller is the code of a run, outside its effects."""
         return aside() is not None
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[D]) -> AbstractToolset[D] | None:
-        """Return a run's toolset with those in place whose calls are effects.
+        """Return the toolset of a run, with the toolsets of capabilities replaced by those bound to effects.
 
-        A capability is asked for its toolset in every run. One that makes a new toolset each time is
-        given the one that it made before, because only that is bound to effects.
+        pydantic-ai asks a capability for its toolset in every run. Some capabilities create a new one each
+        time, but only the first is bound to effects.
         """
         known: dict[int, AbstractToolset[D]] = {}
         for capability, made in _brought([toolset]).items():
@@ -258,16 +262,16 @@ class Durability(BaseDurabilityCapability[D]):
         return super().get_wrapper_toolset(toolset)
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
-        """Return what executes the agent's operations."""
+        """Return the backend that executes the agent's operations."""
         return EffectBackend(self.name, self._retry)
 
     # pydantic-ai refuses model objects that were not registered when the agent was made durable, because
-    # other engines execute effects in other processes. The four methods below let them pass.
+    # other engines execute effects in other processes. The four methods below accept them.
 
     def _bind_models(self, agent: AbstractAgent[D, Any]) -> None:
         if agent.model is not None:
             super()._bind_models(agent)
-        else:  # every run is given one
+        else:  # every run gets a model
             self._models_by_id = dict(self._extra_models)
 
     def _find_model_id(self, model: Model) -> str | None:
@@ -278,7 +282,7 @@ class Durability(BaseDurabilityCapability[D]):
             return GivenModel(model)
 
     def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
-        """Return whether a model is open already, and its id: a model that is not is closed after each request."""
+        """Return whether a model is open already, and its id: other models are closed after each request."""
         registered, model_id = super()._registered_model_id(model)
         if not registered and self._given.get(id(model)) is model:
             return True, GivenModel(model)
@@ -301,7 +305,7 @@ class Durability(BaseDurabilityCapability[D]):
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:
-        """Return when a run began the first time, so that its timeout holds across restarts."""
+        """Return the first start of a run, so that its timeout includes restarts."""
         place = aside()
         if place is None:
             return None
@@ -311,16 +315,16 @@ class Durability(BaseDurabilityCapability[D]):
     async def after_run(
         self, ctx: RunContext[D], *, result: AgentRunResult[Any]
     ) -> AgentRunResult[Any]:
-        """Give the run's requests times that are the same on every replay."""
+        """Replace the times of the run's requests by times that are the same on every replay."""
         if self.in_durable_context:
             _settle_times(result.all_messages(), ctx.run_id)
         return result
 
 
 def _settle_times(messages: Sequence[ModelMessage], run_id: str | None) -> None:
-    """Date each request of a run by the reply before it, or the first by the reply it got.
+    """Set the time of each request of a run to that of the previous reply, and of the first to that of its reply.
 
-    pydantic-ai dates requests by the clock, also when they are made again on replay; replies are recorded.
+    pydantic-ai takes the time of a request from the clock, also on replay; the times of replies are recorded.
     """
     own = [message for message in messages if message.run_id == run_id]
     settled = next((reply.timestamp for reply in own if isinstance(reply, ModelResponse)), None)

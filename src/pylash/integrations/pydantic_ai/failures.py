@@ -1,7 +1,7 @@
-"""Failures of agents' effects: recorded without what must not be kept, and raised again as what they were.
+"""Exceptions in effects of agents: recorded without secrets, and raised again with their original class.
 
-Rule 1. What is raised is made from the record, also the first time: replay never meets another class.
-Rule 2. Headers and bodies of providers are not kept. Their message is, up to a length, with secrets hidden.
+Rule 1. A raised exception is built from the record, also the first time: a replay raises the same class.
+Rule 2. Of a provider's response only the message is recorded, up to a length and with secrets hidden.
 """
 
 from __future__ import annotations
@@ -20,16 +20,10 @@ from pydantic_ai.exceptions import (
     ModelUnavailableError,
 )
 
-from pylash.runtime import message_of
-from pylash.values import (
-    AgentCallFailed,
-    LashError,
-    ValueNotJson,
-    environment_secrets,
-    hide_and_cut,
-    hide_secrets,
-    round_trip,
-)
+from pylash.engine.records import message_of
+from pylash.values.canonical import round_trip
+from pylash.values.errors import AgentCallFailed, LashError, ValueNotJson
+from pylash.values.secrets import environment_secrets, hide_and_cut, hide_secrets
 
 MAX_MESSAGE: Final = 2_000
 
@@ -42,28 +36,27 @@ _PASSING: Final = (
 )
 _PASSING_STATUSES: Final = (408, 409, 425)
 _ENDS_LOOPS: Final = (StopIteration, StopAsyncIteration)
-"""Raised again inside a library, these would end a loop of it as if all was well."""
+"""These are not raised again: inside a library they would end one of its loops silently."""
 _NOT_KEPT: Final = ("body", "headers")
 
 
-def passes(error: BaseException) -> bool:
-    """Return whether a model that failed so may answer when it is asked again."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether a retry of a model request may help after this error."""
     return isinstance(error, _PASSING) or getattr(error, "status_code", 0) in _PASSING_STATUSES
 
 
-def server_passes(error: BaseException) -> bool:
-    """Return whether an MCP server that failed so may answer when it is asked again."""
+def is_transient_server_error(error: BaseException) -> bool:
+    """Return whether a retry of a request to an MCP server may help after this error."""
     kind = type(error)
-    of_the_wire = kind.__module__.partition(".")[0] in (
+    is_connection_error = kind.__module__.partition(".")[0] in (
         "anyio",
         "fastmcp",
         "httpx",
         "httpx2",
         "mcp",
     )
-    return (
-        of_the_wire or isinstance(error, OSError) or kind is RuntimeError
-    )  # fastmcp's, not connected
+    # fastmcp raises a RuntimeError if it is not connected.
+    return is_connection_error or isinstance(error, OSError) or kind is RuntimeError
 
 
 def recorded(error: BaseException) -> LashError:
@@ -74,8 +67,8 @@ def recorded(error: BaseException) -> LashError:
     message = _shortened(message_of(error))
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
     if isinstance(error, ModelHTTPError):
-        data["http"] = True  # its class has the name of another, that of its category
-    with suppress(ValueNotJson):  # it holds live objects: only its name and message can be kept
+        data["http"] = True  # its class has the same name as its category
+    with suppress(ValueNotJson):  # it has live objects: only its name and message are recorded
         data["state"] = _hidden(round_trip({**_state(error), "args": _arguments(error, message)}))
     return AgentCallFailed(message, data=data)
 
@@ -112,7 +105,7 @@ def _arguments(error: BaseException, message: str) -> list[Any]:
 
 
 def restored(error: LashError) -> Exception:
-    """Return the exception that a record describes, or the record itself if it cannot be made again."""
+    """Return the exception that a record describes, or AgentCallFailed if it cannot be built."""
     if error.code != AgentCallFailed.default_code or not isinstance(error.data, dict):
         return error
     state = error.data.get("state")
@@ -123,7 +116,7 @@ def restored(error: LashError) -> Exception:
         again = kind.__new__(kind, *state["args"])
         again.args = tuple(state["args"])
         vars(again).update({name: value for name, value in state.items() if name != "args"})
-    except (AttributeError, TypeError):  # a class that is not made like that
+    except (AttributeError, TypeError):  # a class with another constructor
         return AgentCallFailed(error.message, data=error.data)
     return again
 
@@ -144,5 +137,5 @@ def _http_class(category: Any) -> type[ModelHTTPError]:
         return ModelHTTPError
     try:
         return type(ModelHTTPError.for_category(category, status_code=0, model_name=""))
-    except TypeError:  # no category any more
+    except TypeError:  # not a category in this version
         return ModelHTTPError

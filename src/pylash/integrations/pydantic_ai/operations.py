@@ -1,10 +1,10 @@
-"""What a pydantic-ai agent asks of the world, as effects of the run in whose code it is.
+"""Operations of a pydantic-ai agent as effects of the run that executes it.
 
-Rule 1. An agent's run has a name of its own in its branch; what it asks for is named below that. Tool
-        calls are told apart by the model's call ids, which are recorded with its reply, so that the
-        order in which parallel ones end means nothing.
-Rule 2. Names are compatibility data: changing one strands the runs that are under way.
-Rule 3. Deps, models and toolsets stay live objects of this process. What is recorded is what came back.
+Rule 1. An agent's run has a name in its branch; the keys of its operations begin with that name. The keys of
+        tool calls have the model's call ids, which are recorded with its reply, so that the order in which
+        parallel calls end does not matter.
+Rule 2. Names are compatibility data: changing one breaks the replay of unfinished runs.
+Rule 3. Dependencies, models and toolsets stay live objects of this process. Only results are recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.usage import RunUsage
 from pydantic_core import to_jsonable_python
 
-from pylash.durable import (
+from pylash.durable.effects import (
     Command,
     Direct,
     DirectOutcome,
@@ -47,9 +47,15 @@ from pylash.durable import (
     ToolAttempt,
     ToolAttemptOutcome,
 )
-from pylash.integrations.pydantic_ai.failures import passes, recorded, restored, server_passes
-from pylash.runtime import Aside, Retry, aside
-from pylash.values import LashError
+from pylash.engine.asides import Aside, aside
+from pylash.engine.retries import Retry
+from pylash.integrations.pydantic_ai.failures import (
+    is_transient,
+    is_transient_server_error,
+    recorded,
+    restored,
+)
+from pylash.values.errors import LashError
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -57,7 +63,7 @@ ResultT = TypeVar("ResultT")
 
 _USAGE: Final = TypeAdapter(RunUsage)
 EVERY: Final = Retry().on
-"""What ``Retry`` has unless told otherwise: then only errors that pass are tried again."""
+"""The default of ``Retry.on``: then only transient errors are retried."""
 
 _runs: WeakKeyDictionary[Any, dict[str, tuple[str, int]]] = WeakKeyDictionary()
 """The names of agents' runs by their run ids, for each branch."""
@@ -72,13 +78,13 @@ def new_run(place: Aside, agent: str) -> str:
 
 
 def name_of(place: Aside, agent: str, run_id: str | None) -> tuple[str, int]:
-    """Return the name of an agent's run; one whose id the user chose is named after that."""
+    """Return the name of an agent's run; an id that the user chose is part of the name."""
     known = _runs.get(place.branch, {})
     return known.get(run_id or "", (f"{agent} {run_id}", 1))
 
 
 class EffectBackend(DurableOperationBackend[None]):
-    """Executes what one agent asks for as effects."""
+    """Executes the operations of one agent as effects."""
 
     def __init__(self, agent: str, retry: Retry | None) -> None:
         self._agent = agent
@@ -87,7 +93,7 @@ class EffectBackend(DurableOperationBackend[None]):
     def bind(
         self, operation: DurableOperation[ParamsT, WireT, ResultT]
     ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
-        """Return what performs an operation."""
+        """Return an operation as a callable that executes it as an effect."""
         return _Effect(operation, self._agent, self._retry)
 
     def config_for_tool(
@@ -97,16 +103,16 @@ class EffectBackend(DurableOperationBackend[None]):
         tool: object | None,  # noqa: ARG002
         tool_name: str,  # noqa: ARG002
     ) -> Literal[False] | None:
-        """Return nothing: there is nothing to configure."""
+        """Return None: tools have no configuration."""
         return None
 
     def registrations(self) -> Sequence[Callable[..., object]]:
-        """Return nothing: nothing is registered beforehand."""
+        """Return no functions: none are registered in advance."""
         return ()
 
 
 class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
-    """One operation of an agent, each call of it an effect."""
+    """An operation of an agent; each call is an effect."""
 
     def __init__(
         self, operation: DurableOperation[ParamsT, WireT, ResultT], agent: str, retry: Retry | None
@@ -121,51 +127,51 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
 
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:  # noqa: ARG002
         place = aside()
-        assert place is not None  # pydantic-ai asks whether we are in a run first
+        assert place is not None  # pydantic-ai checks ``in_durable_context`` first
         context = context_of(params)
         name = _name(self._operation.operation_id, params)
         call = None if context is None else context.tool_call_id
         run = name_of(place, self._agent, None if context is None else context.run_id)
         part = place.take(name if call is None else f"{name} {call}", below=run)
         command = _command(self._operation.operation_id, name, context, part[1] == 1)
-        outcome = await self._tried(place, place.key(run, part), name, command, params)
+        outcome = await self._try(place, place.key(run, part), name, command, params)
         value = _value(outcome)
         if context is not None and "usage" in value:
             context.usage.incr(_USAGE.validate_python(value["usage"]))
         return self._operation.result_codec.load(value["value"])
 
-    async def _tried(
+    async def _try(
         self, place: Aside, key: str, name: str, command: Command, params: ParamsT
     ) -> Outcome:
-        """Return the outcome of the first attempt that does not fail, or that is the last."""
+        """Return the outcome of the first successful attempt, or raise the error of the last one."""
         attempt = 1
         while True:
             tried = key if attempt == 1 else f"{key}/attempt.{attempt}"
             try:
                 return await place.perform(
-                    tried, name, command, lambda: self._done(command, params)
+                    tried, name, command, lambda: self._perform(command, params)
                 )
             except LashError as failure:
                 error = restored(failure)
                 retry = self._retry
-                if retry is None or attempt >= retry.max or not self._passes(error, retry):
+                if retry is None or attempt >= retry.max or not self._is_transient(error, retry):
                     raise error from failure.__cause__
                 pause = retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
             asked = getattr(error, "retry_after", None) or 0
             await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, asked))
             attempt += 1
 
-    def _passes(self, error: Exception, retry: Retry) -> bool:
-        """Return whether to ask again: only for what changes nothing elsewhere. Tools have their own retries."""
+    def _is_transient(self, error: Exception, retry: Retry) -> bool:
+        """Return whether to retry: only operations without side effects. Tools have their own retries."""
         match self._operation.operation_id:
             case ModelRequestId() | ModelCompactMessagesId():
-                return passes(error) if retry.on == EVERY else isinstance(error, retry.on)
+                return is_transient(error) if retry.on == EVERY else isinstance(error, retry.on)
             case ToolsetGetToolsId() | ToolsetGetInstructionsId():
-                return server_passes(error)
+                return is_transient_server_error(error)
             case _:
                 return False
 
-    async def _done(self, command: Command, params: ParamsT) -> Outcome:
+    async def _perform(self, command: Command, params: ParamsT) -> Outcome:
         try:
             given, usage = _with_own_usage(params)
             before = copy.copy(usage)
@@ -186,10 +192,10 @@ def context_of(params: Any) -> RunContext[Any] | None:
 
 
 def _with_own_usage(params: Any) -> tuple[Any, RunUsage | None]:
-    """Return a tool call's parameters with usage to count in: what it adds is recorded with its result.
+    """Return a tool call's parameters with a copy of the usage: the difference is recorded with the result.
 
-    A delegate that counts into ``ctx.usage`` would otherwise be forgotten when its tool is replayed, and
-    parallel ones could not be told apart.
+    Otherwise the usage that a tool adds to ``ctx.usage`` would be lost on replay, and that of parallel tools
+    would be mixed.
     """
     context = getattr(params, "ctx", None)
     if not isinstance(context, RunContext):
@@ -207,7 +213,7 @@ _NAMES: Final[Mapping[type, str]] = {
 
 
 def _name(operation: object, params: Any) -> str:
-    """Return what people call an operation. The kinds grow with pydantic-ai: new ones have their class."""
+    """Return the displayed name of an operation; a kind that is not known here has the name of its class."""
     match operation:
         case ToolsetCallToolId():
             return str(params.name)
@@ -226,11 +232,11 @@ def _name(operation: object, params: Any) -> str:
 def _command(
     operation: DurableOperationId, name: str, context: RunContext[Any] | None, first: bool
 ) -> Command:
-    """Return the command of an operation: what it asks for, as far as it is the same on every replay."""
+    """Return the command of an operation: the part of its input that is the same on every replay."""
     match operation:
         case ModelRequestId(model_id=model) if context is not None:
             asked = {"prompt": to_jsonable_python(context.prompt, fallback=_kind)} if first else {}
-            # A plain text: that of a model given as an object holds the object as well.
+            # A plain string: a ``GivenModel`` would keep the model object alive.
             return Direct({"model": None if model is None else str(model), **asked})
         case ToolsetCallToolId() if context is not None:
             return ToolAttempt({"tool": name, "arguments": _arguments(context)})
@@ -239,7 +245,7 @@ def _command(
 
 
 def _arguments(context: RunContext[Any]) -> Any:
-    """Return a call's arguments as the model gave them: validated ones may differ each time."""
+    """Return the arguments of a call as the model wrote them: validated arguments may differ each time."""
     for message in reversed(context.messages):
         if isinstance(message, ModelResponse):
             for part in message.parts:
@@ -271,4 +277,4 @@ def _value(outcome: Outcome) -> dict[str, Any]:
         ):
             return value
         case _:
-            raise AssertionError(f"{outcome} is no outcome of an agent's effect")
+            raise AssertionError(f"{outcome} is not an outcome of an agent's effect")

@@ -1,8 +1,8 @@
 """Conversations with a pydantic-ai agent: one process for each, which takes a question at a time.
 
-Rule 1. A question is a signal with the turn's id: it is kept before anything runs, comes once, and in order.
+Rule 1. A question is a signal with the id of the turn: it is stored before anything runs, once and in order.
 Rule 2. An answer is an event of the process, with the turn's id and the messages it added.
-Rule 3. A turn that fails leaves the conversation as it was before it.
+Rule 3. A failed turn does not change the conversation.
 """
 
 from __future__ import annotations
@@ -19,32 +19,24 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from pylash.app import Lash
+from pylash.engine.user_code import current_task, is_failure
 from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
-from pylash.integrations.pydantic_ai.answers import answered
+from pylash.integrations.pydantic_ai.deferred_tools import answered
 from pylash.integrations.pydantic_ai.failures import recorded, restored
-from pylash.runtime import (
-    ProcessContext,
-    ProcessDefinition,
-    ProcessHandle,
-    current_task,
-    is_failure,
-)
-from pylash.values import (
-    AgentNotDurable,
-    Duration,
-    LashError,
-    ProcessEnded,
-    ValueNotJson,
-    round_trip,
-    seconds,
-    storable,
-)
+from pylash.processes.context import ProcessContext
+from pylash.processes.definition import ProcessDefinition
+from pylash.processes.handles import ProcessHandle
+from pylash.values.canonical import round_trip
+from pylash.values.durations import Duration, seconds
+from pylash.values.errors import AgentNotDurable, LashError, ValueNotJson
+from pylash.values.names import storable
+from pylash.values.process_errors import ProcessEnded
 
 D = TypeVar("D")
 OutputT = TypeVar("OutputT")
 
 TURNS_PER_JOURNAL: Final = 20
-"""After so many turns the journal begins anew: a conversation that wakes replays no more than these."""
+"""The process continues with a new journal after this many turns, which bounds the length of a replay."""
 
 _ASK: Final = "ask"
 _ANSWER: Final = "answer"
@@ -52,7 +44,7 @@ _USAGE: Final = TypeAdapter(RunUsage)
 
 
 class AgentTurn(Generic[OutputT]):
-    """What came of one question: the output, the messages it added and what it used."""
+    """The result of one question: the output, the added messages and the usage."""
 
     def __init__(
         self, turn_id: str, output: OutputT, messages: list[ModelMessage], usage: RunUsage
@@ -67,7 +59,7 @@ class AgentTurn(Generic[OutputT]):
 
 
 class AgentSessions(Generic[OutputT]):
-    """The conversations of an app with one agent: call it with an id for one of them."""
+    """The conversations of an app with one agent: a call with an id returns one of them."""
 
     def __init__(
         self, app: Lash, process: ProcessDefinition[..., None], output: TypeAdapter[OutputT]
@@ -77,7 +69,7 @@ class AgentSessions(Generic[OutputT]):
         self._output = output
 
     def __call__(self, session_id: str) -> AgentSession[OutputT]:
-        """Return a conversation: a handle, made by the first question."""
+        """Return the handle of a conversation; its first question creates it."""
         return AgentSession(session_id, self._app, self._process, self._output)
 
 
@@ -102,9 +94,9 @@ class AgentSession(Generic[OutputT]):
     ) -> AgentTurn[OutputT]:
         """Ask, and return the answer; the same ``turn_id`` again gives the same answer.
 
-        Raises what the agent's run raised. ``timeout`` stops waiting, not the turn.
+        Raises the exception of the agent's run. ``timeout`` ends the waiting, not the turn.
 
-        Cancellation: safe, the turn goes on.
+        Cancellation: safe, the turn continues.
         """
         handle = await self._app.start(self._process.options(id=self.process_id), session=self.id)
         asked = turn_id or self._app.services.new_id()
@@ -155,7 +147,7 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
         history = messages or []
         for _ in range(TURNS_PER_JOURNAL):
             asked = await ctx.wait_signal(_ASK)
-            answer = await _played(ctx, made, asked["prompt"], history, output)
+            answer = await _run_turn(ctx, made, asked["prompt"], history, output)
             history = [*history, *answer.get("messages", ())]
             await ctx.emit(_ANSWER, {"turn": asked["turn"], **answer})
         ctx.continue_as(session=session, messages=history)
@@ -163,14 +155,14 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
     return AgentSessions(app, converse, output)
 
 
-async def _played(
+async def _run_turn(
     ctx: ProcessContext[Any],
     agent: AbstractAgent[Any, Any],
     prompt: str,
     history: list[Any],
     output: TypeAdapter[Any],
 ) -> dict[str, Any]:
-    """Run the agent to an output that is no deferral, and return what is told of it."""
+    """Run the agent until its output is not a deferral; return the payload of the answer event."""
     before, added = ModelMessagesTypeAdapter.validate_python(history), list[ModelMessage]()
     answer: dict[str, Any] = {}
     task = current_task()
@@ -202,7 +194,7 @@ async def _played(
     async def turn() -> dict[str, Any]:
         return answer
 
-    # Recorded, because instructions are made anew on every replay and may be others then.
+    # Recorded, because instructions are computed again on every replay and may differ.
     return await ctx.step(turn)
 
 
@@ -241,6 +233,6 @@ def _types(agent: str, spec: Any) -> Iterator[Any]:
             yield spec
         case _:
             reason = (
-                f"its output {spec!r} is no type, and a session reads answers back by their types."
+                f"its output {spec!r} is not a type, and a session restores answers by their types."
             )
             raise AgentNotDurable(agent, reason)

@@ -175,7 +175,7 @@ class Calls(Body):
             return self.refusal(
                 node,
                 "unknown_operation",
-                f"`{joined}` is no module, so it has no operation `{node.name}`",
+                f"`{joined}` is not a module, so it has no operation `{node.name}`",
                 choice("modules", inside),
             )
         if path[:2] == ["trigger", "event"]:

@@ -103,7 +103,7 @@ class Expressions(Calls):
                 return self.method(node, base)
             case Unwrap():
                 return self._typed(Unwrap(base.node), node, base.output or ANY)
-        raise AssertionError(f"{type(node).__name__} is no step")
+        raise AssertionError(f"{type(node).__name__} is not a step")
 
     def _first(self, node: Expression) -> Typed:  # noqa: C901, PLR0911, PLR0912 - a line a node
         match node:

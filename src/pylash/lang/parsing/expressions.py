@@ -164,7 +164,7 @@ def _wait(cursor: Cursor) -> Expression:
     if cursor.body == "main":
         cursor.note(
             "misplaced_construct",
-            "only a process waits: `wait signal` cannot stand here",
+            "only a process waits: `wait signal` is not allowed here",
             start,
             width=len("wait signal"),
         )

@@ -9,7 +9,7 @@ from pylash.lang.static_types import SPELLINGS
 
 CONDITIONAL = "`if` is a statement; a conditional value is written `test ? a : b`"
 INTERPOLATION = 'there is no interpolation: join texts with `+`, or use `format("{}", x)`'
-BRACES = "a block stands in braces, the first of them on this line"
+BRACES = "a block is written in braces, the first of them on this line"
 DESTRUCTURING = "there is no destructuring: give the tuple a name and take its items, `t[0]`"
 VALUES = "functions are not values: call one by its name"
 ONE_NAME = "a loop has one name, there is no destructuring: write `for key in keys(record)` and take `record[key]`"
@@ -46,7 +46,7 @@ FOREIGN = {
     "loop": "write `while true { … }`",
     "do": "write `while true { … }`",
     "let": DESTRUCTURING,
-    "del": "nothing is deleted; assign `null`",
+    "del": "there is no `delete`: assign `null`",
     "echo": "write `print`",
     "emit": "write `yield`",
     "sleep": "write `sleep for` or `sleep until`",
@@ -173,7 +173,7 @@ def _worded(found: Token, before: Token, following: Token) -> str | None:
         return SLEEP
     if before.kind == "number" and found.kind == "name":
         unit = UNITS.get(found.text) or UNITS.get(found.text.removesuffix("s"))
-        return unit and f'a duration is a text: write `"{before.text}{unit}"`'
+        return unit and f'a duration is text: write `"{before.text}{unit}"`'
     return None
 
 
@@ -191,7 +191,7 @@ def _in_type(tokens: list[Token], index: int, *, ended: bool) -> str | None:
     if inner == "]":
         return f"write `list[{named}]`"
     if before.text in RECORDS:
-        return "what a `dict` holds is not said: write `dict`, or `{ name: type }`"
+        return "a `dict` has no item type: write `dict`, or `{ name: type }`"
     if before.text == "Optional":
         return f"write `{inner} | null`"
     return f"write `list[{inner}]`" if before.text in LISTS else None
@@ -227,7 +227,7 @@ def _foreign(tokens: list[Token], index: int) -> str | None:
 
 ALONE = {
     "if": CONDITIONAL,
-    "for": "a comprehension stands in brackets: `[x * 2 for x in items]`",
+    "for": "a comprehension is written in brackets: `[x * 2 for x in items]`",
     "print": "`print` is a statement and has no value",
     "cancel": "`cancel` is a statement and has no value",
     "not": "put it in parentheses: `a == (not b)`",
@@ -263,7 +263,7 @@ def _after_value(found: Token, before: Token, following: Token) -> str | None:
             lambda_ = following.text == ">" and not following.spaced
             return VALUES if lambda_ else ASSIGNED
         case "?" if not found.spaced:
-            return "put what is unwrapped in parentheses: `(…)?`"
+            return "put the unwrapped expression in parentheses: `(…)?`"
         case "(" if before.text in ("]", ")"):
             return VALUES
         case ":" if following.kind == "end of line":

@@ -144,7 +144,7 @@ def _function(cursor: Cursor) -> tree.Declaration | None:
 
     def head() -> tuple[tuple[tree.Parameter, ...], tree.Type]:
         parameters = read_fields(cursor, "(", ")", "a parameter")
-        cursor.expect("->", "every function says what it gives: `-> any`")
+        cursor.expect("->", "every function declares its return type: `-> any`")
         return parameters, read_type(cursor)
 
     read, body = _declared_body(cursor, "function", head)

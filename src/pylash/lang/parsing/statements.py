@@ -244,7 +244,7 @@ def _while(cursor: Cursor) -> Statement | None:
 def _leap(cursor: Cursor) -> Statement:
     start = cursor.take()
     if not cursor.loops:
-        message = f"`{start.text}` stands only in a loop"
+        message = f"`{start.text}` is only allowed in a loop"
         cursor.note("misplaced_construct", message, start)
     return cursor.node(start, tree.Break() if start.text == "break" else tree.Continue())
 
@@ -253,7 +253,7 @@ def _valued(cursor: Cursor) -> Statement:
     start = cursor.take()
     if hint := MISPLACED.get((cursor.body, start.text)):
         where = "outside of a process" if cursor.body == "main" else "in a process"
-        message = f"`{start.text}` cannot stand {where}"
+        message = f"`{start.text}` is not allowed {where}"
         cursor.note("misplaced_construct", message, start, hint)
     _need_value(cursor, start)
     return cursor.node(start, VALUED[start.text](read_expression(cursor)))

@@ -92,12 +92,12 @@ ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 
 HINTS = {
-    "`": "text stands in quotes",
+    "`": "text is written in quotes",
     "&": "write `and` or `&&`",
     "$": "there is no interpolation: join texts with `+`, or use `format`",
     "~": "there are no bit operators: write `not` or `!`",
     "^": "there are no bit operators",
-    "\\": "a statement goes on after an operator, a comma or inside brackets",
+    "\\": "a statement continues after an operator, a comma or inside brackets",
 } | dict.fromkeys("\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb", "write straight quotes")
 
 
@@ -264,13 +264,13 @@ class _Scanner:
         shown = "'`'" if char == "`" else shown
         hint = HINTS.get(char)
         if hint is None and char.isalpha():
-            hint = "names have the letters a to z, digits and `_`"
+            hint = "names consist of the letters a to z, digits and `_`"
         self.complain("unexpected_character", f"unexpected character {shown}", start, 1, hint)
 
     def unterminated(self, text: str, start: int) -> None:
         quote = text[-1]
         opening = quote * 3 if self.source.startswith(quote * 3, start + len(text) - 1) else quote
-        message = f"the text that begins here is never closed with `{opening}`"
+        message = f"the text that starts here is never closed with `{opening}`"
         self.complain("unterminated_string", message, start, len(text) - 1 + len(opening), None)
 
     def wrong_number(self, match: re.Match[str]) -> str:
@@ -288,7 +288,7 @@ class _Scanner:
             return ""
         hint = f"write {text.replace('_', '')}" if text.replace("_", "").isdecimal() else None
         if text.lstrip("0123456789.") in ("ms", "s", "m", "h", "d", "w"):
-            hint = f'a duration is a text: "{text}"'
+            hint = f'a duration is text: "{text}"'
         self.complain("invalid_number", message, match.start(), len(text), hint)
         return text
 

@@ -26,7 +26,7 @@ def print_program(program: tree.Program) -> str:
 
 
 def format_source(source: str) -> str:
-    """Return the source as it is best written, with its comments.
+    """Return the formatted source, with its comments.
 
     Raises:
         LashlangError: It cannot be read.

@@ -229,9 +229,7 @@ def number_of(value: Value) -> float:
             return 0.0
         if _NUMBER.fullmatch(trimmed):
             return float(trimmed)
-        raise RunError(
-            "expected_number", f"expected a number, but the text `{shown(trimmed)}` is none"
-        )
+        raise RunError("expected_number", f"expected a number, found the text `{shown(trimmed)}`")
     raise RunError("expected_number", f"expected a number, found a {kind_of(value)}")
 
 
@@ -343,7 +341,7 @@ def handle_id(value: Value) -> str | None:
 
 
 def shaped_id(value: Any) -> str | None:
-    """Return the id in a record, or in JSON, that looks like a handle."""
+    """Return the id in a record, or in JSON, that has the form of a handle."""
     if isinstance(value, dict) and value.get("__handle__") == "process":
         found = value.get("id")
         return found if isinstance(found, str) else None

@@ -28,7 +28,7 @@ _BOUNDS: Final = frozenset(
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
-    """How a cell ended: finished with a value, in an error, or neither."""
+    """The outcome of a cell: finished with a value, an error, or neither."""
 
     finished: bool = False
     value: Any = None
@@ -45,7 +45,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ProcessOutcome(msgspec.Struct, frozen=True):
-    """How a process ended."""
+    """The outcome of a process."""
 
     value: Any = None
     failure: Failure | None = None

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Refused(Exception):
-    """The host refuses to start a process or to take a signal; the text says why."""
+    """The host refuses to start a process or to take a signal; the text is the reason."""
 
 
 class HostFailed(Exception):
-    """The host could not perform an effect; the text says why."""
+    """The host could not perform an effect; the text is the reason."""
 
 
 class HostCall(NamedTuple):
@@ -27,7 +27,7 @@ class HostCall(NamedTuple):
 
 
 class Host(Protocol):
-    """What performs effects, records them by their keys, and answers from the record."""
+    """Performs effects, records them by their keys, and answers from the record."""
 
     async def call(self, calls: Sequence[HostCall]) -> Sequence[Mapping[str, Any]]:
         """Perform the operations at once; answer each `{"ok": true, "value"}` or `{"ok": false, "error"}`."""
@@ -81,13 +81,13 @@ class Host(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """What an execution is given besides its program: who performs its effects, and how."""
+    """The context of an execution: its host, the modules of the host, and how it gives way to other work."""
 
     host: Host
     modules: Mapping[str, str]
     """The resource type of each module path that the host has."""
     traced: bool = False
     breathe: Callable[[], Awaitable[None]] | None = None
-    """Lets others run; called now and then by a program that computes for long."""
+    """Lets other tasks run; called now and then by a program that computes for long."""
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
-    """Runs a function that computes for long, and touches nothing, where it keeps nobody waiting."""
+    """Runs a function that computes for long, and changes nothing, where it blocks no other work."""

@@ -36,7 +36,7 @@ _SIZED: Final = frozenset({str, List, tuple, Record})
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What one cell or process may use; `None` is unbounded."""
+    """The bounds of one cell or process; `None` is unbounded."""
 
     steps: int | None
     active_ms: int | None

@@ -27,7 +27,7 @@ def milliseconds(duration: Value) -> int:
     if exact is None or exact > _LONGEST:
         raise RunError(
             "invalid_duration",
-            f'`{shown(duration)}` is no duration; use milliseconds, or a text such as "90s" or "2d"',
+            f'`{shown(duration)}` is not a duration; use milliseconds, or text such as "90s" or "2d"',
         )
     return int((exact + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
 
@@ -51,5 +51,5 @@ def instant(time: Value) -> int:
             pass
     raise RunError(
         "invalid_time",
-        f"`{shown(time)}` is no time; use a text such as 2026-01-31T09:00:00Z, or milliseconds since 1970",
+        f"`{shown(time)}` is not a time; use text such as 2026-01-31T09:00:00Z, or milliseconds since 1970",
     )

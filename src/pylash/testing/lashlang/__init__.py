@@ -4,6 +4,6 @@ From a shell: `python -m pylash.testing.lashlang FILE.json [--only ID]`.
 """
 
 from pylash.testing.lashlang.cases import BadCases, read
-from pylash.testing.lashlang.judging import Verdict, judge
+from pylash.testing.lashlang.verdicts import Verdict, judge
 
 __all__ = ("BadCases", "Verdict", "judge", "read")

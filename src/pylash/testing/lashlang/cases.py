@@ -1,6 +1,6 @@
-"""Files of cases, `lashlang-cases/1`: what may stand in one, and what must hold of it.
+"""The file format of cases, `lashlang-cases/1`.
 
-Whatever is not known here is an error: a case that asks for something nobody checks would pass in silence.
+An unknown field is an error: a case with an expectation that is not checked would pass silently.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Expectation(WantedOutcome, frozen=True):
 
 
 class Case(Strict, frozen=True):
-    """One case. Which fields a kind takes is said by `TAKES`."""
+    """One case. `TAKES` has the fields of each kind."""
 
     id: str
     section: str

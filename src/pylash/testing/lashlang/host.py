@@ -8,7 +8,7 @@ from typing import Any
 
 from pylash.lang.running.hosts import HostCall
 from pylash.lang.triggers import InvalidTrigger, Subscription, subscription
-from pylash.testing.lashlang.scheduling import Promise, Scheduler
+from pylash.testing.lashlang.scheduler import Promise, Scheduler
 
 PATIENCE = 500
 """How long a call of `tools.meet` waits for the others, in milliseconds."""
@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Operations:
-    """What H1 does when an operation is called, and what it keeps of it."""
+    """The operations of H1, and a record of their calls."""
 
     def __init__(self, scheduler: Scheduler, trigger_sources: dict[str, Any]) -> None:
         self.calls: list[HostCall] = []
@@ -33,7 +33,7 @@ class Operations:
         self._meeting: list[Promise] = []
         self._mails = itertools.count(1)
         self._triggers = itertools.count(1)
-        self._known: dict[str, Callable[[Any], Any]] = {
+        self.known: dict[str, Callable[[Any], Any]] = {
             "tools.echo": _echo,
             "tools.add": _add,
             "tools.boom": _boom,
@@ -53,7 +53,7 @@ class Operations:
         if name == "tools.meet":
             return self._meet(call.payload)
         answer = Promise()
-        operation = self._known.get(name)
+        operation = self.known.get(name)
         if operation is None:
             self._scheduler.keep(answer, _failure(f"H1 does not know the operation {name}"))
             return answer

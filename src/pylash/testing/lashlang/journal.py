@@ -16,7 +16,7 @@ from pylash.lang.running.hosts import Refused
 
 
 class Defect(Exception):
-    """The implementation does what it must not, whatever the case expects."""
+    """The implementation breaks a rule that holds for every case."""
 
 
 class Suspended(BaseException):
@@ -24,7 +24,7 @@ class Suspended(BaseException):
 
 
 class Entry(NamedTuple):
-    """What was asked, and what came of it."""
+    """A request and its result."""
 
     request: str
     refused: bool
@@ -47,7 +47,7 @@ class Journal:
         self.open: tuple[str, str] | None = None
 
     async def effect(self, key: str, request: Any, perform: Callable[[], Awaitable[Any]]) -> Any:
-        """Perform an effect and record what came of it."""
+        """Perform an effect and record its result."""
         self.begin(key, request)
         try:
             result = await perform()
@@ -59,7 +59,7 @@ class Journal:
     async def batch(
         self, requests: dict[str, Any], perform: Callable[[], Awaitable[list[Any]]]
     ) -> list[Any]:
-        """Perform the effects of a batch at once, and record what came of each."""
+        """Perform the effects of a batch at once, and record the result of each."""
         for key, request in reversed(requests.items()):
             self.begin(key, request)
         results = await perform()
@@ -69,13 +69,13 @@ class Journal:
         ]
 
     def begin(self, key: str, request: Any) -> None:
-        """Say that the effect is under way."""
+        """Note that the effect has started."""
         if key in self.entries:
             raise Defect(f"the key {key} was used twice")
         self.open = key, plain(request)
 
     def record(self, key: str, request: Any, result: Any, *, refused: bool = False) -> Any:
-        """Keep what came of an effect; return it as it will be read back."""
+        """Keep the result of an effect; return it as it will be read back."""
         entry = Entry(plain(request), refused, plain(result))
         self.entries[key] = entry
         self.open = None

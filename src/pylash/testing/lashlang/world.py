@@ -1,4 +1,4 @@
-"""The world of one case: its processes, their logs, and what they did.
+"""The world of one case: its processes, their logs and their effects.
 
 1. Nothing here is random and no real clock is read, but for the computing time that `active_ms` bounds.
 2. Every body, a cell or a process, reaches the world through its own `Body`, which records each effect.
@@ -29,10 +29,10 @@ from pylash.lang.starting import (
 from pylash.lang.surface import Surface
 from pylash.testing.lashlang.host import Operations
 from pylash.testing.lashlang.journal import Journal, plain
-from pylash.testing.lashlang.scheduling import Cancelled, Job, Promise, Scheduler
+from pylash.testing.lashlang.scheduler import Cancelled, Job, Promise, Scheduler
 
 FOREIGN = "t-1"
-"""A process of somebody else's, which accepts every signal and never ends."""
+"""A process outside the case, which accepts every signal and never ends."""
 
 Outcome = dict[str, Any]
 """One of `finish`, `fail`, `cancelled`, and for cells `continue`, `error`; with what belongs to it."""
@@ -94,7 +94,7 @@ class World:
     def start(
         self, process_id: str, wanted: Registration, early: Sequence[tuple[str, Any]] = ()
     ) -> StartProblem | None:
-        """Start a process with signals that came before, or say why it cannot start."""
+        """Start a process with signals that came before, or return why it cannot start."""
         if process_id in self.processes or process_id == FOREIGN:
             return None
         artifact = stored(self.artifacts.get(wanted.module_ref), wanted.module_ref)
@@ -135,7 +135,7 @@ class World:
         self.scheduler.cancel(process.job)
 
     def signal(self, process_id: str, name: str, payload: Any, signal_id: str) -> None:
-        """Append a signal to a process, and give it to who waits for it.
+        """Append a signal to a process, and pass it to a waiter.
 
         Raises Refused: the process does not take it.
         """
@@ -145,7 +145,7 @@ class World:
         self.log.append(Event(process_id, f"signal.{name}", payload, key))
 
     def signal_from_outside(self, process_id: str, name: str, payload: Any) -> None:
-        """Send a signal as somebody would whom nobody waits for."""
+        """Send a signal from outside the case; errors are ignored."""
         try:
             self.signal(process_id, name, payload, f"outside-{len(self.log)}")
         except Refused:
@@ -228,7 +228,7 @@ class Body:
         self._entry = entry
 
     def around(self) -> Surroundings:
-        """Return what an execution of this body is given."""
+        """Return the context of an execution of this body."""
         return Surroundings(self, self._world.modules, traced=True)
 
     async def call(self, calls: Sequence[HostCall]) -> Sequence[dict[str, Any]]:

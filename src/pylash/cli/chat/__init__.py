@@ -1,0 +1,1 @@
+"""pylash chat: a conversation with an agent in the terminal."""

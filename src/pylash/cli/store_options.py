@@ -1,0 +1,143 @@
+"""What commands share: the store, parameter types, and loading an app."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pylash.app import Lash, open_host, store_url
+from pylash.cli.options import json_option, store_option
+from pylash.engine.hosts.journal import JournalHost
+from pylash.stores.store import SqlStore
+from pylash.values.canonical import decode
+from pylash.values.durations import micros
+from pylash.values.errors import LashError, StoreMissing
+from pylash.values.process_errors import AppInvalid
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class StoreOptions:
+    """The arguments of every command: the store, and whether to print JSON."""
+
+    def __init__(self, store: str | None, as_json: bool) -> None:
+        self.url, self.secret = _place(store)
+        self.as_json = as_json
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncIterator[tuple[JournalHost, SqlStore]]:
+        """Open the store for inspection and answers: nothing is set up, migrated or executed."""
+        async with open_host(self.url, secret=self.secret, migrate=False, member=False) as host:
+            assert isinstance(host.store, SqlStore)  # every store with a URL has these methods
+            yield host, host.store
+
+
+def _place(store: str | None) -> tuple[str, Any]:
+    """Return the URL of the store and, if an app gives one, the secret that signs keys."""
+    secret = None
+    # A malformed URL is not treated as an app: the error would show its password.
+    if store is not None and "://" not in store and ":" in store and "@" not in store:
+        app = load_app(store)
+        store, secret = app.url, app.secret
+    url = store_url(store)
+    if url.startswith("memory:"):
+        raise StoreMissing(url, "a memory:// store is visible only to the program that opened it")
+    return url, secret
+
+
+def with_store_options(function: F) -> F:
+    """Add the options that all commands have; the function gets a ``StoreOptions`` first."""
+
+    @store_option
+    @json_option
+    @functools.wraps(function)
+    def call(*args: Any, store: str | None, as_json: bool, **kwargs: Any) -> Any:
+        before = click.get_current_context().find_root().params
+        asked = StoreOptions(store or before.get("store"), as_json or bool(before.get("as_json")))
+        return function(asked, *args, **kwargs)
+
+    return call  # type: ignore[return-value]  # the same, with two options more
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine to its end."""
+    return asyncio.run(work)
+
+
+class Json(click.ParamType[Any]):
+    """A value as JSON."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of a JSON text."""
+        try:
+            return decode(value.encode())
+        except ValueError:
+            quoted = "'\"text\"'"
+            self.fail(f"{value!r} is not JSON: write a string as {quoted}.", param, ctx)
+
+
+class Length(click.ParamType[int]):
+    """A duration such as 30d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return a duration in microseconds."""
+        try:
+            return micros(value)
+        except LashError as error:
+            self.fail(error.message, param, ctx)
+
+
+def load_app(named: str) -> Lash:
+    """Return the app that ``module:app`` names; modules in the current folder are found too.
+
+    The path of a file may be used instead of the module.
+    """
+    module, colon, path = named.rpartition(":")
+    if not (module and colon and path):
+        raise AppInvalid(named, "it is not of the form module:variable")
+    found: Any = _imported(named, module)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise AppInvalid(named, f"there is no {part!r} in {module!r}")
+        found = getattr(found, part)
+    if not isinstance(found, Lash):
+        kind = f"{type(found).__module__}.{type(found).__qualname__}"
+        raise AppInvalid(named, f"that is a {kind}, not a pylash.Lash")
+    return found
+
+
+def _imported(named: str, module: str) -> Any:
+
+    here = os.getcwd()
+    if module.endswith(".py") or os.sep in module:
+        file = Path(module if module.endswith(".py") else f"{module}.py")
+        if not file.is_file():
+            raise AppInvalid(named, f"there is no file {str(file)!r}")
+        here, module = str(file.resolve().parent), file.stem
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise AppInvalid(
+                named, f"importing it needs {error.name!r}, which is not installed"
+            ) from error
+        raise AppInvalid(named, f"there is no module {error.name!r}") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise AppInvalid(named, f"importing it failed with {said}") from error

@@ -1,0 +1,207 @@
+"""Drawings of one process, turn or session for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pylash.cli.chat.text import shown_call
+from pylash.cli.output import (
+    STATUS_COLOURS,
+    brief,
+    coloured,
+    columns,
+    instant,
+    moment,
+    paint,
+    print_line,
+    wrapped,
+)
+from pylash.cli.views.listing import NO_WORKER, print_runs
+from pylash.cli.waits import SHORT
+from pylash.processes.timeline import Effect, draw_timeline, shown_duration
+from pylash.values.texts import clipped, printable
+
+LABEL: Final = 11
+WIDEST: Final = 120
+EFFECTS_SHOWN: Final = 200
+FAILURES_SHOWN: Final = 5
+
+
+def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
+    """Print a process or a turn: its state, the reason, and its effects over time."""
+    status = paint(view["status"], STATUS_COLOURS[view["status"]], bold=True)
+    kind = (
+        view["kind"] if view["target"] in ("", view["kind"]) else f"{view['kind']} {view['target']}"
+    )
+    print_line(
+        f"{paint(printable(view['id']), None, bold=True)}  {status}  {paint(printable(kind), 'bright_black')}"
+    )
+    _blocked(view)
+    for wait in view["waits"]:
+        _wait(view, wait)
+    others = [one for one in view["waits_for"] if not view["waits"] or " until " in one]
+    if view["status"] in ("waiting", "running") and others:
+        _fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
+    _facts(view)
+    for answered in view["answers"]:
+        _approval(answered)
+    print_line()
+    shown = effects[-EFFECTS_SHOWN:]
+    if len(effects) > len(shown):
+        print_line(
+            paint(
+                f"… {len(effects) - len(shown):,} effects before these: --json has them all",
+                "bright_black",
+            )
+        )
+    room = columns()
+    width = None if room is None else min(room, WIDEST)
+    drawn = draw_timeline(shown, width=width, colour=coloured())
+    print_line(
+        drawn if shown else paint("no effects are recorded, or none any more", "bright_black")
+    )
+    _failures(shown)
+
+
+def draw_session(view: dict[str, Any]) -> None:
+    """Print a session: its turns, and its open waits."""
+    print_line(
+        f"{paint(printable(view['id']), None, bold=True)}  {paint('session', 'bright_black')}"
+    )
+    for wait in view["waits"]:
+        _wait(view, wait)
+    if view["queued"]:
+        _fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
+    if view["usage"]:
+        _fact("usage", _usage(view["usage"]))
+    print_line()
+    print_runs(view["turns"])
+
+
+def _blocked(view: dict[str, Any]) -> None:
+    if view["status"] != "blocked":
+        return
+    if view["code"] == "unknown_target":
+        if view["reason"] == NO_WORKER:
+            _fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
+        else:
+            _fact("blocked", f"no live worker has {view['target']!r}: start one that does", "red")
+        return
+    _fact("blocked", str(view["code"]), "red")
+    if view["difference"]:
+        _fact("effect", view["difference"]["key"])
+        _fact("difference", view["difference"]["difference"], "yellow")
+    elif view["reason"] != view["code"]:
+        _fact("", view["reason"])
+    name = view["session"] or view["id"]
+    _hint("then", f"pylash retry {_argument(name)}")
+
+
+def _wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
+    call = "" if wait["tool"] is None else f" {wait['tool']}({_arguments(wait['arguments'])})"
+    _fact("waits for", f"{wait['kind']}: {wait['title']}{call}", "yellow")
+    if wait["kind"] == "signal":
+        _hint("", f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON")
+    else:
+        answer = "true" if wait["kind"] == "approval" else "JSON"
+        _hint("", f"pylash resolve {wait['id'][:SHORT]} {answer}")
+
+
+def _facts(view: dict[str, Any]) -> None:
+    took = shown_duration(view["seconds"])
+    when = moment(instant(view["created"]))
+    _fact("started", f"{when}, took {took}" if view["settled"] else f"{when}, {took} ago")
+    if view["input"]:
+        _fact("input", _value(view["input"]))
+    if view["output"]:
+        _output(view["output"])
+    if view.get("parent"):
+        _fact("parent", view["parent"])
+    for child in view["children"]:
+        _fact("child", f"{child['id']}  {child['status']}")
+    if view["attempts"] > 1:
+        _fact("attempts", f"{view['attempts']} claims without progress")
+    if view["worker"]:
+        _fact("worker", view["worker"])
+
+
+def _approval(answered: dict[str, Any]) -> None:
+    """Print the answer to an approval, with corrected arguments beside the proposed ones."""
+    answer = answered["answer"].get("value")
+    if answered["kind"] != "approval" or answer is None:
+        return
+    said = answer if isinstance(answer, dict) else {"approved": answer}
+    text = shown_call(answered["tool"], answered["arguments"])
+    if (corrected := said.get("arguments")) is not None:
+        text += f" as {shown_call(answered['tool'], corrected)}"
+    if by := said.get("by") or answered["by"]:
+        text += f", by {by}"
+    if reason := said.get("reason"):
+        text += f": {reason}"
+    _fact("approved" if said.get("approved") is True else "rejected", text)
+
+
+def _output(output: dict[str, Any]) -> None:
+    match output:
+        case {"status": "failed", "code": code, "message": message}:
+            _fact("failed", f"{message} [{code}]", "red")
+        case {"status": "cancelled", "reason": reason}:
+            _fact("cancelled", str(reason or "no reason was given"))
+        case {"error": str() as error}:
+            _fact("error", f"{error} [{output.get('code')}]", "red")
+            if output.get("text"):
+                _fact("said", f"{output['text']} [interrupted]")
+        case {"text": str() as text}:
+            _fact("answer", text)
+        case {"value": value}:
+            _fact("result", _value(value))
+        case _:
+            pass
+    if output.get("usage"):
+        _fact("usage", _usage(output["usage"]))
+
+
+def _failures(effects: Sequence[Effect]) -> None:
+    failed = [effect for effect in effects if effect.error]
+    if failed:
+        print_line()
+    for effect in failed[-FAILURES_SHOWN:]:
+        said = f"{printable(effect.name)}: {printable(effect.error or '')}"
+        print_line(f"{paint('▒', 'red')} {clipped(said, (columns() or 10_000) - 2)}")
+
+
+def _fact(label: str, text: str, colour: str | None = None) -> None:
+    room = columns()
+    shown = printable(text)
+    if room is not None:
+        shown = wrapped(clipped(shown, 3 * room), LABEL)
+    painted = "\n".join(paint(line, colour) for line in shown.split("\n"))
+    print_line(f"{paint(f'{label:{LABEL}}', 'bright_black')}{painted}")
+
+
+def _hint(label: str, command: str) -> None:
+    """Print a command on one line, so that it can be copied."""
+    print_line(paint(f"{label:{LABEL}}{printable(command)}", "bright_black"))
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else brief(value)
+
+
+def _arguments(arguments: Any) -> str:
+    if not isinstance(arguments, dict):
+        return "" if arguments is None else brief(arguments)
+    return ", ".join(f"{name}={brief(value)}" for name, value in arguments.items())
+
+
+def _usage(usage: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:,}" for name, value in usage.items() if value
+    )
+
+
+def _argument(text: str) -> str:
+    """Return a text quoted for the shell."""
+    return shlex.quote(text)

@@ -1,0 +1,221 @@
+"""``pylash ps``: lists processes and turns with their state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pylash.cli.output import (
+    SECOND,
+    STATUS_COLOURS,
+    Cell,
+    Column,
+    iso,
+    length,
+    moment,
+    on_terminal,
+    paint,
+    print_json,
+    print_line,
+    print_table,
+)
+from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.durable.processes import Aborted, Failure, Output
+from pylash.durable.runs import RunState
+from pylash.stores.inspection import OpenEffect
+from pylash.stores.run_lists import RunRow
+from pylash.stores.store import SqlStore
+
+STATUSES = (
+    "queued",
+    "running",
+    "waiting",
+    "blocked",
+    "completed",
+    "failed",
+    "cancelled",
+    "stopped",
+)
+UNDONE = ("failed", "stopped", "cancelled")
+UNKNOWN = "unknown_target"
+NO_WORKER = "no worker is running"
+_ENGINE = re.compile("^(python|lashlang):")
+KINDS = {
+    "process": ("process",),
+    "turn": ("turn", "queue_drain"),
+    "other": ("session_delete", "runtime_operation"),
+}
+
+
+@click.command()
+@click.option(
+    "-s",
+    "--status",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    metavar="STATUS",
+    help=f"Only this status; may be repeated: {', '.join(STATUSES)}.",
+)
+@click.option(
+    "-k",
+    "--kind",
+    type=click.Choice(tuple(KINDS)),
+    multiple=True,
+    help="Only this kind; may be repeated.",
+)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="The maximum number of rows.",
+)
+@with_store_options
+def ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+    """List processes and turns, the newest first.
+
+    A turn is named SESSION/TURN. TIME is the age of an open run, or the duration of an ended one; the last column
+    says what it waits for, or why it is blocked or failed. With --kind turn, completed turns are searched among
+    the newest 10,000 runs.
+
+    \b
+      pylash ps --status blocked --status failed
+      pylash ps --kind turn --json
+    """
+    run(_ps(asked, status, kind, limit))
+
+
+async def _ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+
+    kinds = [name for each in kind or KINDS for name in KINDS[each]]
+    async with asked.open_store() as (_, store):
+        rows = await store.inspection.runs(status or STATUSES, kinds, limit)
+        described = await describe_runs(store, rows)
+    if asked.as_json:
+        print_json(described)
+        return
+    print_runs(described)
+    if len(rows) == limit and on_terminal():
+        print_line(paint(f"the newest {limit}; -n shows more", "bright_black"))
+
+
+async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """Return runs as JSON values, with the waits of each."""
+    live = [row.run for row in rows if row.settled is None]
+    doing = await store.inspection.open_effects(live) if live else []
+    errors = await _errors(store, [row for row in rows if row.status in UNDONE])
+    idle = any(row.reason == UNKNOWN for row in rows) and not await store.inspection.has_workers()
+    now = await store.inspection.now()
+    return [
+        {
+            **_described(row, now),
+            "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
+            "waits_for": [_waits_for(one) for one in doing if one.run == row.run],
+            "error": errors.get(row.run),
+        }
+        for row in rows
+    ]
+
+
+async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | None]:
+    """Return why runs did not complete, as a sentence with its code."""
+    turns = [row.scope for row in rows if row.kind != "process"]
+    results = await store.sessions.results(turns) if turns else {}
+    processes = [row.id for row in rows if row.kind == "process"]
+    outputs = await store.processes.outputs(processes) if processes else {}
+    return {
+        row.run: _of_process(outputs.get(row.id))
+        if row.kind == "process"
+        else _of_turn(results.get(row.scope))
+        for row in rows
+    }
+
+
+def _of_process(output: Output | None) -> str | None:
+    match output:
+        case Failure(code=code, message=message):
+            return f"{message} [{code}]"
+        case Aborted(reason=reason):
+            return reason
+        case _:
+            return None
+
+
+def _of_turn(ended: tuple[RunState, Any] | None) -> str | None:
+    result = {} if ended is None else ended[1] or {}
+    code = f" [{result['code']}]" if result.get("code") else ""
+    return f"{result['error']}{code}" if result.get("error") else None
+
+
+def _described(row: RunRow, now: int) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "kind": "turn" if row.kind == "queue_drain" else row.kind,
+        "session": row.session,
+        "target": row.target,
+        "status": row.status.value,
+        "reason": row.reason,
+        "waits_for": [],
+        "error": None,
+        "created": iso(row.created),
+        "settled": iso(row.settled),
+        "seconds": max(0, (row.settled or now) - row.created) / SECOND,
+        "attempts": row.attempts,
+        "worker": row.owner,
+    }
+
+
+def _waits_for(effect: OpenEffect) -> str:
+
+    kind, _, rest = (effect.wait or "").partition(":")
+    match kind:
+        case "signal":
+            return f"signal {effect.name}"
+        case "process":
+            return f"process {rest}"
+        case "turn":
+            return "turn of a session"
+        case "":
+            until = "" if effect.due is None else f" until {moment(effect.due)}"
+            return f"{effect.name}{until}"
+        case _:
+            return effect.name
+
+
+def print_runs(described: Sequence[dict[str, Any]]) -> None:
+    """Print runs as a table."""
+    if not described:
+        print_line("Nothing to show.")
+        return
+    titles = [
+        Column("STATUS"),
+        Column("ID", share=3),
+        Column("WHAT", share=2),
+        Column("TIME", right=True),
+        Column("WHY", share=3),
+    ]
+    lines = [
+        (
+            Cell(view["status"], STATUS_COLOURS[view["status"]]),
+            view["id"],
+            _ENGINE.sub("", view["target"]) or view["kind"],
+            length(round(view["seconds"] * SECOND)),
+            Cell(reason_of(view), "bright_black"),
+        )
+        for view in described
+    ]
+    print_table(titles, lines)
+
+
+def reason_of(view: dict[str, Any]) -> str:
+    """Return why a run is in its state, in a few words."""
+    if view["reason"] or view["error"]:
+        return str(view["reason"] or view["error"]).removeprefix(f"{UNKNOWN}: ")
+    if view["waits_for"]:
+        first, *others = view["waits_for"]
+        return f"{first} (and {len(others)} more)" if others else str(first)
+    return ""

@@ -1,0 +1,196 @@
+"""``pylash show``: one process, turn or session, with its effects over time."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import msgspec
+
+from pylash.cli.output import iso, print_json
+from pylash.cli.queued_messages import queued_text, starting_messages
+from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.cli.views.drawing import draw_run, draw_session
+from pylash.cli.views.listing import describe_runs
+from pylash.cli.views.lookup import find_run
+from pylash.cli.waits import describe_wait
+from pylash.durable.runs import JournalEntry
+from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
+from pylash.durable.sessions import TurnRecord
+from pylash.durable.waits import OpenWait
+from pylash.engine.hosts.journal import JournalHost
+from pylash.processes.timeline import Effect, effects_from
+from pylash.processes.waits import open_waits
+from pylash.stores.run_lists import RunRow
+from pylash.stores.store import SqlStore
+from pylash.turn.asks import ASKS
+from pylash.turn.messages import Text
+from pylash.values.canonical import decode
+from pylash.values.errors import EffectReplayMismatch
+
+TURNS_SHOWN = 50
+CHILDREN_SHOWN = 50
+_START = re.compile(r"(^|:)start:")
+
+
+@click.command()
+@click.argument("id")
+@with_store_options
+def show(asked: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+    """Show what one process, turn or session did, and what it waits for.
+
+    ID is the id of a process, a session or a turn (SESSION/TURN). Among the newest 10,000 processes and turns it
+    may also be TURN alone, or a unique prefix of an id.
+
+    Every effect is a bar on a time axis: done (█), failed (▒), cancelled (░), or waiting (─). Long waits are
+    folded (≈). For a blocked run, the reason and the difference from the record are shown.
+
+    \b
+      pylash show order-7
+      pylash show chat-42 --json
+    """
+    run(_show(asked, id))
+
+
+async def _show(asked: StoreOptions, text: str) -> None:
+
+    async with asked.open_store() as (host, store):
+        meant = await find_run(store, text)
+        if isinstance(meant, str):
+            view = await _session(host, store, meant)
+        else:
+            view, effects = await _run(host, store, meant)
+    if asked.as_json:
+        print_json(view)
+    elif isinstance(meant, str):
+        draw_session(view)
+    else:
+        draw_run(view, effects)
+
+
+# --- a process or a turn ---
+
+
+async def _run(
+    host: JournalHost, store: SqlStore, row: RunRow
+) -> tuple[dict[str, Any], list[Effect]]:
+    """Return the description of a run, and its effects."""
+    entries = await store.journal.timeline(row.run)
+    effects = effects_from(entries, row.settled or await store.inspection.now())
+    described = (await describe_runs(store, [row]))[0]
+    waits = [] if row.settled is not None else await _waits(host, row)
+    view = {
+        **described,
+        **_blocked(described["reason"]),
+        **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
+        "waits": [describe_wait(wait) for wait in waits],
+        "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
+        "children": await _children(store, entries),
+        "effects": [_described(effect) for effect in effects],
+    }
+    return view, effects
+
+
+def _blocked(reason: str | None) -> dict[str, Any]:
+    """Return why a run is blocked: the code, the sentence, and the difference from the record."""
+    code, _, sentence = (reason or "").partition(": ")
+    mismatch = EffectReplayMismatch.read(sentence) if code else None
+    return {"reason": sentence or reason, "code": code or None, "difference": mismatch}
+
+
+async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:
+
+    waits = await open_waits(host, host, row.session)
+    return [wait for wait in waits if scope_text(wait.name.scope) == row.scope]
+
+
+async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:
+
+    record = await store.processes.get(row.id)
+    if record is None:  # a scope of a host without a registered process
+        return {"parent": None, "input": None, "output": None}
+    engine = record.registration.input
+    given = getattr(engine, "arguments", msgspec.to_builtins(engine))
+    output = record.state.output
+    return {
+        "parent": record.registration.parent,
+        "input": given,
+        "output": None if output is None else msgspec.to_builtins(output),
+    }
+
+
+async def _turn(store: SqlStore, row: RunRow) -> dict[str, Any]:
+
+    scope = scope_from_text(row.scope)
+    if not isinstance(scope, TurnScope | QueueDrainScope):
+        return {"input": None, "output": None}
+    turn = await store.sessions.turn(scope)
+    results = await store.sessions.results([row.scope])
+    return {
+        "input": None if turn is None else await _asked(store, turn) or None,
+        "output": results[row.scope][1] if row.scope in results else None,
+    }
+
+
+async def _asked(store: SqlStore, turn: TurnRecord) -> str:
+    """Return the question of a turn; a turn without one was started by queued messages."""
+    if turn.body:
+        parts = ASKS.decode(turn.body).parts
+        return " ".join(part.text for part in parts if isinstance(part, Text))
+    heard = [message.text for message in await starting_messages(store.sessions, turn)]
+    if not heard and not turn.settled:
+        heard = list(map(queued_text, await store.sessions.queued(turn.scope.session_id)))
+    return " ".join(heard)
+
+
+async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[str, Any]]:
+    """Return the processes that a run started."""
+    started = [_started(entry) for entry in entries if entry.kind == "process"]
+    views = [await store.processes.view(one) for one in started[:CHILDREN_SHOWN] if one]
+    return [
+        {"id": view.id, "target": view.target, "status": view.status.value}
+        for view in views
+        if view is not None
+    ]
+
+
+def _started(entry: JournalEntry) -> str | None:
+    """Return the process that an effect started, if any."""
+    if not _START.search(entry.key) or entry.outcome is None or len(entry.outcome) < entry.size:
+        return None
+    result = decode(entry.outcome).get("outcome", {}).get("result")
+    return result.get("id") if isinstance(result, dict) else None
+
+
+def _described(effect: Effect) -> dict[str, Any]:
+
+    return {
+        "key": effect.key,
+        "name": effect.name,
+        "kind": effect.kind,
+        "status": effect.status,
+        "attempt": effect.attempt,
+        "started": iso(effect.started),
+        "ended": iso(effect.ended),
+        "seconds": effect.seconds,
+        "waits_for": effect.waits_for,
+        "error": effect.error,
+    }
+
+
+# --- a session ---
+
+
+async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[str, Any]:
+
+    record = await store.sessions.get(session_id)
+    rows = await store.inspection.turns(session_id, TURNS_SHOWN)
+    return {
+        "kind": "session",
+        "id": session_id,
+        "usage": None if record is None else record.usage,
+        "queued": len(await store.sessions.queued(session_id)),
+        "turns": await describe_runs(store, rows),
+        "waits": [describe_wait(wait) for wait in await open_waits(host, host, session_id)],
+    }

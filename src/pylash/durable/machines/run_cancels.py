@@ -1,0 +1,222 @@
+"""Where a cancel finds the branches of a run.
+
+Rule 1. A branch that waits is cancelled at its leaves: the branches at effects below its joins. The joins on the way
+        that wait for a whole group are interrupted: they end with a cancel, whatever came of their branches.
+Rule 2. A branch that does not wait is flagged. It meets its cancel at its next new effect or, at a join, when all
+        below it wait; until then no new effect begins below it.
+Rule 3. A delivery is written before any branch learns of it. Until it is answered, its effects do not land, its
+        leaves begin no new effect, and the joins that it interrupts do not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pylash.durable.machines.effect_table import Effect
+from pylash.durable.machines.run_decisions import (
+    Decision,
+    Deliver,
+)
+from pylash.durable.machines.run_state import (
+    CODE,
+    EFFECT,
+    JOIN,
+    READY,
+    WITHDRAW,
+    Branch,
+    Caller,
+    Delivery,
+    Group,
+    RunState,
+)
+
+
+def cancel_key(group: str = "") -> str:
+    """Return the key under which the cancel of a run, or one that was passed on to a group, is recorded."""
+    return f"!cancel {group}" if group else "!cancel"
+
+
+def flag(run: RunState, branch: Branch, cancelling: bool) -> None:
+    """Set or clear the flag of a branch."""
+    # ``pressing`` is exactly the branches that are cancelling and join.
+    branch.cancelling = cancelling
+    if branch.join is None:
+        return
+    if cancelling:
+        run.cancels.pressing[branch] = None
+    elif branch in run.cancels.pressing:
+        del run.cancels.pressing[branch]
+        run.cancels.recheck = True
+
+
+def end_joining(run: RunState, branch: Branch) -> None:
+    """Note that a branch joins nothing any more: calls that were held below it may ask again."""
+    if branch.join is not None:
+        branch.join = None
+        run.cancels.pressing.pop(branch, None)
+        run.cancels.recheck |= bool(run.cancels.held)
+
+
+def hear_cancel(run: RunState, caller: Caller) -> None:
+    """Note that a cancel is raised in the code of a branch; that of a side call is its owner's."""
+    flag(run, caller.owner, False)
+
+
+# --- the tree ---
+
+
+def is_below_cancel(branch: Branch) -> bool:
+    """Return whether a chain of joins leads from a cancelling branch down to this one."""
+    # Only a chain of joins counts: a branch whose parent does something else is not waited for.
+    while (group := branch.group) is not None:
+        parent = group.parent
+        if parent.join is not group:
+            return False
+        if parent.join_one is not None and parent.join_one is not branch:
+            return False
+        if parent.cancelling:
+            return True
+        branch = parent
+    return False
+
+
+def waits(branch: Branch) -> bool:
+    """Return whether a branch can be cancelled where it is.
+
+    All its pending effects can be cancelled, or it is held, or it joins and all it joins wait. A branch whose
+    code runs beside its asides does not wait.
+    """
+    if branch.at is JOIN and branch.awaits is not None:
+        return _other_waits(branch, branch.awaits)
+    if branch.at is JOIN:
+        assert branch.join is not None  # as it is at JOIN
+        return _all_wait(branch.join) if branch.join_one is None else waits(branch.join_one)
+    if branch.mixed and branch.at in (CODE, READY, WITHDRAW):
+        return False
+    # A held branch begins nothing whatever its other effects do, and it is flagged where it is held.
+    if branch.held:
+        return True
+    pending = pending_effects(branch)
+    return bool(pending) and all(effect.is_cancellable for effect in pending)
+
+
+def _other_waits(branch: Branch, other: Branch) -> bool:
+    if branch.is_seen:
+        return True
+    branch.is_seen = True
+    try:
+        return waits(other)
+    finally:
+        branch.is_seen = False
+
+
+def _all_wait(group: Group) -> bool:
+    """Return whether all open branches of a group wait.
+
+    ``suspects`` did not wait at the last look. While the last of them still does not, nothing else is looked at;
+    so the looks at a group cost about as much as its branches have moves, and not that times their number.
+    """
+    # A branch that waited may have gone on since, so an empty list only says that all must be looked at.
+    suspects = group.suspects
+    while suspects:
+        if suspects[-1] in group.open and not waits(suspects[-1]):
+            return False
+        suspects.pop()
+    suspects += [branch for branch in group.open if not waits(branch)]
+    return not suspects
+
+
+def pending_effects(branch: Branch) -> list[Effect]:
+    """Return the effects that a branch and the side calls in its code wait for."""
+    effects = [call.effect for call in branch.calls if call.effect is not None]
+    if branch.at is EFFECT and branch.effect is not None:
+        effects.append(branch.effect)
+    return effects
+
+
+def find_leaves(branch: Branch, leaves: list[Branch], groups: list[Group]) -> None:
+    """Add where a cancel finds a branch: the branches at effects, and the groups that are interrupted."""
+    if branch.at is not JOIN or branch.join is None:
+        leaves.append(branch)
+    elif branch.join_one is not None:
+        find_leaves(branch.join_one, leaves, groups)
+    else:
+        groups.append(branch.join)
+        for child in branch.join.open:
+            find_leaves(child, leaves, groups)
+
+
+# --- deliveries ---
+
+
+def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decision]) -> None:
+    """Cancel branches where they wait, flag the others, and have both recorded under key."""
+    leaves: list[Branch] = []
+    groups: list[Group] = []
+    for branch in branches:
+        # Without a record every branch hears of it at once, through its task.
+        if waits(branch) or not run.config.is_durable:
+            find_leaves(branch, leaves, groups)
+        else:
+            leaves.append(branch)
+    # Also of a branch that is only flagged, because another of its effects cannot be cancelled.
+    effects: dict[Effect, None] = {}
+    for leaf in leaves:
+        flag(run, leaf, True)
+        for effect in sorted(pending_effects(leaf), key=lambda effect: effect.key):
+            # Another delivery may be deciding about it: then that one's answer counts for both.
+            if effect.is_cancellable and effect.verdict is None:
+                effects[effect] = None
+    for effect in effects:
+        effect.verdict = key
+    names = tuple(sorted(leaf.name for leaf in leaves))
+    group_keys = tuple(sorted(group.key for group in groups))
+    run.cancels.interrupted.update(group_keys)
+    run.cancels.deliveries[key] = Delivery(tuple(effects), tuple(leaves), frozenset(groups))
+    out.append(Deliver(key, names, group_keys, tuple(effects), tuple(leaves)))
+
+
+def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
+    """Pass the cancel of a join on to its branches once all of them wait, the outermost join first.
+
+    ``touched``: the branches that may have begun to wait, None for any. A cancel is not passed on while another
+    delivery is on its way, so that a branch hears of one before the next.
+    """
+    cancels = run.cancels
+    while cancels.pressing and not cancels.deliveries:
+        branch = _outermost_that_waits(run, touched)
+        if branch is None:
+            return
+        assert branch.join is not None  # it is pressing
+        group = branch.join.key
+        # The delivery takes the flag over. One that is recorded already was the answer to an earlier flag.
+        flag(run, branch, False)
+        if group not in cancels.passed_on:
+            cancels.passed_on.add(group)
+            deliver(run, cancel_key(group), (branch,), out)
+
+
+def _outermost_that_waits(run: RunState, touched: Sequence[Branch] | None) -> Branch | None:
+    """Return the outermost pressing join below which all wait; only those above ``touched`` can have changed."""
+    pressing = run.cancels.pressing
+    if touched is None:
+        inner_first = sorted(pressing, key=_depth, reverse=True)
+    else:
+        inner_first = [above for branch in touched for above in _path_up(branch)]
+    # An inner join must not be told before an outer one: the outer delivery includes its branches.
+    found = None
+    for branch in inner_first:
+        if branch in pressing and branch.at is JOIN and waits(branch):
+            found = branch
+    return found
+
+
+def _path_up(branch: Branch) -> list[Branch]:
+    path = [branch]
+    while (parent := path[-1].parent) is not None:
+        path.append(parent)
+    return path
+
+
+def _depth(branch: Branch) -> int:
+    return len(_path_up(branch))

@@ -1,0 +1,413 @@
+"""The moves of callers between their code, effects, joins and the gate, and what follows from them.
+
+Rule 1. ``at`` changes only here, together with the counter ``busy``.
+Rule 2. After every fact ``settle`` looks at the whole state: it passes cancels on and lets held calls ask again,
+        decides whether the run is idle, and opens the gate. A caller goes on only in phase RUNNING with a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pylash.durable.machines.effect_table import (
+    QUEUED,
+    RECORD,
+    WORK,
+    Effect,
+    EffectState,
+    Perform,
+    StopWork,
+)
+from pylash.durable.machines.run_cancels import (
+    end_joining,
+    flag,
+    hear_cancel,
+    is_below_cancel,
+    pass_on,
+    waits,
+)
+from pylash.durable.machines.run_decisions import (
+    BecomeBusy,
+    BecomeIdle,
+    BreakOff,
+    Decision,
+    Detach,
+    GiveSlot,
+    GoOn,
+    Hold,
+    Queue,
+    RaiseCancelled,
+    Refuse,
+    TakeSlot,
+    Withdraw,
+)
+from pylash.durable.machines.run_state import (
+    CODE,
+    DONE,
+    EFFECT,
+    HELD,
+    JOIN,
+    READY,
+    WITHDRAW,
+    At,
+    Branch,
+    Caller,
+    Delivery,
+    DetachReason,
+    Phase,
+    Recorded,
+    RunState,
+    SideCall,
+    Slot,
+)
+from pylash.durable.machines.run_table import IDLE, LEGAL, RUNNING
+
+# --- moves ---
+
+
+def move(run: RunState, branch: Branch, at: At) -> None:
+    """Move a branch and count it."""
+    before = branch.is_busy
+    # From now on it is not known what its own task does between its calls: its asides excuse it no longer.
+    if branch.asides and at is not CODE:
+        branch.mixed = True
+    branch.at = at
+    run.busy += branch.is_busy - before
+
+
+def attach_call(run: RunState, call: SideCall) -> None:
+    """Note that a side call waits in the code of its owner."""
+    owner = call.owner
+    if call in owner.calls:
+        return
+    owner.calls[call] = None
+    if call.excuses:
+        before = owner.is_busy
+        # The first aside excuses its owner only if the owner has been in its code since.
+        if not owner.asides:
+            owner.mixed = owner.at is not CODE
+        owner.asides += 1
+        run.busy += owner.is_busy - before
+
+
+def detach_call(run: RunState, call: SideCall) -> None:
+    """Note that a side call does not wait any more: its owner may be busy from now on."""
+    owner = call.owner
+    # At WITHDRAW, and when it was answered from the record, it has never been attached.
+    if call not in owner.calls:
+        return
+    del owner.calls[call]
+    if call.excuses:
+        before = owner.is_busy
+        owner.asides -= 1
+        owner.mixed &= owner.asides > 0
+        run.busy += owner.is_busy - before
+
+
+def move_call(run: RunState, call: SideCall, at: At) -> None:
+    """Move a side call and count it: it is busy at READY, HELD and WITHDRAW."""
+    # At WITHDRAW it is no effect yet, so it excuses nobody; its own count keeps the run busy.
+    if at is HELD or at is EFFECT:
+        attach_call(run, call)
+    else:
+        detach_call(run, call)
+    run.busy += (at is READY or at is HELD or at is WITHDRAW) - (
+        call.at is READY or call.at is HELD or call.at is WITHDRAW
+    )
+    call.at = at
+
+
+def make_ready(run: RunState, caller: Caller) -> None:
+    """Put a caller that has its answer at the gate."""
+    if caller.at is HELD and caller in run.cancels.held:  # else it was released to ask again
+        release(run, caller)
+    caller.effect = None
+    run.ready.append(caller)
+    if isinstance(caller, SideCall):
+        move_call(run, caller, READY)
+    elif caller.asides or caller.at is not EFFECT:
+        move(run, caller, READY)
+    else:  # the usual case, at every answer
+        caller.at = READY
+        run.busy += 1
+
+
+def end_join(run: RunState, branch: Branch) -> bool:
+    """Put a branch at the gate if what it joins has happened, and no unwritten delivery interrupts it."""
+    deliveries = run.cancels.deliveries.values()
+    if not branch.is_joined or any(branch.join in delivery.groups for delivery in deliveries):
+        return False
+    if branch.awaits is not None:
+        stop_awaiting(run, branch)
+    make_ready(run, branch)
+    # With join_after it looks at the group and will come back: branches below stay held until it does not.
+    if branch.join_after is None:
+        end_joining(run, branch)
+    return True
+
+
+def stop_awaiting(run: RunState, branch: Branch) -> None:
+    """Note that a branch does not wait for one of another group any more."""
+    if branch.awaits is not None:
+        branch.awaits.awaited_by.pop(branch, None)
+        branch.awaits = None
+        del run.awaiting[branch]
+
+
+def release(run: RunState, caller: Caller) -> None:
+    """Hold a caller no longer; where it goes is decided next."""
+    caller.owner.held -= 1
+    del run.cancels.held[caller]
+
+
+# --- questions ---
+
+
+def place(run: RunState, caller: Caller, key: str, recorded: Recorded, out: list[Decision]) -> None:
+    """Decide about a question for the effect of key: hold, withdraw, share or perform it."""
+    owner = caller.owner
+    caller.key = key
+    # A key that is recorded never meets a cancel, nor does a call that belongs to no branch.
+    if recorded is Recorded.NOTHING and (caller is owner or caller.excuses):  # type: ignore[union-attr]  # a SideCall
+        if must_hold(run, owner):
+            hold(run, caller, out)
+            return
+        if owner.cancelling and meet_cancel(run, caller, out):
+            return
+    begin_effect(run, caller, RECORD if recorded is Recorded.ELSEWHERE else WORK, out)
+
+
+def must_hold(run: RunState, owner: Branch) -> bool:
+    """Return whether a branch begins no new effect now: a cancel is on its way to it."""
+    if owner.cancelling and run.cancels.deliveries:
+        return True
+    return bool(run.cancels.pressing) and is_below_cancel(owner)
+
+
+def hold(run: RunState, caller: Caller, out: list[Decision]) -> None:
+    """Let a caller wait until the cancel has come."""
+    caller.owner.held += 1
+    run.cancels.held[caller] = None
+    if isinstance(caller, Branch):
+        move(run, caller, HELD)
+    else:
+        move_call(run, caller, HELD)
+    out.append(Hold(caller))
+
+
+def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
+    """Meet the cancel of a flagged branch at its new effect; False if the effect is performed all the same."""
+    if not run.config.is_durable:
+        hear_cancel(run, caller)
+        out.append(RaiseCancelled((caller,)))
+        if caller.at is HELD or isinstance(caller, SideCall):
+            make_ready(run, caller)
+        return True
+    effect = run.effects.in_flight.get(caller.key)
+    if effect is not None and (effect.verdict is not None or not effect.is_cancellable):
+        return False  # it has an outcome, or its verdict is on its way: that one counts
+    # The key of the effect stands for the withdrawal: deliveries have other keys, so they cannot be mixed up.
+    if effect is not None:
+        effect.verdict = caller.key
+    caller.effect = effect
+    if isinstance(caller, Branch):
+        move(run, caller, WITHDRAW)
+    else:
+        move_call(run, caller, WITHDRAW)
+    out.append(Withdraw(caller, caller.key))
+    return True
+
+
+def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[Decision]) -> None:
+    """Perform the effect of the caller's key, or share the one in flight."""
+    # A fetch from the record (RECORD) is not performed by the host, so it needs no turn.
+    if run.config.is_serial and run.line and state is WORK:
+        state = QUEUED
+    decision = run.effects.ask(caller.key, caller, state)
+    effect = caller.effect = decision.effect
+    if isinstance(caller, SideCall):
+        move_call(run, caller, EFFECT)
+    elif caller.asides or caller.at is not CODE:
+        move(run, caller, EFFECT)
+    else:  # the usual case, at every effect
+        caller.at = EFFECT
+        run.busy -= 1
+    if run.config.is_serial and isinstance(decision, Perform) and state is not RECORD:
+        run.line.append(effect)
+        if state is QUEUED:
+            out.append(Queue(effect, caller))
+            return
+    out.append(decision)
+
+
+def land_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
+    """Answer the callers of an effect, unless its verdict is open."""
+    answer = run.effects.land(effect, effect.result)
+    if answer is None:
+        return
+    if effect.has_cancel:
+        _raise_cancelled(run, answer.callers, out)
+        return
+    out.append(answer)
+    for caller in answer.callers:
+        make_ready(run, caller)
+
+
+def cancel_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
+    """End an effect with the cancel that is recorded for it."""
+    # It leaves the table before its work is stopped: a new caller must not share what ends with a cancel.
+    run.effects.remove(effect)
+    if effect.state is not QUEUED and effect.is_cancellable:
+        out.append(StopWork(effect))
+    _raise_cancelled(run, tuple(effect.callers), out)
+
+
+def _raise_cancelled(run: RunState, callers: tuple[Caller, ...], out: list[Decision]) -> None:
+    if callers:
+        out.append(RaiseCancelled(callers))
+    for caller in callers:
+        hear_cancel(run, caller)
+        make_ready(run, caller)
+
+
+def end_delivery(
+    run: RunState, delivery: Delivery, cancelled: Collection[str], out: list[Decision]
+) -> None:
+    """Do what was waiting for a delivery: end its effects and the joins that it interrupts."""
+    for decided in delivery.effects:
+        # It may have left since, and another caller may have started it again: the record counts for that one.
+        effect = run.effects.in_flight.get(decided.key)
+        if effect is not None and decided.key in cancelled:
+            cancel_effect(run, effect, out)
+        elif effect is decided:
+            effect.verdict = None
+            if effect.landed:
+                land_effect(run, effect, out)
+    if not run.config.is_durable:
+        # The driver has cancelled the tasks of the leaves. A call that is held must not begin its effect before.
+        leaves = set(delivery.leaves)
+        _raise_cancelled(run, tuple(c for c in run.cancels.held if c.owner in leaves), out)
+        for leaf in leaves:
+            flag(run, leaf, False)
+    for group in delivery.groups:
+        if group.parent.at is JOIN and group.parent.join is group:
+            end_join(run, group.parent)
+
+
+# --- after every fact ---
+
+
+def set_phase(run: RunState, phase: Phase) -> None:
+    """Enter a phase."""
+    run.phase = phase
+    run.legal = LEGAL[phase]
+    run.closed = phase in (Phase.DETACHED, Phase.ENDING, Phase.GONE)
+
+
+def settle(
+    run: RunState, out: list[Decision], touched: Sequence[Branch] | None = ()
+) -> Sequence[Decision]:
+    """Decide what follows from a fact; ``touched``: the branches that may have begun to wait, None for any."""
+    # While the run is being parked nothing moves but callers to the gate; its answer settles everything.
+    if run.phase is not RUNNING and run.phase is not IDLE:
+        return out
+    # Cancels first: what they change decides whether the run is idle.
+    if run.cancels.pressing or run.cancels.recheck or run.awaiting:
+        # A branch that waits for one of another group waits with it, wherever it is.
+        _settle_cancels(run, None if run.awaiting else touched, out)
+    if run.line:
+        _advance_line(run, out)
+    # It repeats because a side call that goes on is not seen any more, so that the run may be idle at once.
+    while not run.is_quiet:
+        if run.phase is IDLE:
+            set_phase(run, RUNNING)
+            out.append(BecomeBusy())
+        if not run.ready:
+            return out
+        if run.slot is not Slot.HELD:
+            _take_slot(run, out)
+            return out
+        _open_gate(run, out)
+    if run.phase is RUNNING:
+        _become_idle(run, out)
+    return out
+
+
+def _take_slot(run: RunState, out: list[Decision]) -> None:
+    """Ask for a slot, unless one is on its way."""
+    if run.slot is Slot.NONE:
+        run.slot = Slot.ASKED
+        out.append(TakeSlot())
+
+
+def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
+    """Pass cancels on and let held calls ask again, until nothing changes."""
+    cancels = run.cancels
+    pass_on(run, touched, out)
+    # A held call waits for every delivery on its way: what it would do next may depend on the record.
+    while cancels.recheck and not cancels.deliveries:
+        cancels.recheck = False
+        for caller in [held for held in cancels.held if not is_below_cancel(held.owner)]:
+            release(run, caller)
+            place(run, caller, caller.key, Recorded.NOTHING, out)
+        pass_on(run, None, out)
+    # A cancel is not passed on to a branch of another group. The branch that awaits such a one is cancelled there, once
+    # the awaited branch waits. A replay cancels it at the same place, because recorded effects do not wait.
+    for branch in list(run.awaiting) if not cancels.deliveries else ():
+        if branch.cancelling and branch.awaits is not None and waits(branch.awaits):
+            stop_awaiting(run, branch)
+            _raise_cancelled(run, (branch,), out)
+
+
+def _advance_line(run: RunState, out: list[Decision]) -> None:
+    """Perform the next effect of a serial host, once it is known that it is not cancelled."""
+    line = run.line
+    while line and not run.effects.holds(line[0]):
+        line.popleft()
+    if line and line[0].state is QUEUED and line[0].verdict is None:
+        line[0].state = WORK
+        out.append(Perform(line[0], next(iter(line[0].callers))))
+
+
+def _become_idle(run: RunState, out: list[Decision]) -> None:
+    # It has none if it was only stirred since it was idle before.
+    if run.slot is Slot.HELD:
+        run.slot = Slot.NONE
+        out.append(GiveSlot())
+    set_phase(run, IDLE)
+    out.append(BecomeIdle(run.config.parks_at_once))
+
+
+def _open_gate(run: RunState, out: list[Decision]) -> None:
+    # Effects land in any order; code must go on in the order in which it asked.
+    callers, run.ready = run.ready, []
+    if len(callers) > 1:
+        callers.sort(key=lambda caller: caller.asked)
+    for caller in callers:
+        if isinstance(caller, SideCall):
+            move_call(run, caller, DONE)
+        else:
+            caller.at = (
+                CODE  # as busy as before: its asides, if any, have not excused it since it waited
+            )
+    out.append(GoOn(tuple(callers)))
+
+
+def detach(run: RunState, reason: DetachReason, out: list[Decision]) -> None:
+    """Close the context; the code is refused from now on."""
+    run.ending.reason = reason
+    set_phase(run, Phase.DETACHED)
+    out.append(Detach(reason))
+    break_off(run, out)
+
+
+def break_off(run: RunState, out: list[Decision]) -> None:
+    """Let everyone go who waits for an effect, at the gate, or below a cancel."""
+    # Late facts of these effects are ignored from now on, as they have left the table.
+    effects = run.effects.clear()
+    if effects:
+        out.append(BreakOff(tuple(effects)))
+    out.extend(Refuse(caller) for caller in (*run.ready, *run.cancels.held))
+    run.ready.clear()
+    run.cancels.held.clear()
+    run.line.clear()

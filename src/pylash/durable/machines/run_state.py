@@ -1,0 +1,404 @@
+"""What a run in memory consists of.
+
+Rule 1. Nothing outside this package changes a field below; the driver only makes Branch, SideCall and Group objects
+        and hands them to the machine.
+Rule 2. ``RunState.busy`` and ``EffectTable.working`` are counted with every move and never recomputed: a scan per
+        fact would be quadratic in a gather of thousands. The tests compare both with a scan.
+Rule 3. A caller that has its answer is READY, which is busy, in the same move. So a run is never idle between an
+        answer and the moment its task goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from pylash.durable.machines.effect_table import Effect, EffectTable
+
+
+class Phase(StrEnum):
+    """Where a run in memory stands."""
+
+    STARTING = "starting"
+    """Leased; its code has not begun."""
+    RUNNING = "running"
+    IDLE = "idle"
+    """Everything waits, and the run holds no slot."""
+    PARKING = "parking"
+    """The write that parks it is on its way; nobody goes on meanwhile."""
+    DETACHED = "detached"
+    """Nothing of this execution counts any more; its code may still unwind."""
+    ENDING = "ending"
+    """The last write is on its way."""
+    GONE = "gone"
+
+
+class DetachReason(StrEnum):
+    """Why a run was detached; decides about its last write."""
+
+    PARKED = "parked"
+    LEASE_LOST = "lease_lost"
+    CANNOT_REPLAY = "cannot_replay"
+    NOT_HERE = "not_here"
+    """A tool or the model of a turn is missing on this worker."""
+    STORE_AWAY = "store_away"
+    RELEASED = "released"
+    """The worker closes, or the task was cancelled from outside."""
+
+
+class LastWrite(StrEnum):
+    """The write that ends an execution."""
+
+    SETTLE = "settle"
+    COMMIT = "commit"
+    CONTINUE = "continue"
+    BLOCK = "block"
+    GIVE_UP = "give_up"
+    """Settle a turn as cancelled, without what it wrote."""
+    POSTPONE = "postpone"
+    """Release it for a later attempt: the store had trouble with it."""
+    RELEASE = "release"
+
+
+class WriteAnswer(StrEnum):
+    """What came of the last write."""
+
+    WRITTEN = "written"
+    NOT_OURS = "not_ours"
+    """The lease is lost, or the worker closed before the store answered: others go on with the run."""
+    REFUSED = "refused"
+    """It can never be written as it is."""
+
+
+class ParkAnswer(StrEnum):
+    """What came of the write that parks; a lost lease is reported as trouble."""
+
+    PARKED = "parked"
+    WOKEN = "woken"
+    """The run was woken since it last looked."""
+    STORE_AWAY = "store_away"
+
+
+class CodeEnd(StrEnum):
+    """How the code of a run ended."""
+
+    FINISHED = "finished"
+    """It returned or raised; a cancel of the run that reached it is one of the ways."""
+    CONTINUED = "continued"
+    """It goes on as a new epoch."""
+    STOPPED = "stopped"
+    """Its task was cancelled from outside."""
+
+
+class Slot(StrEnum):
+    """The run's slot of its worker."""
+
+    HELD = "held"
+    NONE = "none"
+    ASKED = "asked"
+
+
+class CancelState(StrEnum):
+    """How far the cancel of the whole run has come."""
+
+    NONE = "none"
+    NOTED = "noted"
+    """The root is told at its next new effect."""
+    TOLD = "told"
+
+
+class Recorded(Enum):
+    """What the record has under the key of an effect."""
+
+    NOTHING = "nothing"
+    """No outcome: it is new, or its wait is open."""
+    OUTCOME = "outcome"
+    """An outcome that is in memory."""
+    CANCELLED = "cancelled"
+    """A cancel that is in memory."""
+    ELSEWHERE = "elsewhere"
+    """An outcome that must be fetched, or a sleep whose end has passed."""
+
+
+class At(Enum):
+    """Where a caller is."""
+
+    CODE = "code"
+    READY = "ready"
+    """It has its answer and waits at the gate."""
+    EFFECT = "effect"
+    JOIN = "join"
+    HELD = "held"
+    """It may not begin an effect before a cancel is passed on to it, or recorded for it."""
+    WITHDRAW = "withdraw"
+    """Its cancel is being recorded at an effect that has not begun."""
+    DONE = "done"
+
+
+CODE: Final = At.CODE
+READY: Final = At.READY
+EFFECT: Final = At.EFFECT
+JOIN: Final = At.JOIN
+HELD: Final = At.HELD
+WITHDRAW: Final = At.WITHDRAW
+DONE: Final = At.DONE
+
+# --- branches ---
+
+
+class Branch(msgspec.Struct, eq=False):
+    """One task of a run, and where it is. The root's name is empty, and it is in no group."""
+
+    name: str = ""
+    group: Group | None = None
+    at: At = CODE
+    # The place of its last question among all of the run: branches go on in this order.
+    asked: int = 0
+    key: str = ""
+    # What it waits for, at EFFECT; at WITHDRAW, the effect of its key that others have in flight.
+    effect: Effect | None = None
+    # What it joins. A branch that looks at its group again and again joins it until it does
+    # something else.
+    join: Group | None = None
+    # The only branch it waits for at JOIN; otherwise it waits for the group.
+    join_one: Branch | None = None
+    # It waits until more than this many branches of the group have ended; None: until all have.
+    join_after: int | None = None
+    # At JOIN, a branch that another branch has forked, if it waits for one of those.
+    awaits: Branch | None = None
+    # Whether a look at what it awaits is under way: branches that await each other wait for ever, and can be cancelled.
+    is_seen: bool = False
+    # The branches that wait for this one in that way.
+    awaited_by: dict[Branch, None] = {}
+    # Another task of user code joins in its place, so that its own code may run meanwhile: it is busy at JOIN too.
+    joins_beside: bool = False
+    # Calls of other tasks in its code that wait: at EFFECT or HELD.
+    calls: dict[SideCall, None] = {}
+    # How many of ``calls`` excuse it: it is taken to wait for those tasks.
+    asides: int = 0
+    # It was not at CODE all the time since the first of its asides, so they excuse it no longer.
+    mixed: bool = False
+    # How many of its calls, its own included, are at HELD.
+    held: int = 0
+    # A recorded cancel that has not reached its code yet.
+    cancelling: bool = False
+    # How often its code was refused since the run was closed.
+    refusals: int = 0
+
+    asks_as: ClassVar[str] = "ask"
+
+    @property
+    def owner(self) -> Branch:
+        """The branch itself; see SideCall.owner."""
+        return self
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether it is taken to wait for library tasks in its code."""
+        return self.at is CODE and self.asides > 0 and not self.mixed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its code goes on by itself, as far as is known. HELD is busy: its run must not be idle."""
+        at = self.at
+        if at is CODE:
+            return not (self.asides and not self.mixed)
+        if at is JOIN:
+            return self.joins_beside
+        return at is READY or at is HELD or at is WITHDRAW
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether what it joins has happened."""
+        if self.awaits is not None:
+            return self.awaits.at is DONE
+        group = self.join
+        if group is None or not group.open:
+            return True
+        if self.join_one is not None:
+            return self.join_one.at is DONE
+        return self.join_after is not None and len(group.ended) > self.join_after
+
+    @property
+    def parent(self) -> Branch | None:
+        """The branch that forked it."""
+        return None if self.group is None else self.group.parent
+
+
+class SideCall(msgspec.Struct, eq=False):
+    """One call of a task other than a branch, in the code of its owner.
+
+    ``excuses``: a library told us that the owner waits for that task. Otherwise the task is one that user code
+    started by itself. Such a call is never held or withdrawn, and keeps the run busy through its owner.
+    """
+
+    owner: Branch
+    excuses: bool = True
+    at: At = CODE
+    asked: int = 0
+    key: str = ""
+    effect: Effect | None = None
+
+    asks_as: ClassVar[str] = "ask_aside"
+
+
+class Group(msgspec.Struct, eq=False):
+    """Branches that one branch forked together under a key."""
+
+    key: str
+    parent: Branch
+    # Its branches that have not ended, in the order of their start.
+    open: dict[Branch, None] = {}
+    # Those that have ended, in the order of their ends.
+    ended: list[Branch] = []
+    # Branches that did not wait at the last look, for ``waits`` in run_cancels.
+    suspects: list[Branch] = []
+
+
+Caller = Branch | SideCall
+
+# --- the state ---
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """What does not change while a run is executed."""
+
+    # False for a host without a record: the run is never idle, and cancels go through tasks.
+    is_durable: bool = True
+    # The host performs one effect at a time.
+    is_serial: bool = False
+    is_turn: bool = False
+    # It has a concurrency key.
+    parks_at_once: bool = False
+    deadline: int | None = None
+    # An earlier epoch has heard the cancel: it is never delivered again.
+    heard_before: bool = False
+
+
+class RecordedCancel(msgspec.Struct, frozen=True):
+    """What the record of a delivery says."""
+
+    cancelled: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(decision: Mapping[str, Any] | None) -> RecordedCancel | None:
+        """Return what a recorded decision says about cancels."""
+        if decision is None:
+            return None
+        return RecordedCancel(frozenset(decision["cancelled"]), frozenset(decision["groups"]))
+
+
+class Delivery(msgspec.Struct):
+    """A delivery that is being written."""
+
+    effects: tuple[Effect, ...]
+    leaves: tuple[Branch, ...]
+    groups: frozenset[Group]
+
+
+class Ending(msgspec.Struct):
+    """How far the end of an execution has come."""
+
+    reason: DetachReason | None = None
+    last_write: LastWrite | None = None
+    # What the code left could not be written, so that something else is.
+    is_refused: bool = False
+
+
+class Cancels:
+    """The cancels of a run that are noted, on their way, or recorded."""
+
+    __slots__ = (
+        "deliveries",
+        "flagged",
+        "held",
+        "interrupted",
+        "is_asked",
+        "is_remembered",
+        "passed_on",
+        "pressing",
+        "recheck",
+    )
+
+    def __init__(self) -> None:
+        # The cancel of the whole run was noted or delivered.
+        self.is_asked = False
+        # It came while the run was being parked.
+        self.is_remembered = False
+        self.deliveries: dict[str, Delivery] = {}
+        # Names of branches that the record says are cancelled; a branch takes the flag when it is
+        # forked.
+        self.flagged: set[str] = set()
+        # Keys of groups whose join ends with a cancel, whatever came of their branches.
+        self.interrupted: set[str] = set()
+        # Keys of groups to which the cancel of their parent was passed on, now or before.
+        self.passed_on: set[str] = set()
+        # Cancelling branches that join: their cancel is passed on when they are at JOIN and all
+        # below wait.
+        self.pressing: dict[Branch, None] = {}
+        self.held: dict[Caller, None] = {}
+        # Some of ``held`` may ask again: a cancel above them is gone, or a delivery was answered.
+        self.recheck = False
+
+
+class RunState:
+    """The state of a run."""
+
+    __slots__ = (
+        "awaiting",
+        "busy",
+        "cancels",
+        "closed",
+        "config",
+        "effects",
+        "ending",
+        "legal",
+        "line",
+        "phase",
+        "questions",
+        "ready",
+        "root",
+        "slot",
+    )
+
+    def __init__(self, config: RunConfig, root: Branch) -> None:
+        self.config = config
+        self.phase = Phase.STARTING
+        # The facts that are possible in this phase.
+        self.legal: frozenset[str] = frozenset()
+        # Whether it is detached, ending or gone: the code gets no more answers.
+        self.closed = False
+        self.ending = Ending()
+        self.slot = Slot.HELD
+        self.root = root
+        # How many branches are busy, and side calls at READY, HELD or WITHDRAW. The root is at
+        # first.
+        self.busy = 1
+        self.effects = EffectTable()
+        # Callers at the gate.
+        self.ready: list[Caller] = []
+        # On a serial host: the effect that is performed, then those whose turn comes; some may have
+        # left.
+        self.line: deque[Effect] = deque()
+        self.cancels = Cancels()
+        # How many questions there were so far; see Branch.asked.
+        self.questions = 0
+        # The branches that wait for one of another group.
+        self.awaiting: dict[Branch, None] = {}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the run is idle, apart from its phase.
+
+        A slot that is on its way counts as work, so that it never arrives in an idle run.
+        """
+        if self.busy or self.effects.working or self.slot is Slot.ASKED:
+            return False
+        return (
+            bool(self.effects.in_flight) and not self.cancels.deliveries and self.config.is_durable
+        )

@@ -1,0 +1,207 @@
+"""The port of a run's memory: what is recorded for one run, and where its cancels are delivered.
+
+Rule 1. Nothing above this port asks which host executes a run: hosts differ in what their memory answers.
+Rule 2. A look-ahead is a question about an effect that the code has not come to. False means "not recorded,
+        or not known ahead", so a caller that gets False asks for the effect, and the boundary answers it.
+Rule 3. Where a cancel lands is recorded data: it is written before any code is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pylash.durable.effects import Envelope
+from pylash.durable.machines.run_state import Recorded
+from pylash.durable.runs import Instant, JournalEntry
+
+if TYPE_CHECKING:
+    from pylash.durable.ports import Clock
+
+
+class LookAhead(Protocol):
+    """What a run may ask about effects that its code has not come to."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether these questions are answered; an engine that replays by position knows nothing ahead."""
+        ...
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether there are recorded effects that the code has not come to yet."""
+        ...
+
+    def begun(self, key: str) -> bool:
+        """Return whether the effect of key has begun, in any execution of the run."""
+        ...
+
+    def recorded(self, key: str) -> bool:
+        """Return whether the effect of key has ended; a sleep has when it is due."""
+        ...
+
+    def record_of(self, key: str) -> Recorded:
+        """Return what the record has under the key of an effect that the code asks for now."""
+        ...
+
+
+class Progress(Protocol):
+    """What a host reports of one effect while it executes it."""
+
+    def rest(self, due: int | None = None) -> None:
+        """Report that there is nothing to do until due, or until others did something."""
+        ...
+
+    def stir(self) -> None:
+        """Report that there may be something to do again."""
+        ...
+
+    def recording(self) -> None:
+        """Report that the outcome is being written or read: from now on the effect cannot be cancelled."""
+        ...
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the effect was cancelled, or nobody waits for it any more."""
+        ...
+
+
+class Unobserved:
+    """Takes reports that nobody needs."""
+
+    is_stopped = False
+
+    def rest(self, due: int | None = None) -> None:
+        """Do nothing."""
+
+    def stir(self) -> None:
+        """Do nothing."""
+
+    def recording(self) -> None:
+        """Do nothing."""
+
+
+ProgressOf = Callable[[str], Progress]
+"""Returns where to report the progress of the effect of a key. It is called when the effect begins."""
+
+
+def unobserved(key: str) -> Progress:  # noqa: ARG001 - as for all keys
+    """Return where reports are dropped."""
+    return Unobserved()
+
+
+class RunMemory(LookAhead, Protocol):
+    """What is recorded for one run, and its effects under way."""
+
+    # --- decisions and notes ---
+
+    def decision(self, key: str) -> Any:
+        """Return what was decided under key, or None."""
+        ...
+
+    def note(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return the value recorded under key, or make one that is recorded with the next effect."""
+        ...
+
+    def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
+        """Return the entries that a write to the store must contain for ``decision(key)`` to return data."""
+        ...
+
+    # --- cancels ---
+
+    @property
+    def cancels_tasks(self) -> bool:
+        """Whether the run delivers a cancel by cancelling the tasks of branches: no effect can be cancelled."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks are cancelled because the host closes or the event loop ends."""
+        ...
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
+        """Record a decision under key, and effects under way as cancelled; return those that were cancelled.
+
+        An effect that has an outcome by then keeps it.
+        """
+        ...
+
+    async def withdraw(self, envelope: Envelope) -> bool:
+        """Record an effect as cancelled before it began; False if it has an outcome."""
+        ...
+
+    # --- effects under way ---
+
+    def observe(self, progress_of: ProgressOf) -> None:
+        """Report the progress of every effect to what ``progress_of`` returns for its key."""
+        ...
+
+    def wake(self) -> None:
+        """Let every effect that waits for others look again."""
+        ...
+
+    def open_waits(self) -> list[str]:
+        """Return the ids of the waits that effects rest in."""
+        ...
+
+    def now(self) -> Instant:
+        """Return the time by which the run's sleeps and deadline are counted."""
+        ...
+
+
+class NullMemory:
+    """The memory of a run on a host that records nothing: cancels are delivered through tasks."""
+
+    looks_ahead = False
+    is_replaying = False
+    cancels_tasks = True
+    is_stopping = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def begun(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
+        """Return False: nothing is recorded."""
+        return False
+
+    def recorded(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
+        """Return False: nothing is recorded."""
+        return False
+
+    def record_of(self, key: str) -> Recorded:  # noqa: ARG002 - as for all keys
+        """Return that nothing is recorded."""
+        return Recorded.NOTHING
+
+    def decision(self, key: str) -> Any:  # noqa: ARG002 - as for all keys
+        """Return None: nothing is recorded."""
+        return
+
+    def note(self, key: str, make: Callable[[], Any]) -> Any:  # noqa: ARG002 - as for all keys
+        """Return a new value."""
+        return make()
+
+    def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:  # noqa: ARG002
+        """Return no entries: nothing reads them."""
+        return ()
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:  # noqa: ARG002
+        """Return no effects: the run cancels tasks instead."""
+        return set()
+
+    async def withdraw(self, envelope: Envelope) -> bool:  # noqa: ARG002 - as for all effects
+        """Return True: an effect that has not begun can always be cancelled."""
+        return True
+
+    def observe(self, progress_of: ProgressOf) -> None:
+        """Do nothing: effects count as work until they end, so the run is never idle and never parked."""
+
+    def wake(self) -> None:
+        """Do nothing: effects that wait for others poll."""
+
+    def open_waits(self) -> list[str]:
+        """Return no waits: those of such a host are not in the store."""
+        return []
+
+    def now(self) -> Instant:
+        """Return the time."""
+        return self._clock.now()

@@ -1,0 +1,1 @@
+"""Executes runs on any host: the effect boundary, branches, records, and how a run ends."""

@@ -1,0 +1,295 @@
+"""Groups of branches: gather, race and task groups of a run.
+
+Rule 1. The machine of the run decides when a branch goes on, when a join is over, and which branches a decision cancels.
+Rule 2. Which branch was first is recorded before any other branch learns of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+
+from pylash.durable.machines import run_state
+from pylash.durable.machines.run_cancels import cancel_key
+from pylash.durable.machines.run_state import CODE, READY
+from pylash.engine.branches import Branch, branch_context, current_branch
+from pylash.engine.run_driver import Call, Detached
+from pylash.engine.user_code import Control, is_interrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pylash.engine.run import LiveRun
+
+T = TypeVar("T")
+
+PARKING_POLL_SECONDS: Final = 0.01
+"""How often a task of user code looks whether the store has answered that its run is parked."""
+
+NOBODY: Final = -1
+"""The first branch of a group that is cancelled as a whole, in the record."""
+
+
+class Exited(Exception):
+    """Wraps an exception of user code that asyncio would treat as more than a failure of its task.
+
+    A task that raises SystemExit or KeyboardInterrupt ends the event loop; one that raises CancelledError counts
+    as cancelled, though nobody cancelled it.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Return what the branch of a task raised, if it was not cancelled; the task must have ended."""
+    error = None if task.cancelled() else task.exception()
+    return error.error if isinstance(error, Exited) else error
+
+
+class BranchTask(Generic[T]):
+    """A branch that was started in a task group: await it for its result."""
+
+    def __init__(self, group: BranchGroup, branch: Branch, task: asyncio.Task[T]) -> None:
+        self._group = group
+        self._branch = branch
+        self._task = task
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the result."""
+        return self._joined().__await__()
+
+    def done(self) -> bool:
+        """Return whether the branch has ended."""
+        return self._task.done()
+
+    def result(self) -> T:
+        """Return the result of a branch that has ended."""
+        return self._group.result(self._task)
+
+    async def _joined(self) -> T:
+        await self._group.join_one(self._branch, self._task)
+        return self._group.result(self._task)
+
+
+class BranchGroup:
+    """Branches that were started together and end together."""
+
+    def __init__(self, run: LiveRun, parent: Branch, part: tuple[str, int]) -> None:
+        self._run = run
+        self._parent = parent
+        name, count = part
+        self._name = f"{name}#{count}" if count > 1 else name
+        self.key = parent.key(part)
+        self.node = run_state.Group(self.key, parent.node)
+        self.branches: list[Branch] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._numbers: dict[run_state.Branch, int] = {}
+        decided, passed_on = (run.memory.decision(key) for key in (self.key, cancel_key(self.key)))
+        recorded = run_state.RecordedCancel.of(decided), run_state.RecordedCancel.of(passed_on)
+        run.driver.tell(run.machine.code.open_group, self.node, *recorded)
+        self._decision = decided
+
+    def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        """Start work in a branch of its own."""
+        number = len(self.tasks)
+        path = (*self._parent.path, f"{self._name}.{number}")
+        branch = Branch(self._run, path, self.node)
+        task = self._start(branch, work)
+        self._numbers[branch.node] = number
+        self.branches.append(branch)
+        self.tasks.append(task)
+        return task
+
+    def _start(self, branch: Branch, work: Awaitable[T]) -> asyncio.Task[T]:
+        run, node, driver = self._run, branch.node, self._run.driver
+        # Its call is there before it is forked: with the gate shut, it goes on when the machine says so.
+        driver.calls[node] = Call(branch)
+        driver.tell(run.machine.code.fork, node)
+        if node.at is not READY:  # the gate is open
+            del driver.calls[node]
+        task = branch.task = run.tasks.start(self._code(branch, work), branch_context(branch))
+        driver.branches[node] = branch
+        task.add_done_callback(partial(self._see, branch))
+        return task
+
+    async def _code(self, branch: Branch, work: Awaitable[T]) -> T:
+        """Execute the code of a branch."""
+        driver = self._run.driver
+        try:
+            if branch.node in driver.calls:  # the gate was shut when it was forked
+                await driver.answer_of(branch.node)
+            return await work
+        except asyncio.CancelledError as error:
+            if branch.was_cancelled or self._run.is_stopped(branch.task):
+                raise
+            raise Exited(error) from None
+        except (SystemExit, KeyboardInterrupt) as error:
+            if is_interrupt(error):
+                raise
+            raise Exited(error) from None
+        finally:
+            # Here, and not in a callback of the task: the machine knows of the end before any other task runs.
+            self._end(branch)
+
+    def _end(self, branch: Branch) -> None:
+        driver = self._run.driver
+        driver.take_back(branch)
+        driver.branches.pop(branch.node, None)  # a run that is gone has dropped all of them
+        driver.tell(self._run.machine.code.branch_ended, branch.node)
+
+    def _see(self, branch: Branch, task: asyncio.Task[Any]) -> None:
+        """Retrieve the exception of a branch that is done; end a branch that never began."""
+        if not task.cancelled():
+            task.exception()  # marks it as seen: the branch that joins the group decides what it means
+        driver = self._run.driver
+        if branch.node in driver.branches:  # it was cancelled before its first step
+            if driver.calls.pop(branch.node, None) is not None:
+                driver.tell(self._run.machine.code.leave, branch.node)
+            self._end(branch)
+
+    async def all(self) -> list[Any]:
+        """Wait for every branch; the first failure cancels the others and is raised."""
+        failed = await self._first_failure()
+        self._raise_if_cancelled(failed)
+        if failed is not None:
+            error = error_of(self.tasks[failed])
+            assert error is not None
+            raise error
+        return [task.result() for task in self.tasks]
+
+    async def failures(self) -> list[BaseException]:
+        """Wait for every branch; return how they failed, the first failure cancelling the others."""
+        failed = await self._first_failure()
+        self._raise_if_cancelled(failed)
+        return [error for task in self.tasks if (error := error_of(task)) is not None]
+
+    async def first(self) -> Any:
+        """Wait for the first branch to end; cancel the others and return its result."""
+        winner = None if self._decision is None else int(self._decision["first"])
+        if winner is None:
+            await self.join(after=0)
+            winner = min(self._ended())
+            # A cancel that reached the group first has been decided already: it is raised when all have ended.
+            if not (self._is_interrupted or self.tasks[winner].cancelled()):
+                await self._decide(winner)
+        await self.join()
+        if self._is_interrupted:
+            self._raise_cancelled()
+        return self.result(self.tasks[winner])
+
+    def result(self, task: asyncio.Task[T]) -> T:
+        """Return the result of a branch, or raise what it raised; a cancel is its parent's too."""
+        if task.cancelled():
+            self._raise_cancelled()
+        error = error_of(task)
+        if error is not None:
+            raise error
+        return task.result()
+
+    async def cancel(self) -> None:
+        """Cancel every branch that has not ended, and wait for them."""
+        if self._decision is None:
+            await self._decide(NOBODY)
+        await self.join()
+
+    async def join(self, *, after: int | None = None) -> None:
+        """Wait for the branches of the group; with ``after``, until more than that many have ended.
+
+        If the run is detached meanwhile, the code of the branches ends before its parent's goes on.
+        """
+        try:
+            await self._join(self.tasks, after=after)
+        except Control:
+            # The machine has let go of its callers, so that only the tasks tell when the branches have ended.
+            if tasks := [task for task in self.tasks if not task.done()]:
+                await asyncio.wait(tasks)
+            raise
+
+    async def join_one(self, branch: Branch, task: asyncio.Task[Any]) -> None:
+        """Wait for one branch, in any task."""
+        await self._join([task], one=branch)
+
+    async def _join(
+        self,
+        tasks: list[asyncio.Task[Any]],
+        *,
+        after: int | None = None,
+        one: Branch | None = None,
+    ) -> None:
+        driver, code = self._run.driver, self._run.machine.code
+        current = current_branch(self._run)
+        # A task that user code started waits in the place of the parent, if the parent is in its code.
+        waiter = current or self._parent
+        if waiter.node.at is CODE and (waiter is self._parent or one is not None):
+            if not code.is_gate_open:
+                await driver.enter(waiter)
+            node = None if one is None else one.node
+            driver.calls[waiter.node] = Call(waiter)
+            if waiter is self._parent:
+                how = {"first": after, "one": node, "beside": current is None}
+                driver.tell(code.join, waiter.node, self.node, **how)
+            else:
+                driver.tell(code.await_branch, waiter.node, node)
+            await driver.answer_of(waiter.node)
+            return
+        # The parent waits elsewhere, so that the machine cannot know of this wait.
+        while any(not task.done() for task in tasks):
+            if after is not None and len(self.node.ended) > after:
+                return
+            until = asyncio.ALL_COMPLETED if after is None else asyncio.FIRST_COMPLETED
+            await asyncio.wait([task for task in tasks if not task.done()], return_when=until)
+        if self._run.closed:
+            raise Detached
+
+    async def _first_failure(self) -> int | None:
+        """Wait for every branch; return which failed first."""
+        failed = None if self._decision is None else int(self._decision["first"])
+        seen = 0
+        while seen < len(self.tasks):
+            await self.join(after=seen)
+            ended = self._ended(seen)
+            seen += len(ended)
+            failures = [number for number in ended if _has_failed(self.tasks[number])]
+            if failed is None and failures:
+                failed = min(failures)
+                await self._decide(failed)
+        return failed
+
+    def _ended(self, seen: int = 0) -> list[int]:
+        """Return the numbers of the branches that have ended, except the first ``seen`` of them."""
+        return [self._numbers[node] for node in self.node.ended[seen:]]
+
+    async def _decide(self, first: int) -> None:
+        """Record which branch was first, and cancel the others where they wait."""
+        driver, code = self._run.driver, self._run.machine.code
+        if not code.is_gate_open and self._parent.node.at is CODE:
+            await driver.enter(self._parent)
+        # Only a task of user code comes here while its run is being parked: a run does not know of such tasks.
+        while self._run.machine.phase is run_state.Phase.PARKING:  # noqa: ASYNC110 - too rare for an event
+            await asyncio.sleep(PARKING_POLL_SECONDS)
+        if self._run.closed:
+            raise Detached
+        self._decision = await driver.decide(self.node, first)
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._run.machine.is_interrupted(self.node)
+
+    def _raise_if_cancelled(self, failed: int | None) -> None:
+        cancelled = failed is None and any(task.cancelled() for task in self.tasks)
+        if cancelled or self._is_interrupted:
+            self._raise_cancelled()
+
+    def _raise_cancelled(self) -> NoReturn:
+        branch = current_branch(self._run) or self._parent
+        branch.was_cancelled = True
+        if branch is not self._parent:  # it was flagged, and hears of its cancel here
+            self._run.driver.tell(self._run.machine.code.hear_cancel, branch.node)
+        raise asyncio.CancelledError
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is not None

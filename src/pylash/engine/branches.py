@@ -1,0 +1,100 @@
+"""Branches: the tasks of one run, each with names of its own.
+
+Rule 1. A key is taken when a method is called, in the order of the text.
+Rule 2. A namespace belongs to one task: two branches never number each other's names.
+Rule 3. Where a branch stands is known to the machine of its run, as ``Branch.node``; the object here has what the
+        machine does not need: its task and its names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+from pylash.durable.keys import replay_key
+from pylash.durable.machines import run_state
+from pylash.values.errors import EffectNested
+from pylash.values.process_errors import EffectOutsideBranch
+
+if TYPE_CHECKING:
+    from pylash.engine.run import LiveRun
+
+CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=None)
+"""The branch whose context a task has. Tasks that a branch starts by itself have it too."""
+
+
+LANES: Final[ContextVar[frozenset[str]]] = ContextVar("pylash_lanes", default=frozenset())
+"""The sessions in whose turns a tool runs: asking one of them for a turn would wait for itself."""
+
+
+class Branch:
+    """One task of a run, and the names it has taken."""
+
+    def __init__(
+        self,
+        run: LiveRun,
+        path: tuple[str | tuple[str, int], ...] = (),
+        group: run_state.Group | None = None,
+    ) -> None:
+        self._run = ref(run)  # a run has its branches, so that a strong reference would be a cycle
+        self.path = path
+        self.name = replay_key(*path)
+        self.node = run_state.Branch(self.name, group)
+        self.task: asyncio.Task[Any] | None = None
+        # Whether a cancel of the run was raised in its code, so that a CancelledError which ends it is that cancel.
+        self.was_cancelled = False
+        # How often each name was taken.
+        self._counts: dict[str, int] = {}
+
+    @property
+    def run(self) -> LiveRun | None:
+        """The run this is a branch of, if it is still there."""
+        return self._run()
+
+    def take(self, name: str) -> tuple[str, int]:
+        """Return the next part of a key for name."""
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return name, count
+
+    def key(self, *parts: str | tuple[str, int]) -> str:
+        """Return the replay key of parts in this branch."""
+        return replay_key(*self.path, *parts)
+
+
+def current_branch(run: LiveRun) -> Branch | None:
+    """Return the branch of run that this task is."""
+    branch = CURRENT.get()
+    if branch is None or branch.run is not run or branch.task is not asyncio.current_task():
+        return None
+    return branch
+
+
+def own_branch(run: LiveRun, name: str) -> Branch:
+    """Return the branch of run that this task is, or refuse a task the run did not start."""
+    branch = current_branch(run)
+    if branch is None:
+        if CURRENT.get() is None:
+            raise EffectNested(f"ctx.{name}", "a step")
+        raise EffectOutsideBranch(f"ctx.{name}")
+    return branch
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave the branch for a while: inside a step or a tool the app may be used."""
+    token = CURRENT.set(None)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def branch_context(branch: Branch) -> Context:
+    """Return a context in which branch is the current one."""
+    context = copy_context()
+    context.run(CURRENT.set, branch)
+    return context

@@ -1,0 +1,198 @@
+"""Local executors: what runs an effect in this process when nothing is recorded for it.
+
+Rule 1. An executor refuses commands that are not its own, before it does anything.
+Rule 2. Sleeps and waits belong to the controller; an executor only says how they may be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from pylash.durable.effects import (
+    Command,
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    Sleep,
+    SleepOutcome,
+)
+from pylash.durable.ports import Cancellation, Clock, RecordEffect, RegistryWork
+from pylash.durable.runs import SECOND
+from pylash.engine.system import SystemClock
+from pylash.engine.user_code import called
+from pylash.values.durations import Duration, micros
+from pylash.values.errors import (
+    RuntimeEffectLocalExecutorMismatch,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectSleepCancelled,
+)
+
+Perform = Callable[[Envelope], Awaitable[Outcome]]
+"""Runs one envelope's command."""
+
+_CLOCK = SystemClock()
+
+_EVERYTHING = frozenset(EffectKind)
+_SLEEP = frozenset({EffectKind.SLEEP})
+_TURN = frozenset(
+    {
+        EffectKind.LLM_CALL,
+        EffectKind.TOOL_BATCH,
+        EffectKind.EXEC_CODE,
+        EffectKind.CHECKPOINT,
+        EffectKind.SYNC_EXECUTION_ENVIRONMENT,
+    }
+)
+_TOOL = frozenset({EffectKind.TOOL_BATCH, EffectKind.TOOL_ATTEMPT})
+_DIRECT = frozenset({EffectKind.DIRECT})
+_STEP = frozenset({EffectKind.DURABLE_STEP})
+
+
+class Executor(msgspec.Struct):
+    """Runs the commands of its kinds.
+
+    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` hears that a wait can be answered.
+    """
+
+    name: str
+    kinds: frozenset[EffectKind]
+    perform: Perform
+    cancel: Cancellation | None = None
+    timeout: int | None = None
+    clock: Clock = _CLOCK
+    processes: RegistryWork | None = None
+    record: RecordEffect | None = None
+    opened: Callable[[], None] | None = None
+
+    def check(self, command: Command) -> None:
+        """Refuse a command that is not this executor's."""
+        if command.kind not in self.kinds:
+            raise RuntimeEffectLocalExecutorMismatch(self.name, command.kind)
+
+    async def execute(self, envelope: Envelope) -> Outcome:
+        """Run envelope's command."""
+        command = envelope.command
+        self.check(command)
+        if isinstance(command, Sleep) and self.kinds is not _EVERYTHING:
+            await sleep_unless(self.clock, command.duration_ms / 1000, self.cancel)
+            return SleepOutcome()
+        return await self.perform(envelope)
+
+
+def step_executor(run: Callable[[Any], Any]) -> Executor:
+    """Return an executor that runs a durable step: ``run`` takes the step's input.
+
+    A plain function runs in a thread, so that it does not hold up the event loop.
+    """
+
+    async def perform(envelope: Envelope) -> Outcome:
+        assert isinstance(envelope.command, DurableStep)  # the executor takes no other
+        return DurableStepOutcome(await called(run, (envelope.command.input,), {}))
+
+    return Executor("step", _STEP, perform)
+
+
+def sleep_executor(cancel: Cancellation | None = None, clock: Clock | None = None) -> Executor:
+    """Return an executor that only sleeps."""
+    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or _CLOCK)
+
+
+def await_options(cancel: Cancellation | None = None, timeout: Duration | None = None) -> Executor:
+    """Return how a wait may end early; it runs nothing itself."""
+    late = None if timeout is None else micros(timeout)
+    return Executor("await options", frozenset(), _unavailable, cancel, late)
+
+
+def process_executor(
+    processes: RegistryWork | None = None, timeout: Duration | None = None
+) -> Executor:
+    """Return the executor of process commands: it runs nothing itself, the controller asks the registry.
+
+    ``processes`` does it for controllers that have no registry of their own.
+    """
+    late = None if timeout is None else micros(timeout)
+    return Executor("process", frozenset(), _unavailable, timeout=late, processes=processes)
+
+
+def turn_executor(
+    perform: Perform, cancel: Cancellation | None = None, clock: Clock | None = None
+) -> Executor:
+    """Return an executor of a turn's commands, and its sleeps."""
+    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or _CLOCK)
+
+
+def tool_executor(perform: Perform) -> Executor:
+    """Return an executor of tool batches and attempts."""
+    return Executor("tool", _TOOL, perform)
+
+
+def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
+    """Return an executor of direct completions, and their sleeps."""
+    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or _CLOCK)
+
+
+def any_executor(perform: Perform) -> Executor:
+    """Return an executor that takes any command, for tests."""
+    return Executor("testing", _EVERYTHING, perform)
+
+
+class UnavailableExecutor:
+    """Refuses everything: there is nothing here that could run an effect."""
+
+    cancel: Cancellation | None = None
+    timeout: int | None = None
+    processes: RegistryWork | None = None
+    record: RecordEffect | None = None
+    opened: Callable[[], None] | None = None
+
+    def check(self, command: Command) -> None:
+        """Refuse."""
+        raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+
+    async def execute(self, envelope: Envelope) -> Outcome:
+        """Refuse."""
+        raise RuntimeEffectLocalExecutorUnavailable(envelope.command.kind)
+
+
+async def sleep_unless(clock: Clock, seconds: float, cancel: Cancellation | None) -> None:
+    """Sleep, or raise ``runtime_effect_sleep_cancelled`` if cancel comes first."""
+    if await cancelled_first(clock.sleep(max(0.0, seconds)), cancel):
+        raise RuntimeEffectSleepCancelled
+
+
+async def wait_until_done(future: asyncio.Future[Any], clock: Clock, limit: int | None) -> None:
+    """Wait for a future, at most ``limit`` microseconds; it is not cancelled with the caller."""
+    if limit is None:
+        await asyncio.wait((future,))
+        return
+    async with asyncio.TaskGroup() as group:
+        timer = group.create_task(clock.sleep(max(0, limit) / SECOND))
+        await asyncio.wait((future, timer), return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
+
+
+async def cancelled_first(work: Awaitable[object], cancel: Cancellation | None) -> bool:
+    """Wait for work or for cancel; return whether cancel has come."""
+    if cancel is None:
+        await work
+        return False
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_awaited(one)) for one in (work, cancel.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+    return cancel.is_set()
+
+
+async def _awaited(work: Awaitable[object]) -> object:
+    return await work
+
+
+async def _unavailable(envelope: Envelope) -> Outcome:
+    raise RuntimeEffectLocalExecutorUnavailable(envelope.command.kind)

@@ -1,0 +1,419 @@
+"""The durable controller: effects are recorded once and answered from the record ever after.
+
+Rule 1. Same key, same hash: the recorded outcome, and nothing runs. Same key, other hash:
+        ``effect_replay_mismatch``. No key: refused.
+Rule 2. Executing an effect costs no read and one write; the journal was loaded when the run was
+        attached.
+Rule 3. A sleep is recorded as its end and a wait as its wait, before anyone waits: a restart
+        waits only for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from pylash.durable.commands import (
+    AwaitProcess,
+    AwaitTurn,
+    ProcessCommand,
+    WaitSignal,
+    process_command,
+)
+from pylash.durable.effects import (
+    COMPOSITE,
+    AwaitEvent,
+    AwaitEventOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    Process,
+    Sleep,
+    SleepOutcome,
+)
+from pylash.durable.ports import Cancellation, EffectController, LocalExecutor
+from pylash.durable.run_memory import Progress, ProgressOf
+from pylash.durable.runs import SECOND, SETTLED, Attached, Fence, JournalEntry
+from pylash.durable.scopes import ExecutionScope, scope_name
+from pylash.durable.stores import Store, WaitOpening, WaitStatus
+from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitIdentity
+from pylash.engine.executors import sleep_unless, wait_until_done
+from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
+from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
+from pylash.values.canonical import encode, first_difference, write
+from pylash.values.durations import Duration
+from pylash.values.errors import (
+    EffectReplayMismatch,
+    JournalFull,
+    LeaseHeld,
+    LeaseLost,
+    MissingReplayKey,
+    Misuse,
+    RunSettled,
+    RuntimeEffectLocalExecutorUnavailable,
+    RuntimeEffectSleepCancelled,
+    StoreClosed,
+)
+from pylash.values.names import storable
+
+if TYPE_CHECKING:
+    from pylash.engine.hosts.journal import JournalHost
+
+WARN_ENTRIES: Final = 5_000
+MAX_ENTRIES: Final = 50_000
+
+Awaited = WaitSignal | AwaitProcess | AwaitTurn
+"""What the registry is asked for that may not have happened yet."""
+
+_log = logging.getLogger("pylash")
+
+
+class Execution(NamedTuple):
+    """One effect that is being executed: what was asked, under which fence, and where its progress is reported."""
+
+    asked: Asked
+    fence: Fence
+    local: LocalExecutor
+    progress: Progress
+
+
+class HostedController(EffectController):
+    """A controller whose waits are those of its host."""
+
+    supports_durable_effects = True
+
+    def __init__(self, host: JournalHost) -> None:
+        self.durability = host.durability
+        self._host = host
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait: waits are the host's."""
+        return await self._host.wait_key(scope, wait)
+
+    async def resolve(
+        self, key: str, resolution: Resolution, *, by: str | None = None
+    ) -> ResolveOutcome:
+        """Answer a wait."""
+        return await self._host.resolve(key, resolution, by=by)
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
+    ) -> Resolution:
+        """Return how the wait ended."""
+        return await self._host.wait(key, cancel=cancel, timeout=timeout)
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make every key of the session unknown."""
+        await self._host.revoke_waits(session_id)
+
+
+class JournalController(HostedController):
+    """The boundary of one scope, over its journal.
+
+    It executes whatever it is asked for: a caller that may be one of several for the same key shares effects in a
+    table of its own, as runs and SharedController do.
+    """
+
+    def __init__(self, host: JournalHost, scope: ExecutionScope) -> None:
+        super().__init__(host)
+        self.memory = JournalMemory(host.store.journal, host.clock, host.tasks)
+        self._scope = scope
+        self._attaching = asyncio.Lock()
+        self._lost = False
+        self._given_up = host.membership.times_given_up
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        """Return what the effect returned the first time, or perform it and record it.
+
+        Cancellation: safe before ``local`` returns (nothing is recorded). A caller that reports progress is not
+        cancelled after that, so that the record is written.
+        """
+        return await self.execute_observed(envelope, local, self.memory.progress_of)
+
+    async def execute_observed(
+        self, envelope: Envelope, local: LocalExecutor, progress_of: ProgressOf
+    ) -> Outcome:
+        """Execute an effect and report its progress to what ``progress_of`` returns."""
+        check_call(envelope, local)
+        key = envelope.invocation.replay_key
+        if not key:
+            raise MissingReplayKey(envelope.invocation.effect_id)
+        kind, memory = envelope.command.kind, self.memory
+        if kind in COMPOSITE:
+            return (await perform(envelope, local)).answer(kind)
+        asked = asked_of(envelope, key)
+        attached = memory.attached or await self._attach()
+        entry = memory.entries.get(key)
+        if entry is not None:
+            memory.unread.discard(key)
+            if entry.outcome is not None and entry.hash == asked.digest:
+                return _recorded(entry.outcome, kind)
+        # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
+        execution = Execution(asked, attached.fence, local, progress_of(key))
+        memory.begin(asked)
+        try:
+            if entry is not None and (entry.size or entry.hash != asked.digest):
+                execution.progress.recording()
+                return await self._stand(entry, asked)
+            self._check_ownership(attached.fence)
+            return await self._route(execution)
+        except LeaseLost:
+            self._lost = True
+            self._host.forget(self._scope, self)
+            raise
+        finally:
+            memory.end(asked)
+
+    # --- the record ---
+
+    async def _attach(self) -> Attached:
+        """Own our run and load its journal; whoever comes first does it for all."""
+        membership, journal = self._host.membership, self._host.store.journal
+        # One caller attaches for all: a second claim would take the run away from the first.
+        async with self._attaching:
+            if self.memory.attached is not None:
+                return self.memory.attached
+            try:
+                attached = await journal.attach(self._scope, membership.worker)
+            except LeaseHeld:
+                attached = None
+            except LeaseLost:
+                if not self._host.is_open:
+                    raise StoreClosed from None
+                await membership.renew()  # others gave us up: join again
+                attached = None
+            if attached is None:
+                await membership.bury_the_dead()  # its owner may have died this very second
+                attached = await journal.attach(self._scope, membership.worker)
+            self.memory.attach(attached)
+        self._warn_if_long()
+        return attached
+
+    def _warn_if_long(self) -> None:
+        if len(self.memory.entries) >= WARN_ENTRIES:
+            _log.warning(
+                "%s has recorded %d effects", scope_name(self._scope), len(self.memory.entries)
+            )
+
+    async def _mismatch(self, asked: Asked) -> EffectReplayMismatch:
+        """Say what was recorded under the key instead."""
+        assert self.memory.attached is not None
+        whole = await self._host.store.journal.entry(self.memory.attached.fence.run, asked.key)
+        kept = None if whole is None else whole.command
+        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+
+    async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
+        """Return the recorded outcome, or raise the recorded failure."""
+        data = entry.outcome or await self._outcome_of(entry)
+        return _recorded(data, asked.envelope.command.kind)
+
+    async def _outcome_of(self, entry: JournalEntry) -> bytes:
+        """Return a recorded outcome that was too large to be loaded with its journal."""
+        assert self.memory.attached is not None
+        whole = await self._host.store.journal.entry(self.memory.attached.fence.run, entry.key)
+        assert whole is not None
+        assert whole.outcome is not None
+        return whole.outcome
+
+    # --- executing ---
+
+    def _check_ownership(self, fence: Fence) -> None:
+        """Refuse to start what could not be recorded."""
+        if not self._host.is_open:
+            raise StoreClosed
+        if fence.token == SETTLED:
+            raise RunSettled(fence.name)
+        if self._lost:
+            raise LeaseLost(fence.name)
+
+    def _route(self, execution: Execution) -> Coroutine[Any, Any, Outcome]:
+        """Choose how the effect is executed."""
+        asked, fence, local, _ = execution
+        if len(self.memory.entries) >= MAX_ENTRIES and asked.key not in self.memory.entries:
+            raise JournalFull(fence.name, MAX_ENTRIES)
+        match asked.envelope.command:
+            case Sleep() as command:
+                local.check(command)
+                return self._sleep(execution)
+            case AwaitEvent() as command:
+                opening = WaitOpening(
+                    name=self._host.name_in(command.key),
+                    kind=command.wait_kind,
+                    title=storable(command.title),
+                    tool=None if command.tool is None else storable(command.tool),
+                    arguments=None if command.arguments is None else write(command.arguments),
+                    timeout=local.timeout,
+                )
+                return self._await(execution, opening)
+            case Process(command=command):
+                if local.processes is None:
+                    raise RuntimeEffectLocalExecutorUnavailable(EffectKind.PROCESS)
+                return self._process(execution, process_command(command))
+            case _:
+                return self._perform(execution)
+
+    async def _perform(self, execution: Execution) -> Outcome:
+        host, (asked, fence, local, progress) = self._host, execution
+        if host.membership.lease_is_over and not await host.membership.renew():
+            raise LeaseLost(fence.name)
+        # Work of a run that another worker has taken over must not begin: it could not be recorded.
+        if self._given_up != host.membership.times_given_up:
+            await self._check_fence(fence)
+        started = host.clock.now()
+        try:
+            performed = await perform(asked.envelope, local)
+        except asyncio.CancelledError as error:
+            if progress.is_stopped or self.memory.is_stopping:
+                raise
+            performed = failed(error, asked.envelope.command.kind)  # it cancelled its own task
+        if performed.cause is not None and (progress.is_stopped or self.memory.is_stopping):
+            raise asyncio.CancelledError  # it was stopped: how it failed then is no outcome
+        # From here on the effect cannot be stopped: its outcome exists, and must be known to the next execution.
+        progress.recording()
+        entry = asked.entry(started, performed.data, host.clock.now())
+        await self.memory.record_notes(fence)
+        record = local.record or host.store.journal.record
+        stands = await record(fence, entry)
+        if stands is not entry:
+            return await self._stand(stands, asked)
+        self.memory.entries[asked.key] = entry
+        return performed.answer(asked.envelope.command.kind)
+
+    async def _check_fence(self, fence: Fence) -> None:
+        """Look whether the run is still ours: others gave this worker up since we attached it."""
+        given_up = self._host.membership.times_given_up
+        standing = await self._host.store.runs.wake_seqs([fence.run])
+        if standing.get(fence.run, (0, -1))[1] != fence.token:
+            raise LeaseLost(fence.name)
+        self._given_up = given_up
+
+    async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
+        """Take the entry that holds our key, whoever wrote it, and answer with it."""
+        self.memory.entries[asked.key] = entry
+        if entry.hash != asked.digest:
+            raise await self._mismatch(asked)
+        return await self._replay(entry, asked)
+
+    async def _sleep(self, execution: Execution) -> Outcome:
+        clock, journal = self._host.clock, self._host.store.journal
+        asked, fence, local, progress = execution
+        command = asked.envelope.command
+        assert isinstance(command, Sleep)
+        entry = self.memory.entries.get(asked.key)
+        if entry is None:
+            # Notes first, before every write: what is recorded later may depend on them.
+            await self.memory.record_notes(fence)
+            begun = asked.entry(clock.now())
+            entry, now = await journal.begin_sleep(fence, begun, command.duration_ms * 1000)
+            self.memory.entries[asked.key] = entry
+            if entry.hash != asked.digest:
+                raise await self._mismatch(asked)
+        else:
+            now = self.memory.now()
+        assert entry.due is not None
+        if entry.due <= now:  # it is over, whatever came afterwards
+            return SleepOutcome()
+        progress.rest(entry.due)
+        try:
+            await sleep_unless(clock, (entry.due - now) / SECOND, local.cancel)
+        except RuntimeEffectSleepCancelled as error:
+            progress.stir()
+            progress.recording()
+            data = failed(error, command.kind).data
+            ended = replace(entry, outcome=data, size=len(data), ended=clock.now())
+            return await self._stand(await journal.close(fence, ended), asked)
+        return SleepOutcome()
+
+    async def _await(self, execution: Execution, opening: WaitOpening) -> Outcome:
+        asked, fence, local, progress = execution
+
+        async def open_wait() -> WaitStatus:
+            await self.memory.record_notes(fence)
+            entry = asked.entry(self._host.clock.now())
+            stands, status = await self._host.store.waits.open_for(fence, entry, opening)
+            self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
+            if stands.hash != asked.digest:
+                raise await self._mismatch(asked)
+            if status.terminal is None and not status.revoked:
+                if local.opened is not None:
+                    local.opened()
+                rest = status.remaining
+                progress.rest(None if rest is None else self.memory.now() + rest)
+            return status
+
+        live = self._host.live
+        resolution = await live.wait(opening.name, open_wait(), local.cancel, fence, progress.stir)
+        data = encode(resolution)
+        opened = self.memory.entries[asked.key]
+        self.memory.entries[asked.key] = replace(opened, outcome=data, size=len(data))
+        return AwaitEventOutcome(RESOLUTIONS.decode(data))
+
+    # --- processes ---
+
+    async def _process(self, execution: Execution, command: ProcessCommand) -> Outcome:
+        """Do what the registry is asked and record it at once, or wait for it."""
+        asked, fence, _, progress = execution
+        await self.memory.record_notes(fence)
+        processes, clock = self._host.store.processes, self._host.clock
+        opening = asked.entry(clock.now())
+        try:
+            if isinstance(command, Awaited):
+                return await self._happened(execution, command)
+            progress.recording()
+            closing = replace(opening, ended=clock.now())
+            entry = await processes.perform_for(fence, closing, command, wrapped)
+        except Misuse as error:  # the registry refused, and nothing was written
+            progress.recording()
+            data = failed(error, asked.envelope.command.kind).data
+            refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
+            entry = await self._host.store.journal.record(fence, refusal)
+            if not entry.size:  # it is open: the refusal came after the wait had begun
+                entry = await self._host.store.journal.close(fence, refusal)
+        return await self._stand(entry, asked)
+
+    async def _happened(self, execution: Execution, command: Awaited) -> Outcome:
+        """Wait until a signal has come, or another run has ended."""
+        asked, fence, local, progress = execution
+        opening = asked.entry(self._host.clock.now())
+        while True:
+            # The bell is taken before the look, so that a wake-up in between is not missed.
+            bell = self.memory.bell(progress)
+            try:
+                looked = await look(self._host.store, fence, opening, command, local.timeout)
+                entry, remaining = looked
+                if entry.size:
+                    return await self._stand(entry, asked)
+                self.memory.entries[asked.key] = entry
+                if entry.hash != asked.digest:
+                    raise await self._mismatch(asked)
+                if not bell.done():
+                    progress.rest(entry.due)
+                await wait_until_done(bell, self._host.clock, remaining)
+            finally:
+                self.memory.drop_bell(bell)
+            progress.stir()
+
+
+def _recorded(data: bytes, kind: EffectKind) -> Outcome:
+    """Return the outcome in a record, or raise the failure in it."""
+    if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
+        return AwaitEventOutcome(RESOLUTIONS.decode(data))
+    return answer(data, kind)
+
+
+async def look(
+    store: Store, fence: Fence, entry: JournalEntry, command: Awaited, timeout: int | None
+) -> tuple[JournalEntry, int | None]:
+    """Begin to wait for a signal or an end, or end the wait; return it and how long it may last."""
+    match command:
+        case WaitSignal(name=name):
+            taken, now = await store.processes.take_signal(fence, entry, name, timeout, wrapped)
+            return taken, None if taken.due is None else taken.due - now
+        case AwaitProcess():
+            return await store.processes.watch(fence, entry, command, wrapped), None
+        case AwaitTurn():
+            return await store.sessions.watch(fence, entry, command, wrapped), None

@@ -1,0 +1,252 @@
+"""The inline host: effects run in this process and nothing is recorded.
+
+It speaks the same language as the durable hosts (outcomes, failures, waits), so that code written
+against it works on them; but its waits live in memory and end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from pylash.durable.commands import process_command
+from pylash.durable.effects import (
+    AwaitEvent,
+    AwaitEventOutcome,
+    Envelope,
+    Outcome,
+    Process,
+    ProcessOutcome,
+)
+from pylash.durable.ports import (
+    Cancellation,
+    Clock,
+    EffectController,
+    EffectHost,
+    Entropy,
+    LocalExecutor,
+    ScopedController,
+)
+from pylash.durable.runs import SECOND, Instant
+from pylash.durable.scopes import ExecutionScope, session_of
+from pylash.durable.waits import (
+    ACCEPTED,
+    UNKNOWN_OR_REVOKED,
+    Cancelled,
+    OpenWait,
+    Resolution,
+    ResolveOutcome,
+    Signer,
+    Timeout,
+    WaitIdentity,
+    WaitName,
+    checked_resolution,
+)
+from pylash.engine.executors import cancelled_first
+from pylash.engine.records import check_call, perform
+from pylash.engine.system import SystemClock, system_entropy
+from pylash.tasks import TaskOwner
+from pylash.values.durations import Duration, micros
+from pylash.values.errors import (
+    AwaitEventUnknownOrRevoked,
+    LashError,
+    RuntimeEffectLocalExecutorUnavailable,
+)
+from pylash.values.process_errors import RuntimeEffectProcessTaskJoin
+
+
+class MemoryWaits:
+    """Waits that end with the process."""
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self._clock = clock
+        self._signer = Signer([entropy(32)])
+        self._generations: Counter[str | None] = Counter()
+        self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
+        self.open: dict[str, OpenWait] = {}
+
+    @contextmanager
+    def shown(self, command: AwaitEvent, timeout: int | None) -> Iterator[None]:
+        """Show a wait to people for as long as it is open."""
+        name, now = self.name_in(command.key), self._clock.now()
+        deadline = None if timeout is None else Instant(now + timeout)
+        kind, title = command.wait_kind, command.title
+        self.open[command.key] = OpenWait(
+            name, kind, title, command.tool, command.arguments, now, deadline, command.key
+        )
+        try:
+            yield
+        finally:
+            self.open.pop(command.key, None)
+
+    def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait."""
+        return self._signer.key(scope, wait, self._generations[session_of(scope)])
+
+    def sign(self, name: WaitName) -> str:
+        """Return the key of a wait; one whose session's waits were revoked here gets a new generation."""
+        return self._signer.sign(
+            replace(
+                name, generation=max(name.generation, self._generations[session_of(name.scope)])
+            )
+        )
+
+    def resolve(self, key: str, resolution: Resolution) -> ResolveOutcome:
+        """End a wait, once."""
+        resolution = checked_resolution(resolution)
+        name = self._valid(key)
+        if name is None:
+            return UNKNOWN_OR_REVOKED
+        end = self._end(name)
+        if end.done():
+            return ResolveOutcome("already_resolved", end.result())
+        end.set_result(resolution)
+        return ACCEPTED
+
+    async def wait(self, key: str, cancel: Cancellation | None, timeout: int | None) -> Resolution:
+        """Return how a wait ended."""
+        name = self._valid(key)
+        if name is None:
+            raise AwaitEventUnknownOrRevoked
+        end = self._end(name)
+        if not end.done() and await cancelled_first(self._until(end, timeout), cancel):
+            self.resolve(key, Cancelled())
+        if not end.done():
+            self.resolve(key, Timeout())
+        return end.result()
+
+    def revoke(self, session_id: str) -> None:
+        """Make the session's keys unknown, and wake who waits for one."""
+        self._generations[session_id] += 1
+        for wait, end in tuple(self._ends.items()):
+            if not end.done() and wait[0] == session_id:
+                end.set_exception(AwaitEventUnknownOrRevoked())
+                end.exception()  # seen, whether or not anybody waits
+
+    async def _until(self, end: asyncio.Future[Resolution], timeout: int | None) -> None:
+        if timeout is None:
+            await asyncio.wait((end,))
+            return
+        async with asyncio.TaskGroup() as group:
+            timer = group.create_task(self._clock.sleep(timeout / SECOND))
+            await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names, or refuse a key that is not ours."""
+        name = self._valid(key)
+        if name is None:
+            raise AwaitEventUnknownOrRevoked
+        return name
+
+    def _valid(self, key: str) -> WaitName | None:
+        name = self._signer.name(key)
+        if name is None or name.generation < self._generations[session_of(name.scope)]:
+            return None
+        return name
+
+    def _end(self, name: WaitName) -> asyncio.Future[Resolution]:
+        wait = (session_of(name.scope), name.id)
+        if wait not in self._ends:
+            self._ends[wait] = asyncio.get_running_loop().create_future()
+        return self._ends[wait]
+
+
+class InlineController(EffectController):
+    """Runs effects at once."""
+
+    supports_durable_effects = True
+
+    def __init__(self, waits: MemoryWaits) -> None:
+        self._waits = waits
+        self._tasks = TaskOwner()
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        """Run the effect; nothing is recorded."""
+        check_call(envelope, local)
+        envelope.canonical()  # what a durable host could not record is refused here too
+        command = envelope.command
+        if isinstance(command, AwaitEvent):
+            with self._waits.shown(command, local.timeout):
+                if local.opened is not None:
+                    local.opened()
+                waiting = self._waits.wait(command.key, local.cancel, local.timeout)
+                return AwaitEventOutcome(await waiting)
+        if isinstance(command, Process):
+            return await self._registry_work(command, local)
+        return (await perform(envelope, local)).answer(command.kind)
+
+    async def _registry_work(self, command: Process, local: LocalExecutor) -> Outcome:
+        """Ask the registry in a task of its own, which outlives its caller."""
+        work = local.processes
+        if work is None:
+            raise RuntimeEffectLocalExecutorUnavailable(command.kind)
+        asking = work(process_command(command.command), local.timeout)
+        try:
+            return ProcessOutcome(await asyncio.shield(self._tasks.start(_awaited(asking))))
+        except (LashError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise RuntimeEffectProcessTaskJoin(str(error) or type(error).__name__) from error
+
+    async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait."""
+        return self._waits.key(scope, wait)
+
+    async def resolve(
+        self,
+        key: str,
+        resolution: Resolution,
+        *,
+        by: str | None = None,  # noqa: ARG002 - nothing is kept
+    ) -> ResolveOutcome:
+        """Answer a wait."""
+        return self._waits.resolve(key, resolution)
+
+    async def wait(
+        self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
+    ) -> Resolution:
+        """Return how the wait ended."""
+        return await self._waits.wait(key, cancel, None if timeout is None else micros(timeout))
+
+    async def revoke_waits(self, session_id: str) -> None:
+        """Make the session's keys unknown."""
+        self._waits.revoke(session_id)
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+class InlineHost(InlineController, EffectHost):
+    """Hands out controllers that run effects at once and record nothing.
+
+    >>> host = InlineHost()
+    >>> host.durability
+    <DurabilityTier.INLINE: 'inline'>
+    """
+
+    def __init__(self, clock: Clock | None = None, entropy: Entropy = system_entropy) -> None:
+        super().__init__(MemoryWaits(clock or SystemClock(), entropy))
+
+    def sign(self, name: WaitName) -> str:
+        """Return the key of a wait."""
+        return self._waits.sign(name)
+
+    def name_in(self, key: str) -> WaitName:
+        """Return the wait that key names, or refuse a key of another host."""
+        return self._waits.name_in(key)
+
+    async def open_waits(self, session_id: str | None = None) -> list[OpenWait]:
+        """Return the open waits, each with the key that answers it."""
+        waits = self._waits.open.values()
+        return [one for one in waits if session_id in (None, session_of(one.name.scope))]
+
+    def scoped(self, scope: ExecutionScope) -> ScopedController:
+        """Return a controller for scope: the host itself, which keeps nothing by scope."""
+        return ScopedController(self, scope)

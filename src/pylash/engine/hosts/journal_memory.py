@@ -1,0 +1,255 @@
+"""The journal of a run in memory, and what the run does to its own effects.
+
+Rule 1. Decisions and cancels are written before any code learns of them.
+Rule 2. An entry in ``entries`` is in the store, or is a note that the next write takes along. So whatever is
+        answered from memory survives a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pylash.durable.effects import EffectKind, Envelope
+from pylash.durable.machines.run_state import Recorded
+from pylash.durable.ports import Clock
+from pylash.durable.run_memory import Progress, ProgressOf, unobserved
+from pylash.durable.runs import SECOND, Attached, Fence, Instant, JournalEntry
+from pylash.durable.stores import Journal
+from pylash.engine.records import WITHDRAWN, withdrawn
+from pylash.tasks import TaskOwner
+from pylash.values.canonical import check_size, decode, digest_for_difference, encode
+from pylash.values.names import storable
+from pylash.values.process_errors import ProcessSignalWaitCancelled
+
+
+class Asked(msgspec.Struct):
+    """An effect that was asked for: its envelope, its key, and what its hash covers."""
+
+    envelope: Envelope
+    key: str
+    canonical: bytes
+    digest: bytes
+
+    def entry(
+        self, started: int, outcome: bytes | None = None, ended: int | None = None
+    ) -> JournalEntry:
+        """Return the entry of this effect, open unless it has an outcome."""
+        return JournalEntry(
+            self.key,
+            self.envelope.command.kind,
+            self.digest,
+            digest_for_difference(self.canonical),
+            outcome,
+            0 if outcome is None else len(outcome),
+            None,
+            None,
+            started,
+            ended,
+            None if (label := self.envelope.invocation.label) is None else storable(label),
+        )
+
+
+def asked_of(envelope: Envelope, key: str) -> Asked:
+    """Return what an envelope asks for under key."""
+    canonical = check_size(envelope.canonical(), 1)
+    return Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
+
+
+class JournalMemory:
+    """The journal of one run in memory: what is recorded for it, and its effects under way.
+
+    ``entries`` has every entry that is known to be in the store, and the notes that will be. ``unread`` are the
+    keys of a claimed run that its code has not come to yet. The controller writes both, and ``attached``.
+    """
+
+    looks_ahead = True
+    cancels_tasks = False
+
+    def __init__(self, journal: Journal, clock: Clock, tasks: TaskOwner) -> None:
+        self.attached: Attached | None = None
+        self.entries: dict[str, JournalEntry] = {}
+        self.unread: set[str] = set()
+        self.progress_of: ProgressOf = unobserved
+        self._journal = journal
+        self._clock = clock
+        self._tasks = tasks
+        self._attached_at = 0.0
+        self._notes: list[JournalEntry] = []
+        self._writing_notes = asyncio.Lock()
+        # The effects under way, by key.
+        self._under_way: dict[str, Asked] = {}
+        # The effects that wait for others: each looks again when its bell rings.
+        self._bells: dict[asyncio.Future[None], Progress] = {}
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether there are recorded effects that the code has not come to yet."""
+        return bool(self.unread)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks here are cancelled because the host closes or the event loop ends."""
+        return self._tasks.is_stopping
+
+    def observe(self, progress_of: ProgressOf) -> None:
+        """Report the progress of every effect to what ``progress_of`` returns for its key."""
+        self.progress_of = progress_of
+
+    def attach(self, attached: Attached) -> None:
+        """Take what is recorded for a run that is ours."""
+        self._attached_at = self._clock.monotonic()
+        self.entries = dict(attached.entries)
+        self.attached = attached
+
+    def adopt(self, attached: Attached) -> None:
+        """Take a run that this worker has claimed: its code comes to everything that is recorded."""
+        self.attach(attached)
+        self.unread = set(self.entries)
+
+    def wake(self) -> None:
+        """Let every effect that waits for others look again."""
+        bells, self._bells = self._bells, {}
+        for bell, progress in bells.items():
+            if not bell.done():
+                progress.stir()  # at once: a run that has something to do must not be parked
+                bell.set_result(None)
+
+    def recorded(self, key: str) -> bool:
+        """Return whether the effect of key has ended; a sleep has when it is due."""
+        entry = self.entries.get(key)
+        if entry is None or entry.size:
+            return entry is not None
+        return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
+
+    def record_of(self, key: str) -> Recorded:
+        """Return what the journal has under the key of an effect that the code asks for now."""
+        entry = self.entries.get(key)
+        if entry is None:
+            return Recorded.NOTHING
+        if entry.outcome is None:
+            return Recorded.ELSEWHERE if self.recorded(key) else Recorded.NOTHING
+        is_cancel = entry.outcome.startswith(WITHDRAWN)
+        return Recorded.CANCELLED if is_cancel else Recorded.OUTCOME
+
+    def begun(self, key: str) -> bool:
+        """Return whether the effect of key has begun, in any execution of the run."""
+        return key in self.entries
+
+    def note(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return the value recorded under key, or make one that is recorded with the next effect."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.outcome is not None:
+            self.unread.discard(key)
+            return decode(entry.outcome)
+        # Not written yet: it counts only for effects that are recorded after it, so it is written before them.
+        value = make()
+        (entry,) = self.entries_for(key, "now", encode(value))
+        self._notes.append(entry)
+        self.entries[key] = entry
+        return value
+
+    async def record_notes(self, fence: Fence) -> None:
+        """Record the notes, before the next effect, which may depend on them.
+
+        Waits too if another effect is writing them this moment.
+        """
+        if not (self._notes or self._writing_notes.locked()):
+            return
+        # An effect that finds the list empty may still depend on notes that another one is writing.
+        async with self._writing_notes:
+            notes, self._notes = self._notes, []
+            if notes:
+                await self._journal.record_all(fence, notes)
+
+    def decision(self, key: str) -> Any:
+        """Return what was decided under key, or None."""
+        entry = self.entries.get(key)
+        if entry is None or entry.outcome is None:
+            return None
+        self.unread.discard(key)
+        return decode(entry.outcome)
+
+    def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
+        """Return the entries that a write to the store must contain for ``decision(key)`` to return data."""
+        now = self._clock.now()
+        return (JournalEntry(key, kind, b"", None, data, len(data), started=now, ended=now),)
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
+        """Record a decision under key, and effects under way as cancelled; return those that were cancelled.
+
+        An effect that has an outcome by then keeps it.
+        """
+        assert self.attached is not None
+        fence = self.attached.fence
+        cancelled = [self._cancelled(envelope) for envelope in effects]
+        made = self.entries_for(key, "decision", encode(decision))
+        await self.record_notes(fence)
+        delivered = await self._journal.deliver(fence, made, cancelled)
+        # Only now: what is in ``entries`` is answered to code, and must be in the store by then.
+        for entry in (*made, *(one for one in cancelled if one.key in delivered)):
+            self.entries[entry.key] = entry
+        return delivered
+
+    async def withdraw(self, envelope: Envelope) -> bool:
+        """Record an effect as cancelled before it began; False if it has an outcome."""
+        assert self.attached is not None
+        key = envelope.invocation.replay_key
+        assert key is not None
+        self.unread.discard(key)
+        entry = self._cancelled(envelope)
+        await self.record_notes(self.attached.fence)
+        delivered = await self._journal.deliver(self.attached.fence, [], [entry])
+        if key in delivered:
+            self.entries[key] = entry
+        return key in delivered
+
+    def _cancelled(self, envelope: Envelope) -> JournalEntry:
+        """Return the entry of an effect that is cancelled, whether or not it has begun."""
+        key, now = envelope.invocation.replay_key, self._clock.now()
+        assert key is not None
+        opening = self.entries.get(key) or asked_of(envelope, key).entry(now)
+        data = withdrawn(_cancel_code(opening))
+        return replace(opening, outcome=data, size=len(data), ended=now)
+
+    # --- effects under way ---
+
+    def begin(self, asked: Asked) -> None:
+        """Note that an effect is under way."""
+        self._under_way[asked.key] = asked
+
+    def end(self, asked: Asked) -> None:
+        """Note that an effect is not under way any more; after it was stopped, it may have been begun again."""
+        if self._under_way.get(asked.key) is asked:
+            del self._under_way[asked.key]
+
+    def bell(self, progress: Progress) -> asyncio.Future[None]:
+        """Return a future that completes when the run is woken; take it before looking, so that no wake-up is missed."""
+        bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._bells[bell] = progress
+        return bell
+
+    def drop_bell(self, bell: asyncio.Future[None]) -> None:
+        """Forget a bell that nobody waits for."""
+        self._bells.pop(bell, None)
+
+    def open_waits(self) -> list[str]:
+        """Return the ids of the waits that effects rest in."""
+        known = (self.entries.get(key) for key in self._under_way)
+        return [entry.wait for entry in known if entry is not None and entry.wait is not None]
+
+    def now(self) -> Instant:
+        """Return the store's time, as far as we can tell without asking it."""
+        assert self.attached is not None
+        passed = self._clock.monotonic() - self._attached_at
+        return Instant(self.attached.now + int(passed * SECOND))
+
+
+def _cancel_code(entry: JournalEntry) -> str:
+    waits_for_signal = entry.wait is not None and entry.wait.startswith("signal:")
+    return ProcessSignalWaitCancelled.default_code if waits_for_signal else "cancelled"

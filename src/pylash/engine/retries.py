@@ -1,0 +1,112 @@
+"""Retries: how often something is attempted, and the recorded delays between attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from pylash.durable.effects import Sleep
+from pylash.durable.seeds import chance
+from pylash.engine.branches import Branch
+from pylash.engine.executors import sleep_executor
+from pylash.engine.records import FinalFailure
+from pylash.engine.run import LiveRun
+from pylash.turn.asks import RetryPolicy
+from pylash.values.durations import Duration, seconds
+from pylash.values.errors import LashError
+from pylash.values.process_errors import ArgumentsInvalid
+
+T = TypeVar("T")
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and when to try again: ``max`` counts every try, the first included.
+
+    ``on`` is what is tried again, an exception or a tuple of them as after ``except``.
+
+    >>> Retry(3, delay="1s")  # doctest: +ELLIPSIS
+    Retry(max=3, ...)
+    """
+
+    max: int = 3
+    delay: Duration = "1s"
+    factor: float = 2
+    jitter: bool = True
+    on: type[Exception] | tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max, int) or self.max < 1:
+            raise ArgumentsInvalid("Retry", f"max={self.max!r} is not a number of at least 1")
+        seconds(self.delay)
+        if not isinstance(self.factor, int | float) or self.factor <= 0:
+            raise ArgumentsInvalid("Retry", f"factor={self.factor!r} is not a number above 0")
+        if not isinstance(self.jitter, bool):
+            raise ArgumentsInvalid("Retry", f"jitter={self.jitter!r} is neither True nor False")
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not (kinds and all(map(_is_exception, kinds))):
+            reason = f"on={self.on!r} is neither an exception such as OSError nor a tuple of them"
+            raise ArgumentsInvalid("Retry", reason)
+        msgspec.structs.force_setattr(self, "on", kinds)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The numbers, without the exceptions."""
+        return RetryPolicy(self.max, seconds(self.delay), self.factor, self.jitter)
+
+    @staticmethod
+    def of(policy: RetryPolicy | None, current: Retry | None) -> Retry | None:
+        """Return a retry with captured numbers and the exceptions of today's code."""
+        if policy is None:
+            return None
+        on = (Exception,) if current is None else current.on
+        return Retry(policy.max, policy.delay, policy.factor, policy.jitter, on)
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return the seconds to wait after so many failures."""
+        pause = seconds(self.delay) * self.factor ** (failures - 1)
+        return pause * (0.5 + chance / 2) if self.jitter else pause
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """Attempts at one thing and the delays between them, which are effects of a run."""
+
+    run: LiveRun
+    branch: Branch
+    name: str
+    retry: Retry | None
+    delay_key: Callable[[int], str]
+    failed: Callable[[int, LashError], None] | None = None
+    """Hears of every attempt that failed and is not the last."""
+
+    async def first_success(
+        self, attempt: Callable[[int], Awaitable[T]], failure: type[LashError] = LashError
+    ) -> T:
+        """Return the result of the first attempt that succeeds, or raise the last failure."""
+        number = 1
+        while True:
+            try:
+                return await attempt(number)
+            except failure as error:
+                if self.retry is None or error.final or number >= self.retry.max:
+                    raise
+                if self.failed is not None:
+                    self.failed(number, error)
+            key = self.delay_key(number)
+            pause = self.retry.pause(number, chance(self.run.seed, key))
+            command = Sleep(round(pause * 1000), retry=True)
+            name = f"{self.name} again"
+            await self.run.effect(self.branch, key, name, command, sleep_executor())
+            number += 1
+
+
+def marked_final(told: BaseException, error: BaseException, retry: Retry | None) -> BaseException:
+    """Return what is told of an error, marked if the call is not to be tried again after it."""
+    if retry is None or isinstance(error, retry.on):
+        return told
+    return FinalFailure(told)

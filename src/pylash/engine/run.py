@@ -1,0 +1,329 @@
+"""The run of a process or a turn, while it is executed here.
+
+Its code asks for effects through ``effect`` and reads the store through ``read``; its worker begins, wakes, parks and
+ends it. What follows from that is decided by its machine and carried out by its driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn, TypeVar
+
+from pylash.durable.effects import Command, Envelope, Outcome, RuntimeScope, envelope
+from pylash.durable.machines.run_cancels import cancel_key
+from pylash.durable.machines.run_decisions import Park, Write
+from pylash.durable.machines.run_machine import Decisions, RunMachine
+from pylash.durable.machines.run_state import (
+    CODE,
+    CancelState,
+    CodeEnd,
+    ParkAnswer,
+    Recorded,
+    RecordedCancel,
+    RunConfig,
+    SideCall,
+    WriteAnswer,
+)
+from pylash.durable.ports import EffectController, LocalExecutor
+from pylash.durable.processes import ProcessRecord
+from pylash.durable.run_memory import RunMemory
+from pylash.durable.runs import Fence, Instant
+from pylash.durable.scopes import ExecutionScope
+from pylash.durable.stores import Runs
+from pylash.engine.branches import Branch, current_branch
+from pylash.engine.records import check_nesting, perform
+from pylash.engine.run_driver import Call, Detached, RunDriver
+from pylash.engine.user_code import Control
+from pylash.engine.worker.slots import Slots
+from pylash.engine.worker.standings import Standing
+from pylash.tasks import TaskOwner
+from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreError
+
+T = TypeVar("T")
+
+STORE_AWAY_SECONDS: Final = 0.2
+"""The pause before the store is asked again that could not be reached."""
+
+UNPARKABLE: Final = "%s awaits %s in a task of its own, so the run cannot park: use ctx.gather, or timeout= of the call"
+_SCOPE: Final = RuntimeScope()
+_log = logging.getLogger("pylash")
+
+
+class ContinueAs(Control):
+    """The process goes on with a fresh journal."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.arguments = arguments
+
+
+class LiveRun:
+    """A process, or a turn, being executed here under a fence."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        wake_seq: int,
+        controller: EffectController,
+        memory: RunMemory,
+        slots: Slots,
+        tasks: TaskOwner,
+        work_tasks: TaskOwner,
+    ) -> None:
+        self.record = record = standing.subject
+        self.fence: Fence = standing.attached.fence
+        self.turn = standing.turn
+        self.memory = memory
+        self.tasks = tasks
+        self.root = Branch(self)
+        config = RunConfig(
+            is_durable=not memory.cancels_tasks,
+            is_serial=not controller.supports_concurrent_effects,
+            is_turn=standing.turn is not None,
+            parks_at_once=record.slot is not None,
+            deadline=self.deadline,
+            heard_before=bool(record.cancel_delivered),
+        )
+        cancelled = RecordedCancel.of(memory.decision(cancel_key()))
+        self.machine = RunMachine(config, self.root.node, wake_seq=wake_seq, cancelled=cancelled)
+        self.driver = RunDriver(self, self.machine, controller, memory, slots, tasks, work_tasks)
+        self._controller = controller
+        self._warned = False
+
+    # --- what it is ---
+
+    @property
+    def id(self) -> str:
+        """The id of the process or turn."""
+        return self.record.id
+
+    @property
+    def scope(self) -> ExecutionScope:
+        """The scope of its effects."""
+        return self.fence.scope
+
+    @property
+    def seed(self) -> str:
+        """What its random names are derived from."""
+        return self.record.seed
+
+    @property
+    def process(self) -> ProcessRecord:
+        """The process that is executed."""
+        assert isinstance(self.record, ProcessRecord)
+        return self.record
+
+    @property
+    def epoch(self) -> str:
+        """Which of its journals the process is at: one after another, if it continued as itself."""
+        return str(self.process.registration.seed_epoch + self.process.state.epoch)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When the process must have ended."""
+        timeout = self.record.timeout
+        return None if timeout is None else Instant(self.record.created + timeout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of this execution counts any more."""
+        return self.machine.state.closed
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was asked to end, as far as is known here; its code may not know yet."""
+        return self.machine.cancel is not CancelState.NONE
+
+    # --- effects ---
+
+    async def effect(
+        self,
+        owner: Branch,
+        key: str,
+        name: str,
+        command: Command,
+        local: LocalExecutor,
+        *,
+        aside: bool = False,
+    ) -> Outcome:
+        """Execute a command under key as an effect of this run.
+
+        ``aside``: it may come from a task of a library that the owner's code waits for.
+
+        Cancellation: a cancel of the run surfaces here, recorded.
+        """
+        branch, code = current_branch(self), self.machine.code
+        if branch is not None and branch.node.at is not CODE and not self.closed:
+            branch = None  # another task waits in its place
+        if branch is not None and not code.is_gate_open:
+            await self.driver.enter(branch)
+        asked = envelope(
+            command,
+            scope=_SCOPE,
+            effect_id=name,
+            replay_key=key,
+            causal_parent=owner.name or None,
+            label=name,
+        )
+        check_nesting(name)
+        if branch is None and not (aside or self._warned):
+            self._warned = True
+            _log.warning(UNPARKABLE, self.fence.name, name)
+        caller = SideCall(owner.node, aside) if branch is None else branch.node
+        # Between this look and ``ask`` nothing is awaited, so the machine hears what the record has at this moment.
+        recorded = self.memory.record_of(key)
+        is_replay = recorded is Recorded.OUTCOME or recorded is Recorded.CANCELLED
+        # The call is there before the machine is asked: the answer may come within ``tell``.
+        self.driver.calls[caller] = Call(branch or owner, asked, local)
+        self.driver.tell(code.ask, caller, key, recorded)
+        if not is_replay:
+            outcome: Outcome = await self.driver.answer_of(caller)
+            return outcome
+        if branch is None:
+            await self.driver.answer_of(caller)
+        else:  # a branch does not wait for an answer from memory
+            del self.driver.calls[caller]
+        return await self._replay(branch or owner, asked, local)
+
+    async def _replay(self, branch: Branch, asked: Envelope, local: LocalExecutor) -> Outcome:
+        try:
+            return await self._controller.execute(asked, local)
+        except asyncio.CancelledError:
+            branch.was_cancelled = True
+            raise
+        except (DurabilityError, StoreError) as error:
+            self.give_up(error)
+
+    async def enclose(self, asked: Envelope, local: LocalExecutor) -> Outcome:
+        """Execute a composite effect, which consists of others and is never recorded.
+
+        A host that takes one effect at a time is not asked: the effects inside would wait for it.
+        """
+        if self._controller.supports_concurrent_effects:
+            return await self._controller.execute(asked, local)
+        return (await perform(asked, local)).answer(asked.command.kind)
+
+    async def read(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the store's answer to a read between two effects; trouble with the store detaches the run.
+
+        The code of a run reads the store nowhere else. An engine that executes that code on a deterministic loop
+        performs the read outside of it, and records an answer that can change.
+        """
+        with self.guarded():
+            return await ask()
+
+    # --- cancels ---
+
+    def is_cancelled_here(self) -> bool:
+        """Return whether the CancelledError at hand is a cancel of the run, and not of its task."""
+        # A cancel of the run is raised as an answer and cancels no task, except without a record.
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return True
+        if self.memory.cancels_tasks and self.cancelled and not self.closed:
+            task.uncancel()
+            return True
+        return False
+
+    def is_stopped(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether a task of the run was cancelled by the runtime, and not by the code it runs."""
+        if task is None or not task.cancelling():
+            return False
+        return self.closed or self.memory.cancels_tasks or self.memory.is_stopping
+
+    # --- the worker ---
+
+    def begin(self, *, cancelled: bool) -> None:
+        """Note that the code begins in this task; ``cancelled``: the run was asked to end before."""
+        if self.closed:
+            raise Detached
+        self.root.task = asyncio.current_task()
+        if cancelled:
+            self.driver.tell(self.machine.cancel_seen)
+        self.driver.tell(self.machine.begin)
+
+    async def park(self, runs: Runs) -> ParkAnswer | None:
+        """Park the run if it is idle; return the store's answer, None if the run was not idle or not ours."""
+        for decision in self.driver.tell(self.machine.park_due):
+            assert isinstance(decision, Park)
+            try:
+                is_parked = await runs.park(
+                    self.fence,
+                    decision.wake_seq,
+                    None if decision.until is None else Instant(decision.until),
+                )
+                answer = ParkAnswer.PARKED if is_parked else ParkAnswer.WOKEN
+            except LeaseLost as error:
+                self.close(error)
+                return None
+            except StoreError:
+                # A run that is idle again is parked at once by a worker that closes: without a pause that would spin.
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                answer = ParkAnswer.STORE_AWAY
+            self.driver.tell(self.machine.park_answered, answer)
+            return answer
+        return None
+
+    # --- the end of this execution ---
+
+    async def end_code(self, end: CodeEnd, *, asked_to_end: bool = False) -> Write | None:
+        """Note that the code has ended; return the last write of this execution, if there is one."""
+        self.root.task = None  # from now on it writes, and must not be cancelled
+        self.driver.take_back(self.root)
+        if not (self.closed or self.machine.code.is_gate_open):
+            # Calls of libraries that the code left behind excused it, so that the run is idle or being parked.
+            with suppress(Detached):
+                await self.driver.enter(self.root)
+        return _last_write(
+            self.driver.tell(self.machine.code_ended, end, asked_to_end=asked_to_end)
+        )
+
+    def end_write(self, answer: WriteAnswer) -> Write | None:
+        """Note how the last write was answered; return what is written instead, if it was refused."""
+        return _last_write(self.driver.tell(self.machine.written, answer))
+
+    def close(self, trouble: LashError | None = None) -> None:
+        """Detach: from now on nothing of this execution counts."""
+        self.driver.close(trouble)
+
+    def give_up(self, trouble: LashError) -> NoReturn:
+        """Detach because of trouble that is not the code's: the run goes on later, or elsewhere."""
+        self.close(trouble)
+        raise Detached from trouble
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Detach if a block of ours has trouble with the store or the record.
+
+        No user code may run inside: what that raises is its own failure, whatever the class.
+        """
+        try:
+            yield
+        except (DurabilityError, StoreError) as trouble:
+            self.give_up(trouble)
+
+    def dispose(self) -> None:
+        """Let go of everything, so that nothing waits for the garbage collector."""
+        self.root.task = None
+        self.driver.branches.clear()
+
+    async def finish(self, grace: float) -> None:
+        """Wait until the code has ended, then cancel it, then leave it to itself."""
+        for _ in range(2):
+            if not (tasks := self._code_tasks()):
+                return
+            await asyncio.wait(tasks, timeout=grace)
+            for task in self._code_tasks():
+                task.cancel()
+        if self._code_tasks():
+            _log.warning("%s ignores that it was detached and is abandoned", self.fence.name)
+
+    def _code_tasks(self) -> list[asyncio.Task[Any]]:
+        tasks = (branch.task for branch in self.driver.branches.values())
+        return [task for task in tasks if task is not None and not task.done()]
+
+
+def _last_write(decisions: Decisions) -> Write | None:
+    return next((decision for decision in decisions if isinstance(decision, Write)), None)

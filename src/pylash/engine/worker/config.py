@@ -1,0 +1,90 @@
+"""What a worker is told: how to work, and what it can run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, get_args
+
+import msgspec
+
+from pylash.durable.processes import Registration
+from pylash.engine.run import LiveRun
+from pylash.values.durations import Duration, seconds
+from pylash.values.process_errors import ArgumentsInvalid
+
+Residency = Literal["keep_all", "active_path_only"]
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works.
+
+    ``residency``: whether the messages of sessions stay in memory between turns, or only while one runs.
+
+    >>> WorkerConfig(concurrency=10, park_after="5s")  # doctest: +ELLIPSIS
+    WorkerConfig(concurrency=10, ...)
+    """
+
+    concurrency: int = 100
+    lease: Duration = "15s"
+    renew: Duration | None = None
+    park_after: Duration = "1s"
+    grace: Duration = "10s"
+    residency: Residency = "keep_all"
+
+    def __post_init__(self) -> None:
+        lease = seconds(self.lease)
+        renew = lease / 3 if self.renew is None else seconds(self.renew)
+        seconds(self.park_after)
+        seconds(self.grace)
+        numbered = isinstance(self.concurrency, int) and not isinstance(self.concurrency, bool)
+        for name, fits, wanted in (
+            ("concurrency", numbered and self.concurrency >= 1, "a number of at least 1"),
+            ("lease", lease > 0, "longer than 0"),
+            ("renew", 0 < renew < lease or lease == 0, f"between 0 and the lease, {self.lease!r}"),
+            ("residency", self.residency in get_args(Residency), f"one of {get_args(Residency)}"),
+        ):
+            if not fits:
+                reason = f"{name}={getattr(self, name)!r} is not {wanted}"
+                raise ArgumentsInvalid("WorkerConfig", reason)
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what is not needed any more is kept.
+
+    ``journal``: the effects of runs that have ended; results, logs and waits do not depend on them.
+
+    >>> Retention(journal="90d")
+    Retention(journal='90d')
+    """
+
+    journal: Duration = "30d"
+
+    def __post_init__(self) -> None:
+        seconds(self.journal)
+
+
+class Drive(Protocol):
+    """Executes runs of one kind."""
+
+    async def drive(self, run: LiveRun) -> Any:
+        """Execute the run until it ends or is detached; return how it ended, if it did."""
+        ...
+
+
+class Programs(Protocol):
+    """What this worker can run."""
+
+    def targets(self) -> list[str]:
+        """Return the targets that are known here."""
+        ...
+
+    def knows(self, target: str) -> bool:
+        """Return whether target is known here."""
+        ...
+
+    async def check(self, registration: Registration) -> None:
+        """Refuse a process that can never run here: what it was captured with is missing."""
+        ...
+
+    async def run(self, run: LiveRun) -> Any:
+        """Run the process's program; return its result as plain JSON."""
+        ...

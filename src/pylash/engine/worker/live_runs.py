@@ -1,0 +1,56 @@
+"""The runs that a worker executes, by number and by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pylash.engine.run import LiveRun
+
+
+class LiveRuns:
+    """The runs that are executed here, each from its claim until its last write is answered.
+
+    ``on_end`` is called with the id of a run and its output when it is not executed here any more; the output is
+    None if the run goes on elsewhere or later.
+    """
+
+    def __init__(self) -> None:
+        self.on_end: Callable[[str, Any], None] = lambda _id, _output: None
+        self.by_number: dict[int, LiveRun] = {}
+        self._ids: set[str] = set()
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        return iter(tuple(self.by_number.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def add(self, run: LiveRun) -> None:
+        """Add a run."""
+        self.by_number[run.record.run] = run
+        self._ids.add(run.id)
+
+    def end(self, run: LiveRun, output: Any) -> None:
+        """Note that a run has ended; its object stays until it is removed."""
+        self._ids.discard(run.id)
+        self.on_end(run.id, output)
+
+    def remove(self, run: LiveRun) -> None:
+        """Remove a run. One that was claimed again here while its old code ended is another object."""
+        number = run.record.run
+        if self.by_number.get(number) is run:
+            del self.by_number[number]
+        if run.id in self._ids and not any(other.id == run.id for other in self):
+            self.end(run, None)
+
+    def has(self, process_id: str) -> bool:
+        """Return whether a process is being executed here."""
+        return process_id in self._ids
+
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here."""
+        for run in self:
+            if run.turn is not None and run.turn.session.id == session_id:
+                return run.id
+        return None

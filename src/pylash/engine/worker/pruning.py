@@ -1,0 +1,26 @@
+"""Pruning: what is older than it is to be kept goes, a little at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from pylash.durable.stores import Journal
+from pylash.engine.worker.config import Retention
+from pylash.values.durations import micros
+from pylash.values.errors import StoreError
+
+PRUNE_SECONDS: Final = 600.0
+PRUNE_AT_ONCE: Final = 100
+PRUNE_PAUSE: Final = 0.05
+
+
+async def prune_forever(journal: Journal, retention: Retention) -> None:
+    """Forget the effects of runs that ended long ago."""
+    age = micros(retention.journal)
+    while True:
+        await asyncio.sleep(PRUNE_SECONDS)
+        with suppress(StoreError):
+            while await journal.prune(age, PRUNE_AT_ONCE) == PRUNE_AT_ONCE:  # noqa: ASYNC110 - it is the work
+                await asyncio.sleep(PRUNE_PAUSE)

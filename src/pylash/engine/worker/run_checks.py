@@ -1,0 +1,60 @@
+"""Checks of the runs that a worker executes: cancels, wake-ups and lost leases, as the store has them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.run import LiveRun
+from pylash.engine.worker.live_runs import LiveRuns
+from pylash.values.errors import LeaseLost, StoreError
+
+
+class RunChecks:
+    """Reads the store for the live runs of a worker."""
+
+    def __init__(self, host: JournalHost, live: LiveRuns) -> None:
+        # Set when a hint may have been missed.
+        self.kick = asyncio.Event()
+        self._host = host
+        self._live = live
+
+    async def check_cancel(self, run: LiveRun) -> None:
+        """Cancel the run if its process or turn was asked to end; do nothing if the store is away."""
+        with suppress(StoreError):  # check_all comes again
+            await self._deliver_cancel(run)
+
+    async def check_all(self) -> None:
+        """Close the runs that other workers own now; check those whose wake-up was not notified."""
+        if not self._live:
+            return
+        standing = await self._host.store.runs.wake_seqs(list(self._live.by_number))
+        for number, (wake_seq, token) in standing.items():
+            run = self._live.by_number.get(number)
+            if run is None or run.closed:
+                continue
+            if token > run.fence.token:  # a smaller one was read before we claimed it again
+                run.close(LeaseLost(run.fence.name))
+            elif wake_seq != run.machine.wake_seq:
+                await self.check_waits(run, wake_seq)
+
+    async def check_waits(self, run: LiveRun, wake_seq: int) -> None:
+        """Read everything the run waits for. ``wake_seq`` was read from the store before.
+
+        The run takes it over only when everything has been read, and cannot be parked until then: parking
+        compares the count with the store, and a wake-up that nobody acted on would be lost.
+        """
+        await self._host.live.check(run.memory.open_waits())
+        run.driver.tell(run.machine.woken)
+        await self._deliver_cancel(run)
+        run.driver.tell(run.machine.looked, wake_seq)
+
+    async def _deliver_cancel(self, run: LiveRun) -> None:
+        store = self._host.store
+        if run.turn is None:
+            asked, _ = await store.processes.look(run.id)
+        else:
+            asked = await store.sessions.asked_to_end(run.record.run)
+        if asked:
+            run.driver.tell(run.machine.cancel_seen)

@@ -1,0 +1,269 @@
+"""The scheduler of a worker: looks for runs that are ready, and claims them.
+
+Rule 1. A look reads ready rows only, and one timer serves all due times of the store.
+Rule 2. When slots are lacking, turns that a hint has named get every second one; the others go to the oldest ready
+        runs. A session has one ready turn at a time, so a burst of starts, or of turns for another session, does
+        not delay a turn by the whole burst.
+Rule 3. A claim whose answer is lost may have been made. Its runs are found as orphans before the next claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from pylash.durable.machines.worker_machine import (
+    CLEARING,
+    CLEARING_SECONDS,
+    WorkerDecisions,
+    WorkerMachine,
+)
+from pylash.durable.runs import Claim
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import wait_for_hint
+from pylash.engine.run import STORE_AWAY_SECONDS, LiveRun
+from pylash.engine.worker.config import Programs
+from pylash.engine.worker.orphans import Orphans
+from pylash.engine.worker.standings import Standing, standings
+from pylash.tasks import TaskOwner
+from pylash.values.errors import StoreError
+
+CLAIM_AT_ONCE: Final = 200
+EMPTY_MICROS: Final = 50_000
+"""How long to wait when something is due and nothing could be claimed."""
+MAX_NAMED: Final = 10_000
+"""How many ready turns are remembered by name; the others are claimed as any ready run is."""
+UNREADABLE: Final = "unreadable: its row was written by code that this code does not understand"
+
+_log = logging.getLogger("pylash")
+
+
+class ClaimingWorker(Protocol):
+    """The worker that executes what is claimed."""
+
+    machine: WorkerMachine
+
+    def carry_out(self, decisions: WorkerDecisions) -> None:
+        """Carry out decisions of the worker's machine."""
+        ...
+
+    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
+        """Return a live run for a run that is ours."""
+        ...
+
+    def execute(self, run: LiveRun) -> None:
+        """Execute a live run in a task of its own."""
+        ...
+
+
+class Scheduler:
+    """Claims ready runs for one worker."""
+
+    def __init__(
+        self,
+        worker: ClaimingWorker,
+        host: JournalHost,
+        programs: Programs,
+        orphans: Orphans,
+    ) -> None:
+        self.kick = asyncio.Event()
+        self._worker = worker
+        self._host = host
+        self._programs = programs
+        self.orphans = orphans
+        orphans.on_found = self.kick.set
+        # Whether the last look found more ready runs than slots.
+        self._is_crowded = False
+        # Turns that became ready, the first one first: hints, for they may be claimed elsewhere since.
+        self._ready_turns: dict[int, None] = {}
+        # The rest of dividing slots between turns and others, so that an odd slot goes to either in turn.
+        self._odd = 0
+        self._timer: asyncio.Task[None] | None = None
+        # Whether a claim is on its way, and a future that ends with it.
+        self._claiming: asyncio.Future[None] | None = None
+        self._is_looking = False
+        self._wants_suspect = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it looks for work, or will in a moment."""
+        return self.kick.is_set() or self._is_looking
+
+    def note_ready(self, turn: str) -> None:
+        """Note that runs are ready; ``turn``: which turn became so, blank if it is not known."""
+        if turn and len(self._ready_turns) < MAX_NAMED:
+            self._ready_turns[int(turn)] = None
+        self.kick.set()
+
+    def want_suspect(self) -> None:
+        """Claim a suspect next: nothing else runs here."""
+        self._wants_suspect = True
+        self.kick.set()
+
+    async def wait_for_claim(self) -> None:
+        """Wait until a claim that is on its way has given back the slots it did not need."""
+        if self._claiming is not None:
+            await asyncio.wait((self._claiming,))
+
+    async def announce(self) -> None:
+        """Announce to other workers what can run here, if that has changed."""
+        targets = self._programs.targets()
+        if targets != self._host.membership.targets:
+            await self._host.membership.announce(targets)
+
+    async def run_forever(self, tasks: TaskOwner) -> None:
+        """Look for work whenever there may be some; ``tasks`` owns the timer of the next look."""
+        while True:
+            await wait_for_hint(self.kick)
+            self._is_looking = True
+            try:
+                await self.announce()
+                # With a start on its way it is not known yet which runs of ours are executed here.
+                if self.orphans.suspected and not self._worker.machine.pending:
+                    await self.orphans.find()
+                await self.orphans.release()
+                if self._wants_suspect:
+                    await self._claim_suspect()
+                else:
+                    self._look_in(await self._claim_ready(), tasks)
+            except StoreError:  # it is away for the moment
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                self.kick.set()
+            except Exception:  # noqa: BLE001 - one broken row must not stop the others
+                _log.exception("the scheduler failed and continues")
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                self.kick.set()
+            finally:
+                self._is_looking = False
+
+    async def _claim_ready(self) -> float | None:
+        """Claim what is ready; return the seconds until something else will be, if that is known."""
+        machine, targets = self._worker.machine, self._programs.targets()
+        claimed, is_crowded = 0, self._is_crowded
+        while limit := min(machine.room, CLAIM_AT_ONCE):
+            named = list(self._ready_turns)
+            claimed = await self._claim_runs(limit, targets, self._first(limit, is_crowded))
+            if claimed < limit:
+                for run in named:  # their hints are used up
+                    self._ready_turns.pop(run, None)
+                break
+            is_crowded = True
+        # Slots that are given back from here on are seen by the machine, which looks again if there is a backlog.
+        is_full = not limit
+        due, suspect = await self._host.store.runs.next_due(targets)
+        self._is_crowded = is_full and due is not None and due <= 0
+        now = asyncio.get_running_loop().time()
+        self._worker.carry_out(machine.looked(backlog=self._is_crowded, suspect=suspect, now=now))
+        if machine.phase is CLEARING:
+            # It may not take longer: then everything else has its turn.
+            asyncio.get_running_loop().call_later(CLEARING_SECONDS, self.kick.set)
+        if due is None or self._is_crowded:
+            return None
+        if due <= 0 and not (claimed or machine.phase is CLEARING):
+            await self._host.membership.renew()  # perhaps others gave us up
+            due = EMPTY_MICROS
+        return max(0, due) / 1_000_000
+
+    def _first(self, limit: int, is_crowded: bool) -> list[int]:
+        """Return the turns to claim before older runs: half of the limit, if there is not room for all."""
+        if not is_crowded:
+            return []
+        half, self._odd = divmod(limit + self._odd, 2)
+        first = list(islice(self._ready_turns, half))
+        for run in first:
+            del self._ready_turns[run]
+        return first
+
+    async def _claim_runs(self, limit: int, targets: Sequence[str], first: Sequence[int]) -> int:
+        """Claim up to limit runs and execute them; return how many were claimed."""
+        machine = self._worker.machine
+        self._worker.carry_out(machine.claim_sent(limit))
+        self._claiming = asyncio.get_running_loop().create_future()
+        runs: list[LiveRun] = []
+        try:
+            claims = await self._claim(limit, targets, first=first)
+            runs, unreadable = await self._add(claims)
+        finally:
+            # Before they are executed: a run that waits must be known to the machine. Also if the claim failed, as
+            # its slots are reserved.
+            self._worker.carry_out(machine.claim_answered(limit, runs))
+            self._claiming.set_result(None)
+            self._claiming = None
+        for run in runs:
+            self._worker.execute(run)
+        await self._block(unreadable)
+        return len(claims)
+
+    async def _claim_suspect(self) -> None:
+        """Claim one run that may be to blame for crashes; its slot is reserved."""
+        self._wants_suspect = False
+        runs: list[LiveRun] = []
+        unreadable: list[Claim] = []
+        try:
+            claims = await self._claim(1, self._programs.targets(), suspect=True)
+            runs, unreadable = await self._add(claims)
+        finally:
+            run = runs[0] if runs else None
+            self._worker.carry_out(self._worker.machine.suspect_claimed(run))
+        for run in runs:
+            self._worker.execute(run)
+        await self._block(unreadable)
+
+    async def _claim(
+        self,
+        limit: int,
+        targets: Sequence[str],
+        *,
+        suspect: bool = False,
+        first: Sequence[int] = (),
+    ) -> list[Claim]:
+        worker, token = self._host.membership.worker, self._host.new_token()
+        try:
+            claims = await self._host.store.runs.claim(
+                worker, token, limit=limit, targets=targets, suspect=suspect, first=first
+            )
+        except BaseException:
+            self.orphans.suspected = True
+            raise
+        for claim in claims:
+            self._ready_turns.pop(claim.fence.run, None)
+        return claims
+
+    async def _add(self, claims: list[Claim]) -> tuple[list[LiveRun], list[Claim]]:
+        """Return live runs for what was claimed, and what cannot be read."""
+        if not claims:
+            return [], []
+        try:
+            read = await standings(self._host.store, claims)
+        except Exception:
+            self.orphans.add(claim.fence for claim in claims)
+            raise
+        unreadable = [claim for claim in claims if claim.fence.run not in read]
+        return [
+            self._worker.add(read[claim.fence.run], claim.run.wake_seq)
+            for claim in claims
+            if claim.fence.run in read
+        ], unreadable
+
+    async def _block(self, unreadable: list[Claim]) -> None:
+        while unreadable:
+            try:
+                await self._host.store.runs.block(unreadable[-1].fence, UNREADABLE)
+            except Exception:
+                self.orphans.add(claim.fence for claim in unreadable)
+                raise
+            unreadable.pop()
+
+    def _look_in(self, delay: float | None, tasks: TaskOwner) -> None:
+        if delay is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = tasks.start(self._look_after(delay))
+
+    async def _look_after(self, delay: float) -> None:
+        await self._host.clock.sleep(delay)
+        self.kick.set()

@@ -1,0 +1,54 @@
+"""Where a run stands when this worker begins with it: what it is, and what was recorded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pylash.durable.processes import ProcessRecord
+from pylash.durable.runs import Attached, Claim
+from pylash.durable.sessions import SessionRecord, Submitted, TurnRecord
+from pylash.durable.stores import Store
+
+
+class TurnStanding(msgspec.Struct, frozen=True):
+    """The session of a turn, and the nodes it has written so far, by place."""
+
+    session: SessionRecord
+    nodes: dict[int, bytes] = {}
+    stirred: bool = True
+    claimed: bool = True
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A run to begin with."""
+
+    subject: ProcessRecord | TurnRecord
+    attached: Attached
+    turn: TurnStanding | None = None
+
+
+def standing_of(submitted: Submitted) -> Standing | None:
+    """Return how a turn stands that was submitted this moment, if it is ours to run."""
+    if submitted.fence is None:
+        return None
+    turn = TurnStanding(submitted.session, stirred=submitted.stirred, claimed=False)
+    return Standing(submitted.turn, Attached(submitted.fence, submitted.now), turn)
+
+
+async def standings(store: Store, claims: Sequence[Claim]) -> dict[int, Standing]:
+    """Return how claimed runs stand, by run; what cannot be read is left out."""
+    fences = {claim.fence.run: claim.fence for claim in claims}
+    processes = [claim.fence.run for claim in claims if claim.run.kind == "process"]
+    turns = [run for run in fences if run not in processes]
+    found: dict[int, Standing] = {}
+    if processes:
+        for run, known in (await store.processes.resume(processes)).items():
+            attached = Attached(fences[run], known.now, known.entries)
+            found[run] = Standing(known.record, attached)
+    if turns:
+        for run, turn in (await store.sessions.resume(turns)).items():
+            attached = Attached(fences[run], turn.now, turn.entries)
+            found[run] = Standing(turn.turn, attached, TurnStanding(turn.session, turn.nodes))
+    return found

@@ -1,0 +1,342 @@
+"""The worker: executes runs, parks them, and gives them up in order.
+
+Rule 1. The machine of the worker (``durable.machines.worker_machine``) decides which run gets a slot and which is
+        parked; ``carry_out`` does it. The machine of each run decides about that run.
+Rule 2. A parked run costs a row, and nothing here.
+Rule 3. A run that is executed here is in ``live`` until its last write is answered, or it is claimed here again. A
+        run of ours that is not in it is an orphan, and is given up as soon as the store can be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+from pylash.durable.commands import StartProcess
+from pylash.durable.machines.run_state import LastWrite, Phase, Slot
+from pylash.durable.machines.worker_machine import (
+    AllGone,
+    ClaimSuspect,
+    DetachRun,
+    GrantSlot,
+    LookForWork,
+    ParkRun,
+    WorkerDecision,
+    WorkerDecisions,
+    WorkerMachine,
+)
+from pylash.durable.ports import EffectHost
+from pylash.durable.processes import LeasedStart, Registration, just_started
+from pylash.durable.runs import Attached
+from pylash.durable.sessions import TURN_TARGET, NewTurn, Submitted
+from pylash.engine.endings import Endings
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import wait_for_hint
+from pylash.engine.run import LiveRun
+from pylash.engine.user_code import current_task, is_failure
+from pylash.engine.worker.config import Drive, Programs, Retention, WorkerConfig
+from pylash.engine.worker.live_runs import LiveRuns
+from pylash.engine.worker.orphans import Orphans
+from pylash.engine.worker.parking import Parking
+from pylash.engine.worker.pruning import prune_forever
+from pylash.engine.worker.run_checks import RunChecks
+from pylash.engine.worker.scheduler import Scheduler
+from pylash.engine.worker.standings import Standing, standing_of
+from pylash.tasks import TaskOwner
+from pylash.values.durations import seconds
+from pylash.values.errors import StoreClosed, StoreError
+from pylash.values.process_errors import StaticScopesRequired
+
+T = TypeVar("T")
+
+QUIET_SECONDS: Final = 0.001
+"""How often a simulated clock looks whether anything here has something to do."""
+ANSWER_SECONDS: Final = 0.05
+"""How often a worker that closes looks whether the store has answered its starts."""
+
+_log = logging.getLogger("pylash")
+
+
+class Worker:
+    """Executes runs of one store."""
+
+    def __init__(
+        self,
+        host: JournalHost,
+        effects: EffectHost,
+        programs: Programs,
+        processes: Callable[[TaskOwner, Endings], Drive],
+        turns: Callable[[Endings], Drive],
+        config: WorkerConfig,
+        retention: Retention,
+    ) -> None:
+        self.live = LiveRuns()
+        self.is_open = False
+        self.machine = WorkerMachine(config.concurrency, seconds(config.park_after))
+        # The host of the worker has its store, membership and hub; the other records the effects of runs. They are the
+        # same, unless the app was given a host.
+        self._host = host
+        self._effects = effects
+        self._programs = programs
+        self._grace = seconds(config.grace)
+        # What the worker does for itself, and the code of its runs.
+        self._tasks = TaskOwner()
+        self._runs = TaskOwner()
+        self._endings = Endings(host.store, lambda: self.is_open)
+        self._drives = processes(self._tasks, self._endings), turns(self._endings)
+        self._scheduler = Scheduler(self, host, programs, Orphans(host, self.live.by_number))
+        self._checks = RunChecks(host, self.live)
+        self._parking = Parking(self.machine, host.store.runs, self._checks)
+        self._prune = partial(prune_forever, host.store.journal, retention)
+        # Set when the worker closes and nothing is executed here any more.
+        self._all_gone = asyncio.Event()
+        # The decisions that are being carried out.
+        self._queue: list[WorkerDecision] | None = None
+
+    # --- the machine ---
+
+    def carry_out(self, decisions: WorkerDecisions) -> None:
+        """Carry out what the machine has decided, in order: carrying one out may lead to others."""
+        if not decisions:
+            return
+        if self._queue is not None:
+            self._queue.extend(decisions)
+            return
+        self._queue = list(decisions)
+        try:
+            for decision in self._queue:
+                self._carry_out_one(decision)
+        finally:
+            self._queue = None
+
+    def _carry_out_one(self, decision: WorkerDecision) -> None:
+        match decision:
+            case GrantSlot(run=run):
+                run.driver.tell(run.machine.slot_granted)
+            case ParkRun(run=run):
+                self._tasks.serve(self._parking.park(run))
+            case DetachRun(run=run):
+                run.close()
+            case LookForWork():
+                self._scheduler.kick.set()
+            case ClaimSuspect():
+                self._scheduler.want_suspect()
+            case AllGone():
+                self._all_gone.set()
+
+    def take_slot(self, run: LiveRun) -> None:
+        """Grant a slot to the run, now or when its turn comes."""
+        self.carry_out(self.machine.slot_wanted(run))
+
+    def give_slot(self) -> None:
+        """Return the slot of a run to the worker."""
+        self.carry_out(self.machine.slot_returned())
+
+    def become_idle(self, run: LiveRun, *, park_now: bool) -> None:
+        """Note that the run may be parked."""
+        now = asyncio.get_running_loop().time()
+        self.carry_out(self.machine.became_idle(run, now, park_now=park_now))
+        self._parking.changed.set()
+
+    def become_busy(self, run: LiveRun) -> None:
+        """Note that the run must not be parked any more."""
+        self.carry_out(self.machine.became_busy(run))
+
+    # --- opening and closing ---
+
+    async def open(self) -> None:
+        """Begin to work."""
+        if not self._effects.gives_static_scopes:
+            raise StaticScopesRequired
+        await self._scheduler.announce()
+        self.is_open = True
+        self._unsubscribe = self._host.hub.subscribe(self._on_topic, "runs", "wake", "cancel")
+        self._scheduler.kick.set()
+        self._tasks.serve(self._scheduler.run_forever(self._tasks))
+        self._tasks.serve(self._parking.park_forever(self.carry_out))
+        self._tasks.serve(self._check_forever())
+        self._tasks.serve(self._prune())
+
+    async def close(self) -> None:
+        """Stop claiming, wait the grace and the store's answers to starts, park or release the rest.
+
+        Cancellation: safe, what is left is given up at once.
+        """
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._unsubscribe()
+        self.carry_out(self.machine.close())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._grace):
+                    await self._all_gone.wait()
+            while self.machine.pending:  # noqa: ASYNC110 - the store answers, or says that it cannot
+                await asyncio.sleep(ANSWER_SECONDS)
+        finally:
+            self.carry_out(self.machine.grace_over())
+            # The code of runs last: what the worker does for them (parking, checks) must not find it gone.
+            await self._tasks.close()
+            await self._runs.close()
+
+    async def quiet(self) -> None:
+        """Return once every run here waits, and none is ready: a simulated clock may go on."""
+        while self.is_open:
+            while self._is_busy():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
+                await asyncio.sleep(QUIET_SECONDS)
+            due, suspect = await self._host.store.runs.next_due(self._programs.targets())
+            if (due is None or due > 0) and not (suspect or self._is_busy()):
+                return
+            self._scheduler.kick.set()
+
+    def _is_busy(self) -> bool:
+        if self._scheduler.is_busy:
+            return True
+        return any(run.machine.phase is not Phase.IDLE for run in self.live)
+
+    # --- hints ---
+
+    def _on_topic(self, topic: str) -> None:
+        """Act on a notification of the store: ``runs`` or ``runs:turn``, ``wake:run``, ``cancel:run``; blank for all."""
+        kind, _, rest = topic.partition(":")
+        if not kind:
+            self._scheduler.kick.set()
+            self._checks.kick.set()
+        elif kind == "runs":
+            self._scheduler.note_ready(rest)
+        elif (run := self.live.by_number.get(int(rest))) is not None:
+            if kind == "wake":
+                run.driver.tell(run.machine.woken)
+            else:
+                self._tasks.serve(self._checks.check_cancel(run))
+
+    async def _check_forever(self) -> None:
+        """Check every live run now and then: a hint may have been lost."""
+        while True:
+            await wait_for_hint(self._checks.kick)
+            try:
+                await self._checks.check_all()
+            except StoreError:  # away for the moment; the next check comes
+                pass
+            except Exception:  # noqa: BLE001 - one broken row must not stop the others
+                _log.exception("the check of the runs on this worker failed and continues")
+
+    # --- starting ---
+
+    async def start(self, command: StartProcess) -> None:
+        """Start a process; here, if there is a slot for it and nothing that must come before it."""
+        registration, processes = command.registration, self._host.store.processes
+        must_be_queued = command.delay or registration.slot
+        if must_be_queued or not await self._will_have_room_for(registration.target):
+            await processes.start(command)
+            return
+        started = processes.start(command, self._host.membership.worker)
+        await self._launch(started, partial(_started_process, registration))
+
+    async def submit(self, new: NewTurn) -> Submitted:
+        """Submit a turn; it runs here, if there is a slot for it and its session is free."""
+        sessions, token = self._host.store.sessions, self._host.new_token()
+        if not await self._will_have_room_for(TURN_TARGET):
+            return await sessions.submit(new, token)
+        worker = self._host.membership.worker
+        return await self._launch(sessions.submit(new, token, worker), standing_of)
+
+    async def _will_have_room_for(self, target: str) -> bool:
+        """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
+        if not self.machine.may_start:
+            await self._scheduler.wait_for_claim()
+        return self.is_open and self.machine.may_start and self._programs.knows(target)
+
+    async def _launch(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
+        """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile."""
+        self.carry_out(self.machine.claim_sent(1))
+        caller: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._runs.serve(self._launch_run(starting, stands, caller))
+        return await caller
+
+    async def _launch_run(
+        self,
+        starting: Awaitable[T],
+        stands: Callable[[T], Standing | None],
+        caller: asyncio.Future[T],
+    ) -> None:
+        """Wait for the store's answer in the task that then executes the run, so that no answer is left without one."""
+        run = None
+        try:
+            answer = await starting
+            standing = stands(answer)
+            run = None if standing is None else self.add(standing, 0)
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            self._scheduler.orphans.suspected = (
+                True  # it may have been started before the store went away
+            )
+            if (
+                not caller.done()
+            ):  # we are cancelled when a worker that closes does not wait for the answer
+                is_late = isinstance(error, asyncio.CancelledError)
+                caller.set_exception(StoreClosed() if is_late else error)
+            return
+        finally:
+            # Before its code begins: a run that waits must be known to the machine.
+            self.carry_out(self.machine.claim_answered(1, () if run is None else (run,)))
+        if not caller.done():
+            caller.set_result(answer)
+        if run is not None:
+            await self._drive(run)
+
+    # --- executing ---
+
+    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
+        """Return a live run for a run that is ours."""
+        controller, memory = self._effects.adopt(standing.attached, self._host.clock)
+        run = LiveRun(standing, wake_seq, controller, memory, self, self._runs, self._host.tasks)
+        self.live.add(run)
+        return run
+
+    def execute(self, run: LiveRun) -> None:
+        """Execute a live run in a task of its own."""
+        self._runs.serve(self._drive(run))
+
+    async def _drive(self, run: LiveRun) -> None:
+        """Execute a run until it ends, or is detached."""
+        task = current_task()
+        try:
+            processes, turns = self._drives
+            output = await (processes if run.turn is None else turns).drive(run)
+            if output is not None:
+                self.live.end(run, output)
+        except BaseException as error:
+            # The task was cancelled with the worker: nobody else knows that the run is ours.
+            if not is_failure(error, task):
+                self._scheduler.orphans.add((run.fence,))
+                raise
+            await self._block(run, error)
+        finally:
+            self._forget(run)
+
+    async def _block(self, run: LiveRun, error: BaseException) -> None:
+        """Block a run whose driver has failed, which is a bug of ours: other runs go on."""
+        run.driver.stumble(error)
+        try:
+            await self._endings.leave(run, LastWrite.BLOCK)
+        except Exception:  # noqa: BLE001 - whatever it is, another worker may have more luck
+            _log.exception("%s cannot be blocked and is released", run.fence.name)
+            self._scheduler.orphans.add((run.fence,))
+
+    def _forget(self, run: LiveRun) -> None:
+        self.live.remove(run)
+        if run.machine.slot is Slot.HELD:  # its drive raised an exception
+            self.give_slot()
+        self.carry_out(self.machine.run_gone(run))
+        run.dispose()
+
+
+def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:
+    if leased is None:
+        return None
+    record = just_started(registration, leased.number, leased.now)
+    return Standing(record, Attached(leased.fence, leased.now))

@@ -1,0 +1,1 @@
+"""Processes: definitions, contexts, execution, handles, triggers."""

@@ -1,0 +1,453 @@
+"""ProcessContext: the operations of a process, each recorded once and replayed.
+
+Rule 1. The key of an effect is taken when its method is called, not when the result is awaited: methods are
+        plain functions that return a coroutine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from pylash.durable.commands import AppendEvent, ProcessCommand, WaitSignal, process_key
+from pylash.durable.effects import (
+    AwaitEvent,
+    AwaitEventOutcome,
+    Process,
+    ProcessOutcome,
+    Sleep,
+    expect,
+)
+from pylash.durable.processes import WAKE, EngineInput, signal_type
+from pylash.durable.seeds import chance, digest, uuid_text
+from pylash.durable.waits import CustomWait, Err, Ok, Timeout
+from pylash.engine.branch_groups import BranchGroup, BranchTask
+from pylash.engine.branches import Branch, own_branch
+from pylash.engine.executors import await_options, process_executor, sleep_executor
+from pylash.engine.retries import Retry
+from pylash.engine.run import ContinueAs, LiveRun
+from pylash.processes.completions import ProcessCompletion
+from pylash.processes.definition import Definition, Prepared, prepared
+from pylash.processes.handles import ChildHandle, without_result
+from pylash.processes.sessions import ProcessSession
+from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, checked_name
+from pylash.processes.tool_calls import ProcessCallSite
+from pylash.tools.catalog import several_tools
+from pylash.tools.signatures import ANY
+from pylash.turn.asks import SessionOptions, checked_options
+from pylash.turn.budgets import TurnBudget
+from pylash.turn.histories import History
+from pylash.turn.messages import Input
+from pylash.values.canonical import decode, write, write_payload
+from pylash.values.durations import Duration, micros
+from pylash.values.errors import AwaitEventUnknownOrRevoked
+from pylash.values.process_errors import (
+    ArgumentsInvalid,
+    NotAProcess,
+    ProcessSignalWaitTimeout,
+    WaitFailed,
+    WaitTimeout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pylash.processes.services import Services
+
+D = TypeVar("D")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_MISSING: Final[Any] = object()
+
+
+class WaitKey(str):
+    """The signed key of a wait: a string, safe to mail. Awaiting it gives itself."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, WaitKey]:
+        """Return the key: there is nothing to wait for."""
+        yield from ()
+        return self
+
+
+class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
+    """A logger that is silent while recorded effects are replayed."""
+
+    def __init__(self, run: LiveRun) -> None:
+        super().__init__(logging.getLogger("pylash.process"), {"run": run.id})
+        self._run = run
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's own name
+        """Return whether a record of this level is logged now."""
+        return not self._run.memory.is_replaying and super().isEnabledFor(level)
+
+
+class ProcessContext(StepContext[D]):
+    """The operations of a process: each is recorded once and replayed ever after.
+
+    >>> @app.process
+    ... async def onboarding(ctx: ProcessContext[Deps], user: str) -> str:
+    ...     profile = await ctx.step(load_profile, user)
+    ...     await ctx.sleep("2d")
+    ...     return profile["name"]
+    """
+
+    def __init__(self, run: LiveRun, services: Services) -> None:
+        super().__init__(run, DEFAULT_OPTIONS)
+        self._services = services
+        self._log: QuietWhileReplaying | None = None
+        self._completions = count()
+
+    @property
+    def id(self) -> str:
+        """The process's id."""
+        return self._run.id
+
+    @property
+    def deps(self) -> D:
+        """The value of ``Lash(deps=...)`` on this worker; never recorded."""
+        deps: D = self._services.deps
+        return deps
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent during replay."""
+        self._log = self._log or QuietWhileReplaying(self._run)
+        return self._log
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+    ) -> StepContext[D]:
+        """Return this context with options for one step.
+
+        >>> await ctx.options(retry=Retry(5), timeout="30s").step(fetch, url)
+        """
+        if key is not None:
+            checked_name(self._run, "step key", key)
+        return StepContext(self._run, StepOptions(key, retry, timeout))
+
+    # --- time and chance ---
+
+    def sleep(self, duration: Duration) -> Coroutine[Any, Any, None]:
+        """Wait; a restart waits only for the rest."""
+        return self._sleep(micros(duration) // 1000)
+
+    def sleep_until(self, moment: datetime) -> Coroutine[Any, Any, None]:
+        """Wait until a moment; a datetime without a zone is UTC."""
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        remaining = (aware - self.now()) / timedelta(milliseconds=1)
+        return self._sleep(max(0, round(remaining)), key=f"sleep_until {aware.isoformat()}")
+
+    def _sleep(self, milliseconds: int, key: str = "sleep") -> Coroutine[Any, Any, None]:
+        branch = own_branch(self._run, "sleep")
+        part = branch.take(key)
+        command = Sleep(milliseconds, retry=key != "sleep")
+
+        async def slept() -> None:
+            await self._run.effect(branch, branch.key(part), key, command, sleep_executor())
+
+        return slept()
+
+    def now(self) -> datetime:
+        """Return the time, the same on every replay."""
+        branch = own_branch(self._run, "now")
+        key = branch.key(branch.take("now"))
+        at = self._run.memory.note(key, self._services.clock.now)
+        return datetime.fromtimestamp(at / 1_000_000, UTC)
+
+    def random(self) -> float:
+        """Return a number from 0 to 1, the same on every replay."""
+        branch = own_branch(self._run, "random")
+        return chance(self._run.seed, self._run.epoch, branch.key(branch.take("random")))
+
+    def uuid(self) -> str:
+        """Return a UUID, the same on every replay."""
+        branch = own_branch(self._run, "uuid")
+        data = digest(self._run.seed, self._run.epoch, branch.key(branch.take("uuid")))
+        return uuid_text(data[:16])
+
+    # --- signals and waits ---
+
+    def wait_signal(
+        self, name: str, *, timeout: Duration | None = None, default: Any = _MISSING
+    ) -> Coroutine[Any, Any, Any]:
+        """Return the payload of the oldest signal of a name that was not received yet.
+
+        Without one in time it is ``default``, or WaitTimeout is raised.
+
+        >>> answer = await ctx.wait_signal("answer", timeout="1w", default=None)
+        """
+        signal_type(name)
+        command = WaitSignal(name)
+        ask = self.command("wait_signal", command, timeout=timeout, label=name)
+
+        async def received() -> Any:
+            result = await ask
+            if result.get("timeout"):
+                if default is _MISSING:
+                    raise ProcessSignalWaitTimeout(name)
+                return default
+            return result["payload"]
+
+        return received()
+
+    def wait_key(self, name: str) -> WaitKey:
+        """Return the signed key of a wait of this process: anyone who has it may answer.
+
+        >>> key = ctx.wait_key("approval")
+        """
+        checked_name(self._run, "wait name", name)
+        epoch = self._run.process.state.epoch
+        return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
+
+    def wait(self, key: str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
+        """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error."""
+        branch = own_branch(self._run, "wait")
+        name = self._services.wait_name(key)
+        part = branch.take(f"wait {name}")
+        command = AwaitEvent(key, title=name)
+
+        async def answered() -> Any:
+            local = await_options(timeout=timeout)
+            outcome = await self._run.effect(branch, branch.key(part), name, command, local)
+            match expect(outcome, AwaitEventOutcome).resolution:
+                case Ok(value=value):
+                    return value
+                case Err(code=code, message=message, raw=raw):
+                    raise WaitFailed(message, code=code, data=raw)
+                case Timeout():
+                    raise WaitTimeout(name)
+                case _:
+                    raise AwaitEventUnknownOrRevoked
+
+        return answered()
+
+    # --- others ---
+
+    def start(
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, ChildHandle[R]]:
+        """Start a process of this one and return its handle.
+
+        >>> child = await ctx.start(resize, picture="cat.png")
+        >>> await child.result()
+        """
+        branch, run = own_branch(self._run, "start"), self._run
+        name = f"start {target.name}"
+        seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
+        chosen = prepared(target)
+        inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
+        start = chosen.command(args, kwargs, lambda: seed, inherited)
+        # The effect's name is in recorded hashes. Its key is counted by target, which all processes of Lashlang share.
+        ask = self.command("start", start, label=name)
+
+        async def started() -> ChildHandle[R]:
+            await ask
+            result = chosen.definition.arguments.result
+            return ChildHandle(start.registration.id, self, result)
+
+        return started()
+
+    def call_tool(self, name: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
+        """Return the result of a tool, with the tool's own retries and approval.
+
+        Raises CallRefused if a person does not agree to the call.
+
+        >>> await ctx.call_tool("refund", order_id="7", cents=500)
+        """
+        branch = own_branch(self._run, "call_tool")
+        part = branch.take(name)
+        tool = self._services.catalog.tool(name)
+        site = ProcessCallSite(self._run, self._services, branch, part, name)
+        return site.call(tool, arguments)
+
+    @overload
+    def complete(
+        self, prompt: Input, *, output: type[T], model: str | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def complete(
+        self, prompt: Input, *, output: None = None, model: str | None = None
+    ) -> Coroutine[Any, Any, str]: ...
+    def complete(
+        self, prompt: Input, *, output: Any = None, model: str | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask a model outside any conversation: return its text, or its answer as ``output``.
+
+        Without a name it is the model that the process was started with. Raises ProviderError, or
+        TurnOutputInvalid if no answer fits.
+
+        >>> verdict = await ctx.complete(f"Is this spam? {mail}", output=Verdict)
+        """
+        branch = own_branch(self._run, "complete")
+        part = branch.take("complete")
+        asking = ProcessCompletion(
+            self._run, self._services, branch, part, self._completions, model
+        )
+        return asking.answer(prompt, output)
+
+    def session(
+        self,
+        id: str,  # noqa: A002 - the public name
+        *,
+        model: str | None = None,
+        instructions: str | None = None,
+        tools: Sequence[str] | None = None,
+        budget: TurnBudget | None = None,
+        history: History | None = None,
+    ) -> ProcessSession:
+        """Return a conversation whose turns are effects of this process.
+
+        >>> draft = await ctx.session("writer").turn("Write to Ann")
+        """
+        names = None if tools is None else tuple(several_tools("ctx.session", tools))
+        options = SessionOptions(
+            model=model,
+            instructions=instructions,
+            tools=names,
+            budget=budget,
+            history=history,
+        )
+        return ProcessSession(id, checked_options("ctx.session", options), self)
+
+    def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
+        """Append an event to the process's log, once."""
+        return self._append("emit", checked_name(self._run, "event type", kind), payload)
+
+    def wake(self, text: str) -> Coroutine[Any, Any, None]:
+        """Send a message to the session that started this process."""
+        if not isinstance(text, str):
+            raise ArgumentsInvalid("ctx.wake", f"text={text!r} is not a string")
+        return self._append("wake", WAKE, {"text": text})
+
+    def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:
+        branch = own_branch(self._run, method)
+        part = branch.take(f"{method} {kind}")
+        number = (
+            branch.key(part) if self._run.epoch == "0" else f"{self._run.epoch}:{branch.key(part)}"
+        )
+        event = AppendEvent("", kind, ANY.dump(payload), number)
+        return without_result(self.command(method, event, part=part))
+
+    def continue_as(self, **arguments: Any) -> NoReturn:
+        """End this run and go on with new arguments and a fresh journal, as the same process."""
+        own_branch(self._run, "continue_as")
+        given = self._run.process.registration.input
+        if not isinstance(given, EngineInput):
+            raise NotAProcess(self._run.id)
+        plain = self._services.definitions[given.program].signature.dump((), arguments)
+        write_payload(plain)  # refused here, where the process may go on otherwise
+        raise ContinueAs(plain)
+
+    # --- branches ---
+
+    def gather(self, *works: Awaitable[Any], key: str = "gather") -> Coroutine[Any, Any, list[Any]]:
+        """Run works at once and return their results in order; the first failure cancels the others.
+
+        >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
+        """
+        branch = own_branch(self._run, "gather")
+        checked_name(self._run, "gather key", key)
+        part = branch.take(key)
+
+        async def gathered() -> list[Any]:
+            return await self._group(branch, part, works).all() if works else []
+
+        return gathered()
+
+    def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
+        """Run works at once and return the result of the first to end; the others are cancelled."""
+        branch = own_branch(self._run, "race")
+        checked_name(self._run, "race key", key)
+        part = branch.take(key)
+
+        async def raced() -> T:
+            if not works:
+                raise ValueError("ctx.race needs at least one awaitable")
+            winner: T = await self._group(branch, part, works).first()
+            return winner
+
+        return raced()
+
+    def _group(
+        self, branch: Branch, part: tuple[str, int], works: Sequence[Awaitable[Any]]
+    ) -> BranchGroup:
+        group = BranchGroup(self._run, branch, part)
+        for work in works:
+            group.start(work)
+        return group
+
+    @asynccontextmanager
+    async def task_group(self, *, key: str = "group") -> AsyncIterator[TaskGroup]:
+        """Run branches until the block ends; the first failure cancels the others.
+
+        >>> async with ctx.task_group() as group:
+        ...     first = group.create_task(fetch(ctx, 1))
+        """
+        branch = own_branch(self._run, "task_group")
+        checked_name(self._run, "task group key", key)
+        group = BranchGroup(self._run, branch, branch.take(key))
+        try:
+            yield TaskGroup(group)
+        except Exception as error:  # noqa: BLE001 - the block's, and raised again with its branches'
+            if group.tasks:
+                await group.cancel()
+            raise ExceptionGroup("unhandled errors in a task group", [error]) from None
+        except BaseException:
+            if group.tasks and not self._run.closed:
+                await group.cancel()
+            raise
+        errors = await group.failures() if group.tasks else []
+        if errors:
+            raise BaseExceptionGroup("unhandled errors in a task group", errors)
+
+    # --- commands ---
+
+    def command(
+        self,
+        method: str,
+        command: ProcessCommand,
+        *,
+        part: tuple[str, int] | None = None,
+        timeout: Duration | None = None,
+        label: str | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Return a process command as an effect of this run; its key is taken now."""
+        branch = own_branch(self._run, method)
+        name, number = part or branch.take(command.effect_id)
+        numbered = command.effect_id if number == 1 else f"{command.effect_id}#{number}"
+        key = process_key(branch.name or "root", numbered)
+        local = process_executor(self._services.registry_work(self._run, key), timeout)
+        plain = decode(write(command))
+
+        async def performed() -> Any:
+            work = Process(plain)
+            outcome = await self._run.effect(branch, key, label or name, work, local)
+            return expect(outcome, ProcessOutcome).result
+
+        return performed()
+
+
+class TaskGroup:
+    """Branches of a process that end before the block does."""
+
+    def __init__(self, group: BranchGroup) -> None:
+        self._group = group
+
+    def create_task(self, work: Awaitable[T]) -> BranchTask[T]:
+        """Start work in a branch of its own; await the returned object for its result."""
+        task = self._group.start(work)
+        return BranchTask(self._group, self._group.branches[-1], task)

@@ -1,0 +1,292 @@
+"""Definitions of processes: their functions, and the options of a start.
+
+A process is identified by its name: any app may start it, any worker that knows the name may run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from string import Formatter
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from pylash.durable.commands import StartProcess
+from pylash.durable.processes import (
+    EngineInput,
+    LashlangInput,
+    Registration,
+    SessionRef,
+    Slot,
+)
+from pylash.durable.sessions import checked_session
+from pylash.tools.signatures import Arguments, Signature, signature_of
+from pylash.values.canonical import encode
+from pylash.values.durations import Duration, micros
+from pylash.values.names import check_name, storable
+from pylash.values.process_errors import (
+    ArgumentsInvalid,
+    MissingProcessExecutionId,
+    NotAProcess,
+)
+
+if TYPE_CHECKING:
+    from pylash.processes.context import ProcessContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The settings that are captured with a start: names, never objects."""
+
+    model: str | None = None
+    instructions: str = ""
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        """The environment as it is stored."""
+        return encode(self)
+
+    @property
+    def ref(self) -> str:
+        """The name under which it is stored: the hash of its content."""
+        return hashlib.sha256(self.body).hexdigest()
+
+
+class Definition(Generic[P, R]):
+    """A program that runs as a process, by its name."""
+
+    name: str
+    timeout: int | None = None
+
+    @property
+    def arguments(self) -> Arguments:
+        """Its parameters and its result."""
+        raise NotImplementedError
+
+    def input(self, arguments: dict[str, Any]) -> EngineInput | LashlangInput:
+        """Return the input that a process of it is registered with."""
+        raise NotImplementedError
+
+    def signals(self) -> dict[str, Any] | None:
+        """Return the JSON Schemas of the signals it takes, by name; None takes any."""
+        return None
+
+    async def prepare(self) -> None:
+        """Prepare the checks of arguments and result, once."""
+
+    def slot(self, arguments: Mapping[str, Any]) -> Slot | None:  # noqa: ARG002 - none by default
+        """Return the concurrency key of a start."""
+        return None
+
+    def slot_template(self) -> Slot | None:
+        """Return the concurrency key of starts whose arguments come later; it must be a text."""
+        return None
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+        wake: str | None = None,
+        delay: Duration | None = None,
+        attached: bool = False,
+    ) -> Prepared[P, R]:
+        """Return the process with options for one start.
+
+        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
+        """
+        if id is not None:
+            check_name("process id", id, error=MissingProcessExecutionId)
+        if wake is not None:
+            checked_session(wake)
+        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
+
+
+class ProcessDefinition(Definition[P, R]):
+    """An async function that runs as a process.
+
+    >>> @app.process
+    ... async def greet(ctx: ProcessContext[None], name: str) -> str:
+    ...     return f"Hello {name}"
+    """
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]],
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        key: Callable[..., str] | str | None = None,
+    ) -> None:
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object may be called
+        if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
+            raise NotAProcess(function)
+        self.function = function
+        named = str(getattr(function, "__name__", "process")) if name is None else name
+        self.name = check_name("process name", named)
+        self.timeout = None if timeout is None else micros(timeout)
+        self._refuse_slot(concurrency, key)
+        self._concurrency = concurrency
+        self._key = key
+        self._prepared = False
+        self.__doc__ = function.__doc__
+
+    def _refuse_slot(self, concurrency: Any, key: Any) -> None:
+        limited = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+        reason = None
+        if concurrency is not None and not (limited and concurrency >= 1):
+            reason = f"concurrency={concurrency!r} is not a number of at least 1"
+        elif key is not None and concurrency is None:
+            reason = f"key={key!r} has no effect without concurrency="
+        elif not (key is None or isinstance(key, str) or callable(key)):
+            reason = f"key={key!r} is neither a string such as '{{user}}' nor a function"
+        elif isinstance(key, str):
+            reason = self._key_trouble(key)
+        if reason is not None:
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
+
+    def _key_trouble(self, key: str) -> str | None:
+        """Return why a template is not a concurrency key of the process; None if it is one."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+            return None
+        known = [one.name for one in parameters]
+        try:
+            fields = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
+        except ValueError as error:
+            return f"key={key!r} is not a template such as '{{user}}': {error}"
+        for field in fields:
+            if re.split(r"[.\[]", field, maxsplit=1)[0] not in known:
+                listed = ", ".join(known) or "none"
+                return f"key={key!r} names {field!r}, which is not one of its parameters ({listed})"
+        return None
+
+    def __repr__(self) -> str:
+        return f"ProcessDefinition({self.name!r})"
+
+    def __call__(self, ctx: ProcessContext[Any], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """Call the function as a part of another process."""
+        return self.function(ctx, *args, **kwargs)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Its parameters and its result."""
+        return signature_of(self.function, f"process {self.name!r}")
+
+    @property
+    def arguments(self) -> Arguments:
+        """Its parameters and its result."""
+        return self.signature
+
+    def input(self, arguments: dict[str, Any]) -> EngineInput:
+        """Return the input that a process of it is registered with."""
+        return EngineInput("python", self.name, arguments)
+
+    async def prepare(self) -> None:
+        """Prepare the checks of arguments and result, once."""
+        if not self._prepared:
+            await self.signature.prepare()
+            self._prepared = True
+
+    def slot(self, arguments: Mapping[str, Any]) -> Slot | None:
+        """Return the concurrency key of a start."""
+        if self._concurrency is None:
+            return None
+        key, text = self._key, ""
+        try:
+            if isinstance(key, str):
+                text = key.format(**{**self.signature.defaults(), **arguments})
+            elif key is not None:
+                text = key(**arguments)
+        except KeyError as error:
+            reason = f"its concurrency key {key!r} needs the argument {error}"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason) from None
+        return Slot(storable(f"{self.name}:{text}"), self._concurrency)
+
+    def slot_template(self) -> Slot | None:
+        """Return the concurrency key of starts whose arguments come later; it must be a text."""
+        if self._concurrency is None:
+            return None
+        if callable(self._key):
+            reason = "its concurrency key is a function, and a subscription needs a string such as '{user}'"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
+        name = self.name.replace("{", "{{").replace("}", "}}")
+        return Slot(f"{name}:{self._key or ''}", self._concurrency)
+
+
+class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
+    """A process with options for one start."""
+
+    definition: Definition[P, R]
+    process_id: str | None = None
+    wake: str | None = None
+    delay: int = 0
+    attached: bool = False
+
+    @property
+    def name(self) -> str:
+        """The process's name."""
+        return self.definition.name
+
+    def command(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        new_id: Callable[[], str],
+        inherited: Registration,
+    ) -> StartProcess:
+        """Return the command that starts it; ``inherited`` is the registration of the parent or the app."""
+        arguments = self.definition.arguments.dump(args, kwargs)
+        wake_target = inherited.wake_target if self.wake is None else SessionRef(self.wake)
+        registration = Registration(
+            id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
+            input=self.definition.input(arguments),
+            signals=self.definition.signals(),
+            originator=inherited.originator if self.wake is None else SessionRef(self.wake),
+            wake_target=wake_target,
+            env=inherited.env,
+            parent=inherited.parent,
+            attached=self.attached,
+            timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,
+            slot=self.definition.slot(arguments),
+        )
+        return StartProcess(registration, self.delay)
+
+    def template(
+        self, constants: Mapping[str, Any], inherited: Registration, session_id: str | None
+    ) -> Registration:
+        """Return the registration that a subscription starts: without an id, its constants checked."""
+        if self.process_id is not None or self.attached:
+            given = "attached" if self.process_id is None else "id"
+            reason = f"each event starts its own process, so the option {given}= has no effect"
+            raise ArgumentsInvalid("triggers.register", reason)
+        signature = self.definition.arguments
+        arguments = {name: signature.dump_one(name, value) for name, value in constants.items()}
+        session = None if session_id is None else SessionRef(session_id)
+        wake = session if self.wake is None else SessionRef(self.wake)
+        return Registration(
+            id="",
+            input=self.definition.input(arguments),
+            signals=self.definition.signals(),
+            originator=session or inherited.originator,
+            wake_target=wake,
+            env=inherited.env,
+            timeout=self.definition.timeout,
+            slot=self.definition.slot_template(),
+        )
+
+
+def prepared(target: object) -> Prepared[Any, Any]:
+    """Return target with its options, or refuse an object that is not a process."""
+    if isinstance(target, Prepared):
+        return target
+    if isinstance(target, Definition):
+        return Prepared(target)
+    raise NotAProcess(target)

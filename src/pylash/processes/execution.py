@@ -1,0 +1,306 @@
+"""The execution of a process by a worker: from its first line to its end.
+
+Rule 1. An exception of user code is the process's failure. Trouble of the runtime is raised as Detached, where it arises.
+Rule 2. A detached execution writes nothing more, whatever its code does.
+Rule 3. The settings of a process are its captured environment, never those of the app that executes it.
+Rule 4. The reason of a cancel is in the recorded request: a timeout is one of the reasons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from pylash.durable.commands import CancelProcess
+from pylash.durable.machines.run_decisions import Write
+from pylash.durable.machines.run_state import CancelState, CodeEnd, LastWrite, WriteAnswer
+from pylash.durable.processes import (
+    LASHLANG,
+    SESSION_TURN,
+    Aborted,
+    EngineInput,
+    ExternalInput,
+    Failure,
+    LashlangInput,
+    Output,
+    Registration,
+    SessionTurnInput,
+    Success,
+    ToolCallInput,
+)
+from pylash.durable.runs import SECOND, Instant
+from pylash.durable.sessions import TURN_TARGET
+from pylash.engine.branches import CURRENT, LANES
+from pylash.engine.endings import Endings, Unanswered
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.records import message_of
+from pylash.engine.run import STORE_AWAY_SECONDS, ContinueAs, LiveRun
+from pylash.engine.run_driver import Detached
+from pylash.engine.user_code import current_task, is_failure
+from pylash.engine.worker.config import Programs
+from pylash.processes.context import ProcessContext
+from pylash.processes.services import Services
+from pylash.tasks import TaskOwner
+from pylash.values.canonical import round_trip
+from pylash.values.errors import (
+    LashError,
+    StepFailed,
+    StoreError,
+    ValueNotJson,
+)
+from pylash.values.names import storable
+from pylash.values.process_errors import (
+    ProcessFailed,
+    ProcessRecoveryFailed,
+    ProcessTimeout,
+    WorkflowFailed,
+)
+
+TIMED_OUT: Final = "its timeout is over"
+"""The reason with which a process is asked to end when its time is over."""
+
+PlayTurn = Callable[[LiveRun, SessionTurnInput], Awaitable[Any]]
+"""Plays one turn of a child session in a process's run."""
+
+_BUILT_IN: Final = ("external", LASHLANG, TURN_TARGET, SESSION_TURN)
+
+_log = logging.getLogger("pylash")
+
+
+class PythonPrograms:
+    """The programs of an app: its processes, its tools, and programs that run elsewhere."""
+
+    def __init__(self, services: Services, play: PlayTurn) -> None:
+        self._services = services
+        self._play = play
+        self._environments: set[str] = set()
+
+    def targets(self) -> list[str]:
+        """Return the targets that are known here."""
+        python = map("python:{}".format, self._services.definitions)
+        tools = map("tool:{}".format, self._services.catalog.tools)
+        return sorted((*python, *tools, *_BUILT_IN))
+
+    def knows(self, target: str) -> bool:
+        """Return whether target is known here."""
+        engine, _, name = target.partition(":")
+        if engine == "python":
+            return name in self._services.definitions
+        if engine == "tool":
+            return name in self._services.catalog.tools
+        return target in _BUILT_IN
+
+    async def check(self, registration: Registration) -> None:
+        """Refuse a process whose captured environment is missing or damaged."""
+        if isinstance(registration.input, ExternalInput) or registration.env in self._environments:
+            return
+        if registration.env is None:
+            raise ProcessRecoveryFailed(registration.id, "it has no captured environment")
+        body = await self._services.store.envs.get(registration.env)
+        if body is None:
+            raise ProcessRecoveryFailed(
+                registration.id, "its captured environment is not in the store"
+            )
+        if hashlib.sha256(body).hexdigest() != registration.env:
+            raise ProcessRecoveryFailed(registration.id, "its captured environment is damaged")
+        self._environments.add(registration.env)
+
+    async def run(self, run: LiveRun) -> Any:
+        """Run the process's program; return its result as plain JSON."""
+        match run.process.registration.input:
+            case EngineInput(program=program, arguments=arguments):
+                definition = self._services.definitions[program]
+                ctx: ProcessContext[Any] = ProcessContext(run, self._services)
+                await definition.prepare()
+                given = definition.signature.load(arguments)
+                value = await definition.function(ctx, **given)
+                return definition.signature.result.dump_result(value, definition.signature.name)
+            case ToolCallInput(tool=tool, arguments=arguments):
+                ctx = ProcessContext(run, self._services)
+                return await ctx.call_tool(tool, **arguments)
+            case LashlangInput() as workflow:
+                return await self._services.run_workflow(run, workflow)
+            case SessionTurnInput() as turn:
+                return await self._play(run, turn)
+            case ExternalInput(metadata=metadata):
+                return {"metadata": metadata}
+
+
+class Cancelled:
+    """A program ended because its process was asked to end; the store knows why."""
+
+
+CodeResult = Output | ContinueAs | Cancelled | None
+"""How the code of a process ended; None if it was detached or its task was cancelled."""
+
+
+class Execution:
+    """Drives the processes of one worker, each in a task of its own."""
+
+    def __init__(
+        self, host: JournalHost, programs: Programs, tasks: TaskOwner, endings: Endings
+    ) -> None:
+        self._host = host
+        self._programs = programs
+        self._tasks = tasks
+        self._endings = endings
+
+    async def drive(self, run: LiveRun) -> Output | None:
+        """Execute the run until it ends or is detached; return the output of its process, if it has ended."""
+        # Both variables are of this task. Steps and tools that it starts inherit them.
+        CURRENT.set(run.root)
+        if LANES.get():
+            LANES.set(frozenset())  # the tool that started it does not wait for it
+        try:
+            end = await self._outcome(run)
+        finally:
+            CURRENT.set(None)
+        return await self._end(run, end)
+
+    async def _outcome(self, run: LiveRun) -> CodeResult:
+        """Return how the program ended; None if it was detached."""
+        task, expiring = current_task(), None
+        try:
+            run.begin(cancelled=bool(run.process.state.cancel))
+            await run.read(partial(self._programs.check, run.process.registration))
+            if run.deadline is not None:
+                expiring = self._tasks.start(self._expire(run, run.deadline))
+            return Success(await self._programs.run(run))
+        except Detached:
+            return None
+        except asyncio.CancelledError as error:
+            return self._cancel_outcome(run, error)
+        except ContinueAs as again:
+            return again
+        except BaseException as error:
+            if not is_failure(error, task):
+                raise
+            if isinstance(error, BaseExceptionGroup):
+                continued = error.subgroup(ContinueAs)
+                if continued is not None:
+                    return _first_exception(continued)
+            _log_failure(run, error)
+            return failure_of(error)
+        finally:
+            if expiring is not None:
+                expiring.cancel()
+
+    def _cancel_outcome(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
+        """Return how a program ended that raised CancelledError: by a cancel, by its own error, or detached."""
+        is_cancelled = run.is_cancelled_here()
+        if not is_cancelled and run.is_stopped(run.root.task):
+            return None
+        if not (is_cancelled and run.cancelled):
+            return Failure(
+                type(error).__name__, "process_failed", "it raised CancelledError itself"
+            )
+        return Cancelled()
+
+    async def _end(self, run: LiveRun, end: CodeResult) -> Output | None:
+        """Write what the run leaves behind; return how the process ended, if it did."""
+        output, write = None, await run.end_code(_code_end(end))
+        while write is not None:
+            output, answer = await self._write(run, write, end)
+            write = run.end_write(answer)
+            if answer is not WriteAnswer.WRITTEN:
+                output = None
+        return output
+
+    async def _write(
+        self, run: LiveRun, write: Write, end: CodeResult
+    ) -> tuple[Output | None, WriteAnswer]:
+        """Make the last write; return the output it settles the process with, and the answer."""
+        match write.what:
+            case LastWrite.SETTLE:
+                try:
+                    output = await self._output(run, write, end)
+                except Unanswered:
+                    return None, WriteAnswer.NOT_OURS
+                return output, await self._endings.settle(run, output)
+            case LastWrite.CONTINUE:
+                assert isinstance(end, ContinueAs)
+                return None, await self._continue(run, end)
+            case what:
+                return None, await self._endings.leave(run, what)
+
+    async def _output(self, run: LiveRun, write: Write, end: CodeResult) -> Output:
+        """Return how a process ended. Raises Unanswered."""
+        if write.as_failure:
+            assert run.driver.trouble is not None
+            return failure_of(run.driver.trouble)
+        if not isinstance(end, Cancelled):
+            assert end is not None
+            assert not isinstance(end, ContinueAs)
+            return end
+        reason = await self._endings.cancel_reason(run)
+        if run.deadline is not None and reason == TIMED_OUT:
+            return failure_of(ProcessTimeout(run.id))
+        return Aborted(reason)
+
+    async def _continue(self, run: LiveRun, end: ContinueAs) -> WriteAnswer:
+        """Write that the process goes on with a fresh run."""
+        given = run.process.registration.input
+        changed = msgspec.structs.replace(given, arguments=end.arguments)
+        registration = msgspec.structs.replace(run.process.registration, input=changed)
+        cancelled = run.machine.cancel is CancelState.TOLD or run.record.cancel_delivered
+        return await self._endings.continue_as(run, registration, cancelled=cancelled)
+
+    async def _expire(self, run: LiveRun, deadline: Instant) -> None:
+        """Ask a process to end when its time is over."""
+        await self._host.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
+        # The cancel is a durable request, like a person's: it is repeated until it is written or the run is gone.
+        is_due = bool(run.driver.tell(run.machine.deadline_passed))
+        while is_due and not run.closed:
+            try:
+                await self._host.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
+            except StoreError:  # it cannot be reached for now
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+            except LashError:  # it has ended
+                return
+            else:
+                return
+
+
+def _code_end(end: CodeResult) -> CodeEnd:
+    if end is None:
+        return CodeEnd.STOPPED
+    return CodeEnd.CONTINUED if isinstance(end, ContinueAs) else CodeEnd.FINISHED
+
+
+def _log_failure(run: LiveRun, error: BaseException) -> None:
+    if isinstance(error, WorkflowFailed):  # of a Lashlang program: Python's stack is of no use
+        _log.warning("%s failed: %s", run.fence.name, error)
+    else:
+        _log.warning("%s failed", run.fence.name, exc_info=error)
+
+
+def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:
+    """Return the first of the exceptions in a group, however deep."""
+    first = group.exceptions[0]
+    return _first_exception(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the output of a process that raised an error."""
+    if isinstance(error, ProcessRecoveryFailed):
+        return Failure("recovery", error.code, error.message)
+    if isinstance(error, WorkflowFailed):
+        return Failure("execution", error.code, error.message, error.data)
+    name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
+    if isinstance(error, LashError):
+        code, data = getattr(error, "code", error.default_code), getattr(error, "data", None)
+        return Failure(storable(name), storable(str(code)), message_of(error), _raw(data))
+    return Failure(storable(name), ProcessFailed.default_code, message_of(error), _raw(error.args))
+
+
+def _raw(value: Any) -> Any:
+    try:
+        return round_trip(list(value) if isinstance(value, tuple) else value)
+    except ValueNotJson:
+        return None

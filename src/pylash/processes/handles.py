@@ -1,0 +1,211 @@
+"""Handles of processes: for apps, and for the process that started them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pylash.durable.commands import AwaitProcess, CancelProcess, SignalProcess
+from pylash.durable.processes import (
+    OUTPUTS,
+    Aborted,
+    Failure,
+    Output,
+    ProcessEvent,
+    Success,
+    signal_type,
+)
+from pylash.durable.runs import RunState
+from pylash.durable.stores import Store
+from pylash.engine.hub import NET_SECONDS, Hub
+from pylash.processes.timeline import Effect, effects_of
+from pylash.tools.signatures import ANY, Shape
+from pylash.values.canonical import encode
+from pylash.values.durations import Duration, seconds
+from pylash.values.names import check_name
+from pylash.values.process_errors import (
+    ProcessBlocked,
+    ProcessCancelled,
+    ProcessFailed,
+    ProcessUnknown,
+)
+
+if TYPE_CHECKING:
+    from pylash.engine.run_results import RunResults
+    from pylash.processes.context import ProcessContext
+    from pylash.processes.services import Services
+
+R = TypeVar("R")
+
+
+class ProcessHandle(Generic[R]):
+    """A process, wherever it runs.
+
+    >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
+    >>> await handle.signal("answer", "yes")
+    >>> print(await handle.result(timeout="1m"))
+    """
+
+    def __init__(
+        self, process_id: str, services: Services, results: RunResults, result: Shape | None = None
+    ) -> None:
+        self.id = process_id
+        self._services = services
+        self._results = results
+        self._result = result
+
+    def __repr__(self) -> str:
+        return f"ProcessHandle({self.id!r})"
+
+    async def status(self) -> RunState:
+        """Return the state: ``queued``, ``running``, ``waiting``, ``blocked`` or how the process ended."""
+        self._services.outside("handle.status")
+        view = await self._services.store.processes.view(self.id)
+        if view is None:
+            raise ProcessUnknown(self.id)
+        return view.status
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Return the result of the process, once it has ended; ``timeout`` ends the waiting, not the process.
+
+        Raises ProcessFailed, ProcessCancelled, ProcessBlocked if it is blocked when the time is over,
+        and TimeoutError if it is not.
+
+        Cancellation: safe, the process goes on.
+        """
+        self._services.outside("handle.result")
+        limit = None if timeout is None else seconds(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                output = await self._results.wait(self.id)
+        except TimeoutError:
+            if limit is None:
+                raise
+            processes = self._services.store.processes
+            outputs = await processes.outputs([self.id])
+            if self.id not in outputs:
+                view = await processes.view(self.id)
+                if view is not None and view.status is RunState.BLOCKED:
+                    raise ProcessBlocked(self.id, view.reason or "") from None
+                raise TimeoutError(f"Process {self.id!r} has not ended in {limit:g} s.") from None
+            output = outputs[self.id]
+        value: R = value_of(self.id, output, self._result)
+        return value
+
+    async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:  # noqa: A002 - the public name
+        """Send a signal; the same ``id`` again is the same signal.
+
+        Cancellation: atomic.
+        """
+        self._services.outside("handle.signal")
+        signal_id = self._services.new_id() if id is None else id
+        command = signal_command(self.id, name, signal_id, payload)
+        await self._services.store.processes.perform(command)
+
+    async def cancel(self, reason: str | None = None, force: bool = False) -> None:
+        """Ask the process to end, so that it can clean up; ``force`` ends it without asking.
+
+        Cancellation: atomic.
+        """
+        self._services.outside("handle.cancel")
+        command = CancelProcess(self.id, reason, force)
+        await self._services.store.processes.perform(command)
+
+    def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[ProcessEvent]:
+        """Yield the process's log after a sequence; ``follow`` waits for more until it ends."""
+        self._services.outside("handle.events")
+        return process_log(self._services.hub, self._services.store, self.id, after, follow)
+
+    async def timeline(self) -> list[Effect]:
+        """Return the effects of the process so far, with their times: draw them with ``draw_timeline``."""
+        self._services.outside("handle.timeline")
+        return await effects_of(self._services.store, self.id)
+
+
+class ChildHandle(Generic[R]):
+    """A process, as its parent process sees it: every method is an effect of the parent."""
+
+    def __init__(
+        self, process_id: str, ctx: ProcessContext[Any], result: Shape | None = None
+    ) -> None:
+        self.id = process_id
+        self._ctx = ctx
+        self._result = result
+
+    def __repr__(self) -> str:
+        return f"ChildHandle({self.id!r})"
+
+    def result(self) -> Coroutine[Any, Any, R]:
+        """Wait for the result of the process; raises ProcessFailed or ProcessCancelled."""
+        ask = self._ctx.command("result", AwaitProcess(self.id))
+
+        async def ended() -> R:
+            output = OUTPUTS.decode(encode((await ask)["output"]))
+            value: R = value_of(self.id, output, self._result)
+            return value
+
+        return ended()
+
+    def signal(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the public name
+    ) -> Coroutine[Any, Any, None]:
+        """Send a signal, once."""
+        signal_id = self._ctx.uuid() if id is None else id
+        command = signal_command(self.id, name, signal_id, payload)
+        return without_result(self._ctx.command("signal", command))
+
+    def cancel(self, reason: str | None = None, force: bool = False) -> Coroutine[Any, Any, None]:
+        """Ask the process to end."""
+        return without_result(self._ctx.command("cancel", CancelProcess(self.id, reason, force)))
+
+
+async def without_result(work: Coroutine[Any, Any, Any]) -> None:
+    """Await a command whose result is not for users."""
+    await work
+
+
+async def process_log(
+    hub: Hub,
+    store: Store,
+    process_id: str,
+    after: int = 0,
+    follow: bool = False,
+    net: float = NET_SECONDS,
+) -> AsyncIterator[ProcessEvent]:
+    """Yield the log of a process after a sequence; ``follow`` waits for more until the process has ended."""
+    with hub.listen(f"events:{process_id}", f"process:{process_id}") as listener:
+        while True:
+            # Read before the log, so that the log of a process that has ended is complete.
+            record = await store.processes.get(process_id)
+            if record is None:
+                raise ProcessUnknown(process_id)
+            while events := await store.processes.events(process_id, after):
+                for event in events:
+                    after = event.sequence
+                    yield event
+            if not follow or record.state.status != "open":
+                return
+            await listener.wait(net)
+
+
+def signal_command(process_id: str, name: str, signal_id: str, payload: Any) -> SignalProcess:
+    """Return the command that sends a signal, or refuse a name or an id that cannot be stored."""
+    signal_type(name)
+    check_name("signal id", signal_id)
+    return SignalProcess(process_id, name, signal_id, ANY.dump(payload))
+
+
+def value_of(process_id: str, output: Output, result: Shape | None) -> Any:
+    """Return the result of a process, or raise its failure."""
+    match output:
+        case Success(value=value):
+            return value if result is None else result.load(value)
+        case Failure():
+            raise ProcessFailed(process_id, output)
+        case Aborted(reason=reason):
+            raise ProcessCancelled(process_id, reason)

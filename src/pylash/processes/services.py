@@ -1,0 +1,98 @@
+"""Services: objects that the contexts, handles and programs of one app share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pylash.durable.commands import ProcessCommand, command_of
+from pylash.durable.effects import EffectKind, ProcessOutcome, expect
+from pylash.durable.ports import Clock, EffectHost, Entropy, RegistryWork
+from pylash.durable.processes import (
+    LashlangInput,
+)
+from pylash.durable.runs import JournalEntry
+from pylash.durable.stores import Store
+from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitName, checked_identity
+from pylash.engine.branches import CURRENT
+from pylash.engine.hosts.controller import Awaited, look
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.records import answer
+from pylash.engine.run import LiveRun
+from pylash.processes.definition import ProcessDefinition
+from pylash.tools.catalog import Catalog
+from pylash.values.errors import AwaitEventUnknownOrRevoked
+from pylash.values.process_errors import (
+    AppInsideProcess,
+)
+
+POLL_SECONDS: Final = 0.05
+"""The interval at which a host without a journal polls for a signal or a child: it gets no wake-ups."""
+
+
+class Services:
+    """The parts of an app that contexts and handles use. The app sets the callbacks before anything runs."""
+
+    emit_trigger: Callable[[Any, str], Awaitable[None]]
+    check_trigger: Callable[[str, Any], Any]
+    run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]]
+
+    def __init__(
+        self,
+        store: Store,
+        host: JournalHost,
+        effects: EffectHost,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.deps: Any = None
+        self.catalog = Catalog(None, "", ())
+        self.tasks = host.tasks
+        self.hub = host.hub
+        self.env = ""
+        self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self._effects = effects
+        self._entropy = entropy
+
+    def new_id(self) -> str:
+        """Return a new id; ids sort by time, so that indexes grow at one end.
+
+        Equal ids would be the same process, so there are 48 random bits within a millisecond.
+        """
+        return f"{self.clock.now() // 1000:x}{self._entropy(6).hex()}"
+
+    def outside(self, name: str) -> None:
+        """Refuse to be called inside a process; ``name`` is the method."""
+        if CURRENT.get() is not None:
+            raise AppInsideProcess(name)
+
+    def wait_key(self, run: LiveRun, wait: WaitIdentity, generation: int) -> str:
+        """Return the signed key of a wait of a run: a process's epoch or a session's generation revokes it."""
+        return self._effects.sign(WaitName(run.scope, checked_identity(wait), generation))
+
+    def wait_name(self, key: str) -> str:
+        """Return the name of the wait of a key."""
+        match self._effects.name_in(key).wait:
+            case CustomWait(key=text):
+                return text
+            case ProcessSignal(signal_name=text):
+                return text
+            case _:
+                raise AwaitEventUnknownOrRevoked
+
+    def registry_work(self, run: LiveRun, key: str) -> RegistryWork:
+        """Return the function that performs process commands for controllers without a registry."""
+        return lambda command, timeout: self._perform_command(run, key, command, timeout)
+
+    async def _perform_command(
+        self, run: LiveRun, key: str, command: ProcessCommand, timeout: int | None
+    ) -> Any:
+        entry = JournalEntry(key, "process", b"", started=self.clock.now())
+        while isinstance(command, Awaited):
+            state, _ = await look(self.store, run.fence, entry, command, timeout)
+            if state.outcome is not None:
+                return expect(answer(state.outcome, EffectKind.PROCESS), ProcessOutcome).result
+            await self.clock.sleep(POLL_SECONDS)
+        return await self.store.processes.perform(command_of(run.id, command))

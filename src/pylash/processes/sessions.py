@@ -1,0 +1,124 @@
+"""Sessions inside processes: a turn is submitted and awaited as two effects of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from pylash.durable.commands import AwaitTurn, SubmitTurn
+from pylash.durable.seeds import digest
+from pylash.durable.sessions import checked_session
+from pylash.tools.signatures import Shape
+from pylash.turn.asks import SessionOptions, TurnAsk
+from pylash.turn.messages import Attachment, Input, Usage, parts_of
+from pylash.values.canonical import decode, write
+from pylash.values.names import check_name
+from pylash.values.process_errors import ArgumentsInvalid
+from pylash.values.turn_errors import TurnFailed, TurnOutputInvalid
+
+if TYPE_CHECKING:
+    from pylash.processes.context import ProcessContext
+
+
+T = TypeVar("T")
+
+
+class TurnResult(Generic[T]):
+    """The result of a turn. If it did not complete, ``text`` and ``value`` raise TurnFailed.
+
+    >>> result = await session.turn("Refund order 7, please")
+    >>> print(result.text)
+    """
+
+    def __init__(self, turn_id: str, plain: Any, shape: Shape | None = None) -> None:
+        self.turn_id = turn_id
+        self.status: Literal["completed", "failed", "cancelled", "stopped"] = plain["status"]
+        self.usage = msgspec.convert(plain.get("usage") or {}, Usage)
+        self.error: str | None = plain.get("error")
+        self.code: str | None = plain.get("code")
+        made = plain.get("attachments") or ()
+        self.attachments = msgspec.convert(made, tuple[Attachment, ...])
+        self._plain = plain
+        self._shape = shape
+
+    def __repr__(self) -> str:
+        why = "" if self.error is None else f", error={self.error!r}"
+        return f"TurnResult({self.turn_id!r}, status={self.status!r}{why})"
+
+    @property
+    def text(self) -> str:
+        """The model's answer."""
+        self._check()
+        text: str = self._plain.get("text", "")
+        return text
+
+    @property
+    def value(self) -> T:
+        """The answer as the type of ``output=``."""
+        self._check()
+        plain = self._plain.get("value")
+        if self._shape is None:
+            return plain  # type: ignore[no-any-return]  # without output= it is None
+        if self._shape.is_text:
+            plain = self._plain.get("text", "")
+        try:
+            value: T = self._shape.load(plain)
+        except ValueError as error:
+            raise TurnOutputInvalid(self.turn_id, str(error).replace("\n", " ")) from None
+        return value
+
+    def _check(self) -> None:
+        if self.status != "completed":
+            raise TurnFailed(self.turn_id, self.status, self.error, self.code)
+
+
+class ProcessSession:
+    """A conversation of a process: its turns are effects of the process.
+
+    >>> draft = await ctx.session(f"writer-{user}").turn("Write to Ann")
+    """
+
+    def __init__(self, session_id: str, options: SessionOptions, ctx: ProcessContext[Any]) -> None:
+        self.id = checked_session(session_id)
+        self._options = options
+        self._ctx = ctx
+
+    def __repr__(self) -> str:
+        return f"ProcessSession({self.id!r})"
+
+    def turn(
+        self,
+        input: Input,  # noqa: A002 - the public name
+        *,
+        turn_id: str | None = None,
+        output: Any = None,
+    ) -> Coroutine[Any, Any, TurnResult[Any]]:
+        """Ask, and return the result of the turn; other workers may run it."""
+        parts = parts_of(input)
+        if any(isinstance(part, Attachment) and part.ref is None for part in parts):
+            reason = "attachments are not stored in processes: pass one that has a ref"
+            raise ArgumentsInvalid("ctx.session.turn", reason)
+        shape = None if output is None else Shape(output)
+        schema = None if shape is None else shape.answer_schema()
+        ask = TurnAsk(parts=parts, output_schema=schema)
+        if turn_id is None:
+            name = digest(self._ctx.id, self._ctx.uuid())[:8].hex()
+        else:
+            name = check_name("turn id", turn_id)
+        command = SubmitTurn(
+            self.id, name, ask.digest().hex(), decode(write(ask)), decode(write(self._options))
+        )
+        submit = self._ctx.command("session.turn", command)
+        wait = self._ctx.command("session.turn", AwaitTurn(self.id, name))
+
+        async def ended() -> TurnResult[Any]:
+            try:
+                await submit
+                answer = await wait
+            finally:
+                wait.close()  # if it was never awaited
+            return TurnResult(name, answer["result"], shape)
+
+        return ended()

@@ -1,0 +1,157 @@
+"""Steps of processes: attempts, delays between them, arguments and results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from pylash.durable.effects import (
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    expect,
+)
+from pylash.engine.branches import Branch, outside, own_branch
+from pylash.engine.executors import Executor
+from pylash.engine.retries import Retry, Tries, marked_final
+from pylash.engine.run import LiveRun
+from pylash.engine.user_code import FailsAs, called
+from pylash.tools.signatures import ANY, result_of
+from pylash.values.durations import Duration, seconds
+from pylash.values.errors import LashError, StepFailed
+from pylash.values.names import check_name
+from pylash.values.process_errors import ArgumentsInvalid, StepTimeout
+
+D = TypeVar("D")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+
+class StepOptions(msgspec.Struct, frozen=True):
+    """The name, retries and time limit of a step."""
+
+    key: str | None = None
+    retry: Retry | None = None
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.retry is None or isinstance(self.retry, Retry)):
+            raise ArgumentsInvalid(
+                "ctx.options", f"retry={self.retry!r} is not a Retry, such as Retry(3)"
+            )
+        if self.timeout is not None:
+            seconds(self.timeout)
+
+
+DEFAULT_OPTIONS: Final = StepOptions()
+
+
+def checked_name(run: LiveRun, what: str, name: str) -> str:
+    """Return the name of a new effect, or refuse it.
+
+    While a run is replayed nothing is checked: recorded names stay valid if the rules change.
+    """
+    return name if run.memory.is_replaying else check_name(what, name)
+
+
+class StepContext(Generic[D]):
+    """A context with options for the steps it takes."""
+
+    def __init__(self, run: LiveRun, options: StepOptions) -> None:
+        self._run = run
+        self._options = options
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    def step(self, function: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Return the recorded result of ``function(*args, **kwargs)``, or call it and record the result.
+
+        A plain function runs in a thread. Raises StepFailed if it fails, or failed.
+
+        >>> profile = await ctx.step(load_profile, "ann")
+        """
+        if not callable(function):
+            getattr(function, "close", str)()  # a coroutine that will never be awaited
+            reason = "pass a function and its arguments, not the result of calling it"
+            raise ArgumentsInvalid("ctx.step", reason)
+        name = self._options.key or str(getattr(function, "__name__", type(function).__name__))
+        branch = own_branch(self._run, "step")
+        call = (function, args, kwargs)
+        step = _Step(self._run, branch, branch.take(name), self._options, call)
+        return step.attempt(1) if self._options.retry is None else step.retried()
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """One step: its attempts and the delays between them."""
+
+    run: LiveRun
+    branch: Branch
+    part: tuple[str, int]
+    options: StepOptions
+    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+    async def retried(self) -> Any:
+        """Return the result of the first attempt that succeeds."""
+        tries = Tries(
+            self.run,
+            self.branch,
+            self.part[0],
+            self.options.retry,
+            lambda number: self.branch.key(self.part, f"delay.{number}"),
+        )
+        return await tries.first_success(self.attempt, StepFailed)
+
+    async def attempt(self, number: int) -> Any:
+        """Return the result of one attempt: the recorded one, or that of a call now."""
+        (function, args, kwargs), name = self.call, self.part[0]
+        shape = result_of(function)
+        if not shape.is_known:
+            await shape.prepare(f"step {name!r}")
+        # The key of the first attempt is the key of the step itself.
+        key = self.branch.key(self.part, *(() if number == 1 else (f"attempt.{number}",)))
+        given = [_plain(arg, f"$[{n}]") for n, arg in enumerate(args)]
+        named = {name: _plain(arg, f"$.{name}") for name, arg in kwargs.items()}
+        command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
+        retry, timeout = self.options.retry, self.options.timeout
+        limit = None if timeout is None else seconds(timeout)
+
+        async def perform(_: Envelope) -> Outcome:
+            with outside(), FailsAs(lambda error: marked_final(error, error, retry)):
+                try:
+                    async with asyncio.timeout(limit) as scope:
+                        value = await called(function, args, kwargs)
+                except TimeoutError:
+                    if not scope.expired() or limit is None:
+                        raise
+                    raise StepTimeout(name, limit) from None
+            return DurableStepOutcome(shape.dump_result(value, f"step {name!r}"))
+
+        local = Executor("step", _STEP, perform)
+        outcome = await self.run.effect(self.branch, key, name, command, local)
+        return shape.load(expect(outcome, DurableStepOutcome).value)
+
+
+def _plain(value: Any, path: str) -> Any:
+    """Return an argument as it is hashed: a value with a JSON form of its own is taken as that."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        value = dump(mode="json")
+    elif not isinstance(value, str | int | float | bool | dict | list | type(None)):
+        with suppress(TypeError, LashError):
+            value = msgspec.to_builtins(value)
+    return ANY.dump(value, path)

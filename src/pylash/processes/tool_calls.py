@@ -1,0 +1,105 @@
+"""A tool call of a process: its result is the tool's value, recorded with its attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pylash.durable.effects import AwaitEvent, ToolAttemptOutcome
+from pylash.durable.ports import RecordEffect
+from pylash.durable.seeds import digest
+from pylash.durable.waits import WaitIdentity
+from pylash.engine.branches import Branch
+from pylash.engine.run import LiveRun
+from pylash.processes.completions import Completions, captured_model
+from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool
+from pylash.tools.context import CallInfo, Deferred, ToolContext
+from pylash.tools.tool import Tool
+from pylash.turn.messages import Input, ToolCall
+from pylash.values.errors import LashError
+
+if TYPE_CHECKING:
+    from pylash.processes.services import Services
+
+
+class ProcessCallSite:
+    """A place of a process that calls a tool: the effects of a call have the key of the place before theirs."""
+
+    record: RecordEffect | None = None
+
+    def __init__(
+        self, run: LiveRun, services: Services, branch: Branch, part: tuple[str, int], name: str
+    ) -> None:
+        self.run = run
+        self.branch = branch
+        self.name = name
+        self._services = services
+        self._part = part
+        self._id = branch.key(part)
+
+    async def call(self, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a tool; raises CallRefused if a person does not agree."""
+        await tool.prepare()
+        loaded = tool.load(arguments)
+        call = ToolCall(self._id, self.name, tool.dump(loaded))
+        ready = Ready(tool, call, call.arguments, loaded, tool.policy)
+        return await call_tool(self, await approve(self, ready))
+
+    def key(self, part: str) -> str:
+        """Return the key of an effect of this call; the first attempt has that of the place."""
+        return self._id if part == "attempt.1" else self.branch.key(self._part, part)
+
+    def wait_key(self, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait of the process."""
+        return self._services.wait_key(self.run, wait, self.run.process.state.epoch)
+
+    def request(self, ready: Ready) -> Mapping[str, Any]:
+        """Return the arguments as the tool takes them."""
+        return {"tool": self.name, "arguments": ready.tool.dump(ready.arguments)}
+
+    def context(self, number: int) -> ToolContext[Any]:
+        """Return the context of an attempt."""
+        services, run = self._services, self.run
+        # The run's number is included: a process that continues with a fresh journal repeats its keys.
+        unique = digest(run.id, str(run.fence.run), self._id).hex()[:32]
+        completions = Completions(services, run.id)
+
+        async def complete(given: Input, output: Any, model: str | None) -> Any:
+            name = model or await captured_model(services, run)
+            return await completions.answer(given, output, name)
+
+        return ToolContext(
+            CallInfo("", run.id, self._id, number, unique),
+            services.deps,
+            check=services.check_trigger,
+            complete=complete,
+        )
+
+    def failure(self, error: BaseException) -> BaseException:
+        """Return an exception as it is: it fails the step of the process."""
+        return error
+
+    def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
+        """Return the value, and the triggers with their keys, so that a fork does not emit them again."""
+        if isinstance(value, Deferred):
+            return ToolAttemptOutcome(value.deadline, deferred=True)
+        emitted = [
+            {**msgspec.to_builtins(one), "key": f"{ctx.idempotency_key}:{count}"}
+            for count, one in enumerate(ctx.emitted)
+        ]
+        return ToolAttemptOutcome(value, emitted)
+
+    async def result(self, _: int, outcome: ToolAttemptOutcome, given: AwaitDeferred) -> Any:
+        """Return the value of the tool, or its deferred result."""
+        with self.run.guarded():
+            for one in outcome.triggers:
+                await self._services.emit_trigger(one, one["key"])
+        return await given(outcome.launch) if outcome.deferred else outcome.launch
+
+    def on_wait(self, part: str, command: AwaitEvent) -> None:
+        """Do nothing: open waits of processes are read from the store."""
+
+    def on_retry(self, number: int, error: LashError) -> None:
+        """Do nothing: processes have no listeners."""

@@ -1,0 +1,141 @@
+"""Open waits: listing and answering them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pylash.durable.commands import SignalProcess
+from pylash.durable.keys import key_parts
+from pylash.durable.ports import EffectHost
+from pylash.durable.processes import SessionTurnInput, SignalWait
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import (
+    ACCEPTED,
+    BRANCH_OF_SIGNAL,
+    UNKNOWN_OR_REVOKED,
+    Err,
+    Ok,
+    OpenWait,
+    ProcessSignal,
+    ResolveOutcome,
+    WaitName,
+)
+from pylash.engine.hosts.journal import JournalHost
+from pylash.tools.signatures import ANY
+from pylash.values.process_errors import (
+    ArgumentsInvalid,
+    ProcessEnded,
+    ProcessEventConflict,
+    ProcessUnknown,
+)
+
+
+async def open_waits(
+    host: JournalHost, effects: EffectHost, session_id: str | None = None
+) -> list[OpenWait]:
+    """Return the open waits, oldest first, each with the key that answers it."""
+    hosts = dict.fromkeys((host, effects))  # ``effects`` may keep waits that are in no store
+    found = [wait for one in hosts for wait in await one.open_waits(session_id)]
+    if session_id is not None:
+        waits = [wait for one in hosts for wait in await one.open_waits()]
+        found += await _of_subagents(host, waits, session_id)
+    else:
+        found += [_open_wait(host, wait) for wait in await host.store.processes.signal_waits()]
+    return sorted(found, key=lambda wait: wait.opened)
+
+
+async def _of_subagents(
+    host: JournalHost, waits: Sequence[OpenWait], session_id: str
+) -> list[OpenWait]:
+    """Return the waits of a session's subagents, and of its own turn if that runs as a process."""
+    found = []
+    for wait in waits:
+        scope = wait.name.scope
+        if isinstance(scope, ProcessScope) and wait.kind in ("approval", "deferred"):
+            record = await host.store.processes.get(scope.process_id)
+            given = None if record is None else record.registration.input
+            if isinstance(given, SessionTurnInput) and session_id in (
+                given.session_id,
+                *given.lanes,
+            ):
+                found.append(wait)
+    return found
+
+
+def _open_wait(host: JournalHost, wait: SignalWait) -> OpenWait:
+    name = WaitName(ProcessScope(wait.process_id), _identity(wait), wait.epoch)
+    key = host.signer.sign(name)
+    return OpenWait(name, "signal", wait.name, None, None, wait.opened, wait.deadline, key)
+
+
+def _identity(wait: SignalWait) -> ProcessSignal:
+    """Return the identity of a wait, from its effect's key: the branch, and the number in it."""
+    branch, _, effect = wait.key.partition(":process:")
+    count = key_parts(effect.rpartition("/")[2])[-1][1]
+    signal = wait.name if branch == "root" else f"{wait.name}{BRANCH_OF_SIGNAL}{branch}"
+    return ProcessSignal(wait.process_id, signal, count)
+
+
+async def resolve_wait(
+    host: JournalHost, effects: EffectHost, key: str, value: Any, error: str | None, by: str | None
+) -> ResolveOutcome:
+    """Answer a wait; answering a wait for a signal sends the signal."""
+    if value is not None and error is not None:
+        reason = "a wait is answered with a value or an error, not both: leave one of them out"
+        raise ArgumentsInvalid("resolve", reason)
+    name = host.signer.name(key)
+    if name is not None and isinstance(name.wait, ProcessSignal):
+        if error is not None:
+            raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
+        if by is not None:
+            raise ArgumentsInvalid("resolve", "a signal does not record its sender: leave out by=")
+        return await _send(host, name, name.wait, value)
+    plain = ANY.dump(value)
+    if name is not None and is_approval(name) and error is None:
+        trouble = approval_trouble(plain)
+        if trouble is not None:
+            raise ArgumentsInvalid("resolve", trouble)
+    resolution = Ok(plain) if error is None else Err("wait_failed", error)
+    return await effects.resolve(key, resolution, by=by)
+
+
+def is_approval(name: WaitName) -> bool:
+    """Return whether a wait is for the approval of a tool call."""
+    return getattr(name.wait, "key", "").startswith("approval:")
+
+
+def approval_trouble(answer: Any) -> str | None:
+    """Return why a value is not an answer to an approval: a typing error must not count as a no."""
+    if isinstance(answer, bool):
+        return None
+    if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
+        return "an approval is answered with true or false, or a record whose approved is true or false"
+    unknown = sorted(set(answer) - {"approved", "reason", "by", "arguments"})
+    if unknown:
+        return (
+            f"the answer to an approval has approved, reason, by and arguments, not {unknown[0]!r}"
+        )
+    if answer.get("arguments") is not None and not isinstance(answer["arguments"], dict):
+        return "corrected arguments must be a record of all arguments by name"
+    return None
+
+
+async def _send(
+    host: JournalHost, name: WaitName, wait: ProcessSignal, value: Any
+) -> ResolveOutcome:
+    waits = await host.store.processes.signal_waits(wait.process_id)
+    if not any(one.epoch == name.generation and _identity(one) == wait for one in waits):
+        known = await host.store.processes.known([wait.process_id])
+        return ResolveOutcome("already_resolved") if known else UNKNOWN_OR_REVOKED
+    signal, _, branch = wait.signal_name.partition(BRANCH_OF_SIGNAL)
+    signal_id = f"wait:{name.generation}:{branch}:{wait.ordinal}"
+    try:
+        await host.store.processes.perform(
+            SignalProcess(wait.process_id, signal, signal_id, ANY.dump(value))
+        )
+    except ProcessEventConflict:
+        return ResolveOutcome("already_resolved")
+    except (ProcessUnknown, ProcessEnded):
+        return UNKNOWN_OR_REVOKED
+    return ACCEPTED

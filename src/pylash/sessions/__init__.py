@@ -1,0 +1,1 @@
+"""Sessions: turns, model calls, histories, subagents and listeners."""

@@ -1,0 +1,114 @@
+"""Checkpoints of a turn: the messages that join it before the model is called.
+
+Rule 1. Queued messages are taken only while the model's next reply is not recorded: a replay gets the same
+        messages as the first execution.
+Rule 2. Plugins are asked once, as an effect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pylash.durable.effects import (
+    CheckpointOutcome,
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    expect,
+)
+from pylash.durable.sessions import Queued, Writing
+from pylash.engine.branches import outside
+from pylash.engine.executors import Executor
+from pylash.models.messages import llm_key
+from pylash.sessions.writer import queued_message
+from pylash.tools.plugins import TurnView, listens
+from pylash.turn.messages import Text, UserMessage
+from pylash.values.canonical import write
+
+if TYPE_CHECKING:
+    from pylash.sessions.driver import TurnDriver
+
+_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+
+class Checkpoints:
+    """Takes the checkpoints of one turn."""
+
+    def __init__(self, turn: TurnDriver) -> None:
+        self._turn = turn
+        self._places: dict[str, list[int]] = {}
+        """The places of queued messages that this execution took, by effect key: the memory has only older ones."""
+
+    async def take(self, iteration: int) -> tuple[tuple[UserMessage, ...], Outcome]:
+        """Return the messages that join the turn after an iteration, and the outcome of the checkpoint."""
+        turn, key = self._turn, f"i{iteration}.queue"
+        found = self.queued_before(key)
+        later = turn.run.memory.recorded(llm_key(iteration + 1, 1))
+        if found is None:
+            found = []
+            woken = turn.run.turn is not None and turn.run.turn.stirred
+            # The flag is taken before the read: a message that is queued during the read sets it again.
+            if not later and (turn.run.machine.take_stirred() or woken):
+                found = await self._take_queued(key, begins=iteration == 0)
+        found += await self._plugin_messages(iteration, later=later)
+        if turn.summaries is not None:
+            found += await turn.summaries.make(iteration, found)
+        return tuple(found), CheckpointOutcome({"messages": len(found)})
+
+    # --- queued messages ---
+
+    def queued_before(self, key: str) -> list[UserMessage] | None:
+        """Return the messages that were taken from the queue under a key, if it was done."""
+        places = self._places.get(key, self._turn.run.memory.decision(key))
+        if places is None:
+            return None
+        messages = [self._turn.writer.read(place) for place in places]
+        return [message for message in messages if isinstance(message, UserMessage)]
+
+    async def _take_queued(self, key: str, *, begins: bool) -> list[UserMessage]:
+        """Move messages from the queue to the turn, in one transaction with the record of it."""
+        turn = self._turn
+        messages: list[UserMessage] = []
+        nodes: tuple[tuple[int, bytes], ...] = ()
+
+        def make(queued: list[Queued]) -> Writing:
+            # Called again if the transaction is repeated, maybe with other messages.
+            nonlocal messages, nodes
+            messages = [queued_message(one) for one in queued]
+            first = turn.writer.base + len(turn.machine.messages)
+            nodes = tuple((first + n, write(message)) for n, message in enumerate(messages))
+            data = write([place for place, _ in nodes])
+            return Writing(entries=turn.run.memory.entries_for(key, "queue", data), nodes=nodes)
+
+        sessions = turn.services.store.sessions
+        await sessions.take(turn.run.fence, turn.session, make, begins=begins)
+        turn.writer.wrote(nodes)
+        if nodes:
+            self._places[key] = [place for place, _ in nodes]
+        return messages
+
+    # --- plugins ---
+
+    async def _plugin_messages(self, iteration: int, *, later: bool) -> list[UserMessage]:
+        """Return the messages of plugins; ``later``: the next reply is recorded, so none are new."""
+        turn, key = self._turn, f"i{iteration}.plugins"
+        listeners = turn.environment.listeners
+        if listeners is None:
+            listeners = tuple(name for name, plugin in turn.plugins.items() if listens(plugin))
+        if (later or not listeners) and not turn.run.memory.recorded(key):
+            return []
+        view = TurnView(turn.session.id, turn.turn_id, iteration, tuple(turn.machine.messages))
+
+        async def perform(_: Envelope) -> Outcome:
+            plugins = [turn.plugins[name] for name in listeners if name in turn.plugins]
+            with outside():
+                texts = [text for plugin in plugins for text in await plugin.checkpoint(view)]
+            return DurableStepOutcome(texts)
+
+        local = Executor("step", _STEP, perform)
+        command = DurableStep("plugins")
+        outcome = await turn.run.effect(turn.run.root, key, "plugins", command, local)
+        texts = expect(outcome, DurableStepOutcome).value
+        return [UserMessage((Text(text),), source="plugin") for text in texts]

@@ -1,0 +1,323 @@
+"""The driver of a turn: it performs the effects that the turn machine asks for.
+
+Rule 1. Everything the machine asks for crosses the effect boundary under a key of its own, named by
+        iteration and call. Batches and checkpoints run again on replay; only their parts are recorded.
+Rule 2. The prompt, the tools and the model are captured once; a turn uses them to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+
+import msgspec
+
+from pylash.durable.effects import (
+    Checkpoint,
+    Command,
+    EffectKind,
+    Envelope,
+    Outcome,
+    RuntimeScope,
+    Sleep,
+    SyncExecutionEnvironment,
+    SyncExecutionEnvironmentOutcome,
+    ToolBatch,
+    ToolBatchOutcome,
+    envelope,
+    expect,
+)
+from pylash.durable.runs import RunState
+from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
+from pylash.engine.endings import Unanswered, answer_of
+from pylash.engine.executors import Executor, sleep_executor
+from pylash.engine.run import LiveRun
+from pylash.engine.run_driver import Detached
+from pylash.models.messages import llm_key
+from pylash.sessions.checkpoints import Checkpoints
+from pylash.sessions.feeds import completion_event, relayed_reply, streamed_reply
+from pylash.sessions.model_calls import ModelCalls
+from pylash.sessions.summaries import Summaries
+from pylash.sessions.tool_calls import ToolCalls
+from pylash.sessions.writer import TurnWriter
+from pylash.tools.plugins import SessionPlugin
+from pylash.turn.asks import ENVIRONMENTS, TurnAsk, TurnEnvironment
+from pylash.turn.budgets import spent
+from pylash.turn.events import TurnEvent
+from pylash.turn.histories import Tail
+from pylash.turn.machine import (
+    Answer,
+    Ask,
+    CallModel,
+    CheckpointTaken,
+    EnvironmentSynced,
+    Pause,
+    Paused,
+    RunTools,
+    SyncEnvironment,
+    TakeCheckpoint,
+    ToolsReturned,
+    TurnMachine,
+)
+from pylash.turn.messages import AssistantMessage, ToolCall, ToolMessage, Usage, UserMessage
+from pylash.values.canonical import decode, write
+from pylash.values.errors import DurabilityError, LashError, StoreError, StoreRefused
+from pylash.values.turn_errors import TurnEnvMissing
+
+if TYPE_CHECKING:
+    from pylash.sessions.services import SessionServices
+
+T = TypeVar("T")
+
+CANCELLED: Final = "cancelled"
+
+_SYNC: Final = frozenset({EffectKind.SYNC_EXECUTION_ENVIRONMENT})
+
+
+class TurnDriver:
+    """Plays one turn in a run: the turn's own, or that of a session-turn process.
+
+    ``nodes`` are those that earlier executions of the turn wrote, by place.
+    """
+
+    def __init__(
+        self,
+        run: LiveRun,
+        session: SessionRecord,
+        ask: TurnAsk,
+        services: SessionServices,
+        nodes: Mapping[int, bytes],
+    ) -> None:
+        self.run = run
+        self.session = session
+        self.ask = ask
+        self.services = services
+        self.turn_id = run.scope.id
+        self.writer = TurnWriter(services.store.sessions, session, nodes)
+        self.feed = services.feeds.open(run.id)
+        # Set once: the history and plugins before the first effect, the environment by the first effect.
+        self.environment = TurnEnvironment()
+        self.history = Tail()
+        self.plugins: Mapping[str, SessionPlugin] = {}
+        self.machine = TurnMachine(
+            messages=[UserMessage(ask.parts, turn_id=self.turn_id)] if ask.parts else [],
+            output_schema=ask.output_schema,
+            budget=ask.options.budget,
+        )
+        limit = ask.options.history
+        self.summaries = None if limit is None else Summaries(self, limit)
+        self._checkpoints = Checkpoints(self)
+        self._model_calls = ModelCalls(self)
+        self._tool_calls = ToolCalls(self)
+
+    async def play(self) -> None:
+        """Play the turn to its end.
+
+        Cancellation: a cancel of the run ends the turn as cancelled.
+        """
+        machine, catalog, options = self.machine, self.services.catalog, self.ask.options
+        self.feed.add(TurnEvent("turn_started", self.turn_id))
+        try:
+            self.plugins = catalog.build_plugins(self.session.id, options)
+            self._tool_calls.tools = catalog.offered_tools(options, self.plugins.values())
+            tail = partial(self.services.histories.tail, self.session, options.history)
+            self.history = await self.run.read(tail)
+            while (asked := machine.poll_effect()) is not None:
+                machine.handle_response(await self._answer(asked))
+        except asyncio.CancelledError:
+            # A cancel of the run was delivered at an effect; any other is of the task, which the worker stops.
+            if not self.run.is_cancelled_here():
+                raise
+            await self._cancel()
+        except (DurabilityError, StoreError) as error:
+            self.run.give_up(error)
+        except LashError as error:
+            self._answer_partially()
+            machine.fail(error.message, error.code)
+            self._complete_events()
+
+    async def _answer(self, asked: Ask) -> Answer:
+        """Perform an effect that the machine asks for."""
+        match asked:
+            case SyncEnvironment():
+                await self._sync()
+                return EnvironmentSynced()
+            case TakeCheckpoint(iteration=iteration):
+                command: Command = Checkpoint({"iteration": iteration})
+                work = partial(self._checkpoints.take, iteration)
+                joined = await self._composite(f"i{iteration}.checkpoint", command, work)
+                return CheckpointTaken(joined)
+            case CallModel(iteration=iteration, attempt=attempt):
+                return await self._model_calls.call(iteration, attempt)
+            case RunTools(iteration=iteration, calls=calls):
+                return ToolsReturned(await self._run_tools(iteration, calls))
+            case Pause(iteration=iteration, attempt=attempt, milliseconds=pause):
+                key = f"{llm_key(iteration, attempt)}.pause"
+                if self.is_new(key):
+                    trouble = self._model_calls.trouble
+                    self.feed.reset_reply(llm_key(iteration, 1), attempt + 1, trouble)
+                sleep = Sleep(pause, retry=True)
+                await self.run.effect(self.run.root, key, "model again", sleep, sleep_executor())
+                return Paused()
+            case _:
+                assert_never(asked)
+
+    def is_new(self, key: str) -> bool:
+        """Return whether an effect begins now: listeners know of the others."""
+        return not self.run.memory.begun(key)
+
+    async def _sync(self) -> None:
+        """Capture the environment, or load the one that was captured."""
+        made: dict[str, TurnEnvironment] = {}
+
+        async def perform(_: Envelope) -> Outcome:
+            catalog, tools = self.services.catalog, self._tool_calls.tools
+            catalog.check(self.ask.options)
+            for tool in tools.values():
+                await tool.prepare()  # its description may have to be loaded first
+            environment = catalog.environment(self.ask.options, self.plugins, tools)
+            ref, body = environment.stored()
+            self.writer.envs[ref] = body
+            made[ref] = environment
+            return SyncExecutionEnvironmentOutcome({"env": ref})
+
+        local = Executor("turn", _SYNC, perform, record=self.writer.hold)
+        command = SyncExecutionEnvironment()
+        outcome = await self.run.effect(self.run.root, "env", "environment", command, local)
+        ref = expect(outcome, SyncExecutionEnvironmentOutcome).result["env"]
+        if ref in made:
+            self.environment = made[ref]
+            return
+        body = await self.run.read(partial(self.services.store.envs.get, ref))
+        if body is None:
+            raise TurnEnvMissing(self.turn_id)
+        self.environment = ENVIRONMENTS.decode(body)
+
+    async def _run_tools(
+        self, iteration: int, calls: tuple[ToolCall, ...]
+    ) -> tuple[ToolMessage, ...]:
+        """Run the calls of one reply as one composite effect."""
+        ids = [call.id for call in calls]
+        work = partial(self._tool_calls.run_batch, iteration, calls, ToolBatchOutcome(ids))
+        command = ToolBatch({"calls": ids})
+        results = await self._composite(f"i{iteration}.tools", command, work)
+        self._tool_calls.partial_results = ()  # the machine gets all of them now
+        return results
+
+    async def _composite(
+        self, key: str, command: Command, work: Callable[[], Awaitable[tuple[T, Outcome]]]
+    ) -> T:
+        """Return the result of an effect that consists of others and runs again on replay."""
+        results: list[T] = []  # the outcome is plain JSON, so the messages take this way
+
+        async def perform(_: Envelope) -> Outcome:
+            with self.run.guarded():
+                result, outcome = await work()
+            results.append(result)
+            return outcome
+
+        scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)
+        asked = envelope(command, scope=scope, effect_id=key, replay_key=key, label=key)
+        await self.run.enclose(asked, Executor("turn", frozenset({command.kind}), perform))
+        return results[-1]
+
+    # --- the end ---
+
+    def commit(self, *, settle: bool = True) -> TurnCommit:
+        """Return the commit of the turn, which has ended."""
+        end, session, messages = self.machine.end, self.session, self.machine.messages
+        assert end is not None
+        writing, is_fresh = self.writer.finish(messages)
+        head = session.head + len(messages)
+        before = msgspec.convert(session.usage or {}, Usage)
+        calls = session.calls + self.machine.iteration
+        result = {**decode(write(end)), "nodes": [session.head + 1, head], "calls": calls}
+        last = messages[-1] if messages else None
+        if end.text and isinstance(last, AssistantMessage) and last.text == end.text:
+            del result["text"]
+            result["text_at"] = head  # it is the last message, and stored once
+        return TurnCommit(
+            session=session,
+            writing=writing,
+            head=head,
+            calls=calls,
+            usage=msgspec.to_builtins(before + spent(messages).usage),
+            state=RunState(end.status),
+            result=result,
+            settle=settle,
+            fresh=is_fresh,
+        )
+
+    def _answer_partially(self) -> None:
+        """Give the machine the known results of a batch that was broken off."""
+        known = self._tool_calls.partial_results
+        if known and isinstance(self.machine.poll_effect(), RunTools):
+            self.machine.handle_response(ToolsReturned(known))
+
+    def _complete_events(self) -> None:
+        """Add the events of calls that were broken off."""
+        for message in self.machine.messages:
+            if isinstance(message, ToolMessage) and self.feed.has_event(
+                "tool_started", message.call_id
+            ):
+                self.feed.add(completion_event(message))
+
+    # --- cancellation ---
+
+    async def _cancel(self) -> None:
+        """End the turn as cancelled; it keeps everything that was recorded or streamed."""
+        machine = self.machine
+        self._answer_partially()
+        if isinstance(machine.poll_effect(), SyncEnvironment | TakeCheckpoint):
+            # Messages that were taken from the queue, and that the machine has not received yet.
+            taken = self._checkpoints.queued_before(f"i{machine.iteration}.queue")
+            machine.messages.extend(taken or ())
+        streamed = await self._streamed_reply()
+        machine.cancel(await self._cancel_reason(), streamed)
+        self._complete_events()
+
+    async def _streamed_reply(self) -> str:
+        """Return the streamed part of the reply that a cancel cut off.
+
+        The text that this execution streamed counts first. An execution that streamed nothing may finish the
+        cancel of a worker that died: then it is the text that that worker relayed to listeners elsewhere.
+        """
+        match self.machine.poll_effect():
+            case CallModel(iteration=iteration, attempt=attempt):
+                relayed = attempt == 1
+            case Pause(iteration=iteration):
+                relayed = False  # the text of a failed attempt does not count
+            case SyncEnvironment() | TakeCheckpoint():
+                # The dead worker was further than its records: it had called the model.
+                iteration, relayed = self.machine.iteration + 1, True
+            case _:
+                return ""
+        written = self.writer.read(self.writer.base + len(self.machine.messages))
+        if isinstance(written, AssistantMessage) and written.interrupted:
+            return written.text  # an earlier execution of this process committed it
+        key = llm_key(iteration, 1)
+        text = streamed_reply(self.feed.events, key)
+        if text is None and relayed and isinstance(self.run.record, TurnRecord):
+            ask = partial(relayed_reply, self.services.store, self.run.record.run, key)
+            text = await self._last_answer(ask)
+        return text or ""
+
+    async def _cancel_reason(self) -> str:
+        """Return the reason that the turn was cancelled with."""
+        found = None
+        if isinstance(self.run.record, TurnRecord):
+            ask = partial(self.services.store.sessions.turn, self.run.record.scope)
+            found = await self._last_answer(ask)
+        reason = None if found is None else found.cancel_reason
+        return CANCELLED if reason is None else reason
+
+    async def _last_answer(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the store's answer about a cancelled turn, once it answers; None if it refuses to."""
+        try:
+            return await answer_of(self.run, ask, lambda: not self.run.closed)
+        except StoreRefused:  # a text is not worth a turn
+            return None
+        except Unanswered:
+            raise Detached from None

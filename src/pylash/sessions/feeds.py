@@ -1,0 +1,280 @@
+"""Feeds: the events of a turn for listeners in the process that executes it, and relays for all others.
+
+Rule 1. A slow or missing listener costs the turn nothing and never fails it.
+Rule 2. A replayed turn emits no event twice.
+Rule 3. Relays write events to the store in chunks, and only if a listener in another process has asked for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from pylash.durable.stores import Store
+from pylash.engine.hub import Hub
+from pylash.engine.run import LiveRun
+from pylash.turn.events import TurnEvent
+from pylash.turn.messages import ToolMessage
+from pylash.values.canonical import write
+from pylash.values.errors import StoreError
+
+CHUNK_SECONDS: Final = 0.1
+FENCE_BITS: Final = 32
+
+_CHUNKS: msgspec.json.Decoder[list[TurnEvent]] = msgspec.json.Decoder(list[TurnEvent])
+
+ONCE = frozenset({"turn_started", "tool_started", "tool_completed", "wait_opened", "usage"})
+
+
+# --- listeners in this process ---
+
+
+class Feed:
+    """The events of one turn in this process, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[TurnEvent] = []
+        self.ended = False
+        # Whether the turn runs in this process. ``Feeds`` keeps a feed while it does, or while it has listeners
+        # and has not ended: a parked turn continues in the same feed.
+        self.here = True
+        self.listeners = 0
+        self._once: set[tuple[str, str]] = set()
+        self._replies: set[str] = set()
+        # Set by every change, cleared by a listener that has received everything. Several listeners may clear it:
+        # each does so only right before it waits, when it has seen all changes, and a change wakes all that wait.
+        self._changed = asyncio.Event()
+
+    def add(self, event: TurnEvent) -> None:
+        """Add an event, unless it can happen only once and is there already."""
+        if event.type in ONCE:
+            known = (event.type, event.correlation_id)
+            if known in self._once:
+                return
+            self._once.add(known)
+        self.events.append(event)
+        self._changed.set()
+
+    def has_event(self, kind: str, correlation_id: str) -> bool:
+        """Return whether an event that can happen only once was added."""
+        return (kind, correlation_id) in self._once
+
+    def begin_reply(self, correlation_id: str, attempt: int) -> None:
+        """Begin a reply; the text of an earlier attempt at it is reset."""
+        if correlation_id in self._replies:
+            self.reset_reply(correlation_id, attempt)
+        self._replies.add(correlation_id)
+
+    def reset_reply(self, correlation_id: str, attempt: int, why: str = "") -> None:
+        """Add that a reply is streamed from its start again, and why."""
+        self.add(TurnEvent("text_reset", correlation_id, text=why, attempt=attempt))
+        self._replies.discard(correlation_id)
+
+    def replay_reply(self, correlation_id: str, text: str) -> None:
+        """Add a recorded reply as a whole, unless it was streamed here."""
+        if correlation_id not in self._replies and text:
+            self._replies.add(correlation_id)
+            self.add(TurnEvent("text_delta", correlation_id, text=text))
+
+    def close(self, *, ended: bool) -> None:
+        """End all iterations: the turn has ended, or does not run here for now."""
+        self.here = False
+        self.ended = self.ended or ended
+        self._changed.set()
+
+    async def follow(self, after: int = 0) -> AsyncIterator[TurnEvent]:
+        """Yield every event after a number of them, until the turn has ended or left this process."""
+        place = after
+        while True:
+            while place < len(self.events):
+                yield self.events[place]
+                place += 1
+            if self.ended or not self.here:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+
+def streamed_reply(events: Iterable[TurnEvent], correlation_id: str) -> str | None:
+    """Return the text of a reply as far as it was streamed; None if no event is about it."""
+    text: str | None = None
+    for event in events:
+        if event.correlation_id == correlation_id:
+            if event.type == "text_reset":
+                text = ""
+            elif event.type == "text_delta":
+                text = (text or "") + event.text
+    return text
+
+
+def completion_event(message: ToolMessage) -> TurnEvent:
+    """Return the event of a call that has its result."""
+    status = "failed" if message.error else "completed"
+    return TurnEvent(
+        "tool_completed", message.call_id, tool=message.tool, text=message.text, status=status
+    )
+
+
+class Feeds:
+    """The feeds of the turns that run here, or that have listeners here."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}  # by the id of the run
+        self._watchers: list[Callable[[str], None]] = []
+
+    def open(self, turn: str) -> Feed:
+        """Return the feed of a turn."""
+        feed = self._feeds.get(turn)
+        if feed is None or feed.ended:
+            feed = self._feeds[turn] = Feed()
+        feed.here = True
+        for on_open in tuple(self._watchers):
+            on_open(turn)
+        return feed
+
+    def watch(self, on_open: Callable[[str], None]) -> Callable[[], None]:
+        """Call ``on_open`` whenever a turn begins to run here; return a function that stops it."""
+        self._watchers.append(on_open)
+        return lambda: self._watchers.remove(on_open)
+
+    def find(self, turn: str) -> Feed | None:
+        """Return the feed of a turn that runs here."""
+        return self._feeds.get(turn)
+
+    def leave(self, turn: str, *, ended: bool) -> None:
+        """Close the feed of a turn that does not run here any more."""
+        feed = self._feeds.get(turn)
+        if feed is not None:
+            feed.close(ended=ended)
+            self.release(turn)
+
+    def release(self, turn: str) -> None:
+        """Drop a feed without a writer and listeners."""
+        feed = self._feeds.get(turn)
+        if feed is not None and not feed.here and (feed.ended or not feed.listeners):
+            del self._feeds[turn]
+
+
+class Seat:
+    """The place of a listener: at the feed of one turn, which it keeps while the turn is parked."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._turn = ""
+        self._feed: Feed | None = None
+        self._received = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the turn of the feed has ended."""
+        return self._feed is not None and self._feed.ended
+
+    def take(self, turn: str) -> bool:
+        """Listen to a turn; return whether its feed is another one than before."""
+        feed = self._feeds.open(turn)
+        if feed is self._feed:
+            return False
+        self.leave()
+        self._turn, self._feed, self._received = turn, feed, 0
+        feed.listeners += 1
+        return True
+
+    async def follow(self) -> AsyncIterator[TurnEvent]:
+        """Yield the events that were not received yet, until the turn has ended or left this process."""
+        if self._feed is not None:
+            async for event in self._feed.follow(self._received):
+                self._received += 1
+                yield event
+
+    def leave(self) -> None:
+        """Stop to listen."""
+        if self._feed is not None:
+            self._feed.listeners -= 1
+            self._feeds.release(self._turn)
+            self._feed = None
+
+
+# --- relays ---
+
+
+async def relay_events(store: Store, run: LiveRun, feed: Feed) -> None:
+    """Write the events of a turn for listeners in other processes, if there are any; runs until cancelled."""
+    with suppress(StoreError):
+        if not await store.turn_events.is_asked(run.record.run):
+            return
+    # The fence is in the upper bits: the chunks of a later execution sort behind those of an earlier one, and a
+    # change of the upper bits tells a receiver that another execution streams now.
+    sent, sequence = 0, run.fence.token << FENCE_BITS
+    while True:
+        events = feed.events[sent:]
+        if events:
+            sent += len(events)
+            sequence += 1
+            with suppress(StoreError):  # best effort: a turn never fails because of a listener
+                await store.turn_events.add(
+                    run.record.run, run.fence.token, sequence, write(join_deltas(events))
+                )
+        await asyncio.sleep(CHUNK_SECONDS)
+
+
+async def relayed_reply(store: Store, run: int, correlation_id: str) -> str:
+    """Return the relayed text of a reply, of the last execution that streamed it."""
+    executions: dict[int, list[TurnEvent]] = {}
+    for sequence, body in await store.turn_events.read(run, 0):
+        executions.setdefault(sequence >> FENCE_BITS, []).extend(_CHUNKS.decode(body))
+    texts = [streamed_reply(events, correlation_id) for events in executions.values()]
+    return next((text for text in reversed(texts) if text is not None), "")
+
+
+def join_deltas(events: list[TurnEvent]) -> list[TurnEvent]:
+    """Return events with consecutive pieces of one text joined."""
+    result: list[TurnEvent] = []
+    for event in events:
+        last = result[-1] if result else None
+        same = last is not None and event.type in ("text_delta", "reasoning_delta")
+        if (
+            same
+            and last is not None
+            and (last.type, last.correlation_id) == (event.type, event.correlation_id)
+        ):
+            result[-1] = msgspec.structs.replace(last, text=last.text + event.text)
+        else:
+            result.append(event)
+    return result
+
+
+async def receive_events(
+    hub: Hub, store: Store, run: int, ended: Callable[[], bool]
+) -> AsyncIterator[TurnEvent]:
+    """Yield the relayed events of a turn that runs in another process, until it has ended."""
+    with hub.listen(f"chunk:{run}") as listener:
+        # The listener exists before the request, so that the first chunk wakes it.
+        await store.turn_events.ask(run)
+        after, speaking = 0, ""
+        while True:
+            over = (
+                ended()
+            )  # before the read: everything that was relayed until the end is then in it
+            for sequence, body in await store.turn_events.read(run, after):
+                if speaking and sequence >> FENCE_BITS != after >> FENCE_BITS:
+                    yield TurnEvent(
+                        "text_reset", speaking
+                    )  # its worker died before the end of the reply
+                after = sequence
+                for event in _CHUNKS.decode(body):
+                    speaking = _speaking(event, speaking)
+                    yield event
+            if over:
+                return
+            await listener.wait(CHUNK_SECONDS * 2)
+
+
+def _speaking(event: TurnEvent, before: str) -> str:
+    """Return the reply that is streamed after an event; its usage ends it."""
+    if event.type == "text_delta":
+        return event.correlation_id
+    return "" if event.type == "usage" else before

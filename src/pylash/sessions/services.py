@@ -1,0 +1,21 @@
+"""Objects that the sessions of one app share."""
+
+from __future__ import annotations
+
+from pylash.durable.ports import Clock, EffectHost, Entropy
+from pylash.durable.stores import Store
+from pylash.engine.hosts.journal import JournalHost
+from pylash.processes.services import Services
+from pylash.sessions.feeds import Feeds
+from pylash.sessions.histories import Histories
+
+
+class SessionServices(Services):
+    """Adds the events of turns that run here, and the cache of histories."""
+
+    def __init__(
+        self, store: Store, host: JournalHost, effects: EffectHost, clock: Clock, entropy: Entropy
+    ) -> None:
+        super().__init__(store, host, effects, clock, entropy)
+        self.feeds = Feeds()
+        self.histories = Histories(store.sessions)

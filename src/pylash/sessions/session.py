@@ -1,0 +1,356 @@
+"""Sessions as users see them: turns, streams, the queue, history, forks, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+
+import msgspec
+
+from pylash.durable.runs import RunState
+from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
+from pylash.durable.sessions import (
+    DeleteReport,
+    NewTurn,
+    Policy,
+    SessionRecord,
+    TurnRecord,
+    checked_session,
+)
+from pylash.engine.branches import LANES
+from pylash.models.messages import keep, referenced
+from pylash.processes.sessions import TurnResult
+from pylash.processes.timeline import Effect, effects_from
+from pylash.sessions.listening import TurnListener
+from pylash.sessions.observation import Observed, observe_session
+from pylash.tools.signatures import Shape
+from pylash.turn.asks import SessionOptions, TurnAsk
+from pylash.turn.events import TurnEvent
+from pylash.turn.messages import Input, Message, Usage, parts_of
+from pylash.values.canonical import write_payload
+from pylash.values.durations import Duration, seconds
+from pylash.values.names import check_name
+from pylash.values.process_errors import ArgumentsInvalid
+from pylash.values.turn_errors import (
+    SessionLaneReentrant,
+    SessionUnknown,
+    TurnBlocked,
+    TurnUnknown,
+)
+
+if TYPE_CHECKING:
+    from pylash.engine.run_results import RunResults
+    from pylash.engine.worker.worker import Worker
+    from pylash.sessions.services import SessionServices
+
+T = TypeVar("T")
+
+
+class TurnStream(Generic[T]):
+    """The event stream of a turn: leaving it never cancels the turn.
+
+    >>> async with session.stream("And order 8?") as stream:
+    ...     async for event in stream:
+    ...         if event.type == "text_delta":
+    ...             print(event.text, end="")
+    >>> print(stream.result.usage)
+    """
+
+    def __init__(self, session: Session, given: Input, turn_id: str | None, output: Any) -> None:
+        self._session = session
+        self._given = (given, turn_id, output)
+        self._result: TurnResult[T] | None = None
+
+    @property
+    def turn_id(self) -> str:
+        """The turn's id, once the stream was entered."""
+        return self._new.scope.id
+
+    @property
+    def result(self) -> TurnResult[T]:
+        """The result of the turn, once all events were iterated."""
+        if self._result is None:
+            raise ArgumentsInvalid("stream.result", "the turn has not ended: iterate to the end")
+        return self._result
+
+    async def __aenter__(self) -> Self:
+        self._new, self._shape = await self._session.submit(*self._given)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave; the turn goes on."""
+
+    def __aiter__(self) -> AsyncIterator[TurnEvent]:
+        if not hasattr(self, "_new"):
+            reason = "enter it first: async with session.stream(…) as stream"
+            raise ArgumentsInvalid("session.stream", reason)
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[TurnEvent]:
+        async for event in self._session.events(self._new):
+            yield event
+        self._result = await self._session.turn_result(self._new, self._shape)
+
+
+class Session:
+    """A conversation: a handle, made by the first use.
+
+    >>> session = app.session("chat-42")
+    >>> result = await session.turn("Refund order 7, please")
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        options: SessionOptions,
+        services: SessionServices,
+        worker: Worker,
+        results: RunResults,
+    ) -> None:
+        self.id = checked_session(session_id)
+        self.options = options
+        self._services = services
+        self._worker = worker
+        self._results = results
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+    # --- turns ---
+
+    @overload
+    async def turn(
+        self,
+        input: Input,
+        *,
+        turn_id: str | None = None,
+        output: type[T],
+        timeout: Duration | None = None,
+    ) -> TurnResult[T]: ...
+    @overload
+    async def turn(
+        self,
+        input: Input,
+        *,
+        turn_id: str | None = None,
+        output: None = None,
+        timeout: Duration | None = None,
+    ) -> TurnResult[None]: ...
+    async def turn(
+        self,
+        input: Input,  # noqa: A002 - the public name
+        *,
+        turn_id: str | None = None,
+        output: Any = None,
+        timeout: Duration | None = None,
+    ) -> TurnResult[Any]:
+        """Ask, and return the result of the turn. The same ``turn_id`` again gives the same result.
+
+        ``output`` is the type of ``result.value``. ``timeout`` ends the waiting, not the turn.
+
+        Cancellation: safe, the turn goes on.
+        """
+        self._services.outside("session.turn")
+        new, shape = await self.submit(input, turn_id, output)
+        limit = None if timeout is None else seconds(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                return await self.turn_result(new, shape)
+        except TimeoutError:
+            if limit is None:
+                raise
+            text = scope_text(new.scope)
+            state, reason = (await self._services.store.sessions.states([text]))[text]
+            if state is RunState.BLOCKED:
+                raise TurnBlocked(self.id, new.scope.id, reason or "") from None
+            raise TimeoutError(f"Turn {new.scope.id!r} has not ended in {limit:g} s.") from None
+
+    @overload
+    def stream(
+        self,
+        input: Input,
+        *,
+        turn_id: str | None = None,
+        output: type[T],
+    ) -> TurnStream[T]: ...
+    @overload
+    def stream(
+        self,
+        input: Input,
+        *,
+        turn_id: str | None = None,
+        output: None = None,
+    ) -> TurnStream[None]: ...
+    def stream(self, input: Input, *, turn_id: str | None = None, output: Any = None) -> Any:  # noqa: A002 - the public name
+        """Ask, and stream the events of the turn; of a turn that has ended, the recorded ones."""
+        self._services.outside("session.stream")
+        return TurnStream(self, input, turn_id, output)
+
+    async def submit(
+        self, given: Input, turn_id: str | None, output: Any
+    ) -> tuple[NewTurn, Shape | None]:
+        """Store a question, which a worker answers; return it, and how its answer is read."""
+        if self.id in LANES.get():
+            raise SessionLaneReentrant(self.id)
+        if turn_id is not None:
+            check_name("turn id", turn_id)
+        shape = schema = None
+        if output is not None:
+            shape = Shape(output)
+            await shape.prepare("output")
+            schema = shape.answer_schema()
+        parts, bodies = referenced(parts_of(given))
+        await keep(bodies, self._services.store.attachments)
+        ask = TurnAsk(parts=parts, output_schema=schema)
+        options = msgspec.to_builtins(self.options)
+        write_payload(options, 1)
+        new = NewTurn(
+            scope=TurnScope(self.id, self._services.new_id() if turn_id is None else turn_id),
+            digest=ask.digest(),
+            body=write_payload(ask, 1),
+            options=options,
+        )
+        await self._worker.submit(new)
+        return new, shape
+
+    async def turn_result(self, new: NewTurn, shape: Shape | None) -> TurnResult[Any]:
+        """Return the result of a turn, once it has ended."""
+        _, plain = await self._results.wait(scope_text(new.scope))
+        return TurnResult(new.scope.id, plain, shape)
+
+    # --- listening ---
+
+    def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
+        """Return the events of a turn, wherever it runs; of one that has ended, the recorded ones."""
+        return TurnListener(new.scope, self._services, self._worker, self._results).events()
+
+    def observe(self, cursor: str | None = None) -> AsyncIterator[Observed]:
+        """Yield the messages after a cursor, then new messages and events; continue from any cursor later.
+
+        >>> async for item in session.observe(cursor):
+        ...     cursor = item.cursor
+        """
+        self._services.outside("session.observe")
+        return observe_session(self.id, cursor, self._services, self._worker)
+
+    async def timeline(self, turn_id: str) -> list[Effect]:
+        """Return the effects of a turn with their times: draw them with ``draw_timeline``."""
+        self._services.outside("session.timeline")
+        check_name("turn id", turn_id)
+        turn = await self._turn(turn_id)
+        return effects_from(await self._services.store.journal.timeline(turn.run))
+
+    async def retry(self) -> bool:
+        """Let a blocked turn continue; False if none is blocked."""
+        self._services.outside("session.retry")
+        blocked = await self._services.store.sessions.blocked(self.id)
+        token = self._services.new_id()
+        return blocked is not None and await self._services.store.runs.retry(blocked, token)
+
+    # --- the queue ---
+
+    async def enqueue(
+        self,
+        text: Input,
+        when: Literal["next_turn", "now", "interrupt"] = "next_turn",
+        key: str | None = None,
+    ) -> None:
+        """Send a message while the session may be busy; the same ``key`` again is the same message.
+
+        With ``next_turn`` the next turn receives it, with ``now`` the next checkpoint of this one;
+        ``interrupt`` also replaces the answers that the turn waits for, and stops a model that streams its
+        reply. An idle session begins a turn. Cancellation: atomic.
+        """
+        self._services.outside("session.enqueue")
+        if when not in ("next_turn", "now", "interrupt"):
+            known = "next_turn, now, interrupt"
+            raise ArgumentsInvalid("session.enqueue", f"when={when!r} is not one of {known}")
+        words = self._services.new_id() if key is None else check_name("key", key)
+        parts, bodies = referenced(parts_of(text))
+        await keep(bodies, self._services.store.attachments)
+        body = {"parts": msgspec.to_builtins(parts)}
+        write_payload(body, 1)  # before the session is made for it
+        await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
+        await self._services.store.sessions.enqueue(self.id, words, body, Policy(when))
+
+    async def cancel(self, reason: str = "cancelled") -> None:
+        """Ask the turn that runs, waits or is blocked to end; the text that was streamed is kept.
+
+        Cancellation: atomic.
+        """
+        self._services.outside("session.cancel")
+        await self._services.store.sessions.cancel(self.id, reason)
+
+    # --- history ---
+
+    async def history(self) -> list[Message]:
+        """Return all messages, the oldest first."""
+        self._services.outside("session.history")
+        record = await self._services.store.sessions.get(self.id)
+        return [] if record is None else await self._services.histories.messages(record)
+
+    async def usage(self) -> Usage:
+        """Return the usage of all turns of the session, with their subagents."""
+        self._services.outside("session.usage")
+        record = await self._services.store.sessions.get(self.id)
+        return msgspec.convert((record.usage if record else None) or {}, Usage)
+
+    async def fork(self, new_id: str, at: str | None = None) -> Session:
+        """Return a new session that begins with this one's turns, up to and with ``at``."""
+        self._services.outside("session.fork")
+        checked_session(new_id)
+        record = await self._record()
+        head, counts = record.head, (record.revision, record.calls)
+        if at is not None:
+            record, head, calls = await self._place_of(record, at)
+            counts = (record.revision, calls)
+        await self._services.store.sessions.fork(record, new_id, head, counts)
+        return Session(new_id, self.options, self._services, self._worker, self._results)
+
+    async def _place_of(
+        self, record: SessionRecord, turn_id: str
+    ) -> tuple[SessionRecord, int, int]:
+        """Return the end of a turn: the session it belongs to, its place, and the model calls up to it."""
+        settled = [
+            turn
+            for turn in await self._services.store.sessions.turns(self.id)
+            if turn.scope.id == turn_id and turn.settled and "nodes" in (turn.result or {})
+        ]
+        for turn in reversed(settled):  # of two with one id the session's own, which came later
+            head, whose = turn.result["nodes"][1], record
+            if turn.scope.session_id != self.id:  # one that it began with
+                origin = await self._services.store.sessions.get(turn.scope.session_id)
+                if origin is None:
+                    continue
+                whose = msgspec.structs.replace(origin, options=record.options)
+            if any(part.number == whose.number and head <= part.upto for part in record.path):
+                return whose, head, turn.result["calls"]
+        raise TurnUnknown(self.id, turn_id)
+
+    async def _turn(self, turn_id: str) -> TurnRecord:
+        for scope in (TurnScope(self.id, turn_id), QueueDrainScope(self.id, turn_id)):
+            turn = await self._services.store.sessions.turn(scope)
+            if turn is not None:
+                return turn
+        raise TurnUnknown(self.id, turn_id)
+
+    async def delete(self) -> DeleteReport:
+        """Delete the session with its turns, messages, waits and queue; return a report."""
+        self._services.outside("session.delete")
+        record = await self._services.store.sessions.get(self.id)
+        if record is not None:
+            self._services.histories.forget(record.number)
+        return await self._services.store.sessions.delete(self.id)
+
+    async def _record(self) -> SessionRecord:
+        record = await self._services.store.sessions.get(self.id)
+        if record is None:
+            raise SessionUnknown(self.id)
+        return record

@@ -1,0 +1,195 @@
+"""Subagents: turns of child sessions that run as processes.
+
+Rule 1. A session-turn process plays its turn in its own run: every effect is the process's.
+Rule 2. The state of the child session is recorded first, so that a replay continues from there.
+Rule 3. The usage of subagents counts for the turn that called them, and so does their budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from pylash.durable.commands import AwaitProcess, CancelProcess, ProcessCommand, StartProcess
+from pylash.durable.effects import (
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    Process,
+    ProcessOutcome,
+    expect,
+)
+from pylash.durable.processes import (
+    OUTPUTS,
+    Failure,
+    ProcessRecord,
+    Registration,
+    SessionRef,
+    SessionTurnInput,
+    Success,
+)
+from pylash.durable.seeds import digest
+from pylash.durable.sessions import SessionRecord
+from pylash.engine.branches import LANES, own_branch
+from pylash.engine.executors import Executor, process_executor
+from pylash.engine.run import LiveRun
+from pylash.engine.run_driver import Detached
+from pylash.sessions.driver import TurnDriver
+from pylash.sessions.services import SessionServices
+from pylash.sessions.tool_calls import TurnTool
+from pylash.tools.catalog import Catalog
+from pylash.turn.asks import ASKS, SessionOptions, TurnAsk
+from pylash.turn.budgets import budget_share, remaining, spent
+from pylash.turn.machine import RunTools
+from pylash.turn.messages import Text, ToolCall, ToolMessage, Usage
+from pylash.values.canonical import decode, write
+from pylash.values.errors import LashError
+from pylash.values.turn_errors import ProcessSessionTurnFailed
+
+_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+SPAWN: Final = "spawn_agent"
+
+
+async def play_session_turn(
+    services: SessionServices, run: LiveRun, given: SessionTurnInput
+) -> Any:
+    """Play one turn of a child session in a process's run; return its result."""
+    LANES.set(frozenset(given.lanes))
+    session = await _recorded_session(services, run, given)
+    nodes = await run.read(partial(services.store.sessions.uncommitted, session))
+    driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, nodes)
+    await driver.play()
+    with run.guarded():
+        await services.store.sessions.commit(run.fence, driver.commit(settle=False))
+    services.feeds.leave(run.id, ended=True)
+    end = driver.machine.end
+    assert end is not None
+    if end.status == "cancelled":
+        raise asyncio.CancelledError
+    plain: dict[str, Any] = decode(write(end))
+    if end.status == "failed":
+        used = {name: plain[name] for name in ("usage", "seconds") if name in plain}
+        raise ProcessSessionTurnFailed(given.session_id, end.error or "", used)
+    return {"session_id": given.session_id, "turn_id": driver.turn_id, **plain}
+
+
+async def _recorded_session(
+    services: SessionServices, run: LiveRun, given: SessionTurnInput
+) -> SessionRecord:
+    """Return the child session as it was when the process began: it is recorded."""
+
+    async def perform(_: Envelope) -> Outcome:
+        with run.guarded():
+            session = await services.store.sessions.open(given.session_id, given.options)
+        return DurableStepOutcome(decode(write(session)))
+
+    command = DurableStep("session", given.session_id)
+    local = Executor("step", _STEP, perform)
+    outcome = await run.effect(run.root, "session", "session", command, local)
+    return msgspec.convert(expect(outcome, DurableStepOutcome).value, SessionRecord)
+
+
+class SpawnAgent(TurnTool):
+    """The tool that calls a subagent; it runs as a process, and the turn waits for it."""
+
+    def __init__(self, catalog: Catalog, names: tuple[str, ...]) -> None:
+        async def spawn_agent(agent: str, task: str) -> str:
+            """Let a subagent do a task by itself and return its answer."""
+            raise AssertionError((agent, task))  # it runs within the turn
+
+        spawn_agent.__annotations__["agent"] = Literal[names]
+        super().__init__(spawn_agent, name=SPAWN)
+        kinds = (catalog.agent(name) for name in names)
+        self._kinds = [f"{one.name}: {one.description}" for one in kinds if one.description]
+
+    @property
+    def description(self) -> str:
+        """The description of the tool, with the kinds of subagents."""
+        return "\n".join((super().description, *self._kinds))
+
+    async def call_within(
+        self, turn: TurnDriver, call: ToolCall, arguments: Mapping[str, Any]
+    ) -> ToolMessage:
+        """Start the subagent's process and wait for its answer."""
+        start = self._start(turn, call, arguments)
+        process = start.registration.id
+        try:
+            await _perform(turn, f"{call.id}.start", start)
+            answer = await _perform(turn, f"{call.id}.answer", AwaitProcess(process))
+        except asyncio.CancelledError:
+            with suppress(LashError, Detached):
+                reason = "the turn that asked it was cancelled"
+                await _perform(turn, f"{call.id}.cancel", CancelProcess(process, reason))
+            raise
+        return _result_message(call, OUTPUTS.decode(write(answer["output"])))
+
+    def _start(
+        self, turn: TurnDriver, call: ToolCall, arguments: Mapping[str, Any]
+    ) -> StartProcess:
+        agent, task = arguments["agent"], arguments["task"]
+        process = f"{agent}-{digest(turn.run.seed, call.id)[:8].hex()}"
+        left = remaining(turn.machine.budget, spent(turn.machine.messages))
+        budget = budget_share(left, *_position(turn, call))
+        options = SessionOptions(agent=agent, budget=budget)
+        ask = decode(write(TurnAsk(parts=(Text(task),), options=options)))
+        registration = Registration(
+            id=process,
+            input=SessionTurnInput(process, ask, decode(write(options)), _lanes(turn)),
+            originator=SessionRef(turn.session.id),
+            env=turn.services.env,
+        )
+        return StartProcess(registration)
+
+
+def _position(turn: TurnDriver, call: ToolCall) -> tuple[int, int]:
+    """Return the number of a subagent among those of one reply, and how many there are."""
+    asked = turn.machine.poll_effect()
+    calls = asked.calls if isinstance(asked, RunTools) else (call,)
+    ids = [one.id for one in calls if one.tool == SPAWN]
+    return ids.index(call.id), len(ids)
+
+
+def _lanes(turn: TurnDriver) -> tuple[str, ...]:
+    """Return the sessions that wait for a subagent of a turn: the same whenever it is replayed."""
+    record = turn.run.record
+    given = record.registration.input if isinstance(record, ProcessRecord) else None
+    above = given.lanes if isinstance(given, SessionTurnInput) else ()
+    return (*above, turn.session.id)
+
+
+async def _perform(turn: TurnDriver, key: str, command: ProcessCommand) -> Any:
+    """Perform a process command as an effect of a turn."""
+    run = turn.run
+    local = process_executor(turn.services.registry_work(run, key))
+    work = Process(decode(write(command)))
+    outcome = await run.effect(own_branch(run, SPAWN), key, command.effect_id, work, local)
+    return expect(outcome, ProcessOutcome).result
+
+
+def _result_message(call: ToolCall, output: Any) -> ToolMessage:
+    match output:
+        case Success(value=used):
+            stopped = f"The subagent was stopped: {used.get('error')}."
+            text = stopped if used.get("status") == "stopped" else used.get("text", "")
+        case Failure(message=text, raw=used):
+            pass
+        case _:
+            text, used = "The subagent was cancelled.", None
+    used = used if isinstance(used, dict) else {}
+    return ToolMessage(
+        call.id,
+        call.tool,
+        text,
+        error=not isinstance(output, Success),
+        usage=msgspec.convert(used.get("usage") or {}, Usage),
+        seconds=used.get("seconds", 0.0),
+        provider_id=call.provider_id,
+    )

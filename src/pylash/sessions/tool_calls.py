@@ -1,0 +1,390 @@
+"""The tool calls of a turn: each is checked, approved and attempted, and its result is a message.
+
+Rule 1. A failure of a call is its result: the model gets it, and the turn goes on.
+Rule 2. An attempt is recorded together with its message.
+Rule 3. A batch begins only if this worker has all of its tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+from msgspec.structs import replace
+
+from pylash.durable.effects import (
+    AwaitEvent,
+    Outcome,
+    ToolAttemptOutcome,
+)
+from pylash.durable.ports import RecordEffect
+from pylash.durable.seeds import digest
+from pylash.durable.waits import WaitIdentity
+from pylash.engine.branch_groups import BranchGroup
+from pylash.engine.branches import own_branch
+from pylash.engine.records import is_outcome, message_of
+from pylash.engine.user_code import FailsAs
+from pylash.models.messages import llm_key
+from pylash.processes.completions import Completions
+from pylash.sessions.feeds import completion_event
+from pylash.tools.arguments import fill_references, projected_refs, read_arguments
+from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool
+from pylash.tools.context import CallInfo, Deferred, ToolContext
+from pylash.tools.results import result_message
+from pylash.tools.tool import Tool
+from pylash.turn.asks import ToolPolicy
+from pylash.turn.budgets import remaining, spent
+from pylash.turn.events import TurnEvent
+from pylash.turn.messages import NO_USAGE, Input, ToolCall, ToolMessage, Usage, attachment_refs
+from pylash.values.canonical import decode
+from pylash.values.errors import DurabilityError, LashError, StoreError
+from pylash.values.names import storable
+from pylash.values.turn_errors import (
+    AttachmentResolutionFailed,
+    CallRefused,
+    ToolFailed,
+    TurnToolMissing,
+)
+
+if TYPE_CHECKING:
+    from pylash.sessions.driver import TurnDriver
+
+_USED: Final = "model_usage"
+"""The field of an attempt's record with the model usage of it and the attempts before, if it has no message."""
+
+_log = logging.getLogger("pylash")
+
+
+class TurnTool(Tool[..., Any], ABC):
+    """A tool whose calls are effects of the turn itself, instead of one attempt."""
+
+    @abstractmethod
+    async def call_within(
+        self, turn: TurnDriver, call: ToolCall, arguments: Mapping[str, Any]
+    ) -> ToolMessage:
+        """Return the result of a call."""
+
+
+class ToolCalls:
+    """Runs the tool calls of one turn."""
+
+    def __init__(self, turn: TurnDriver) -> None:
+        self.tools: Mapping[str, Tool[..., Any]] = {}
+        """The tools that the model may call and this worker has, by name."""
+        self.partial_results: tuple[ToolMessage, ...] = ()
+        """The known results of a batch that the machine has not received."""
+        self._turn = turn
+        # Calls that certainly have not run, because their approval is open or was refused. Each call changes only
+        # its own id; a batch that is broken off reads it after all its branches have ended.
+        self._unapproved: set[str] = set()
+
+    # --- batches ---
+
+    async def run_batch(
+        self, iteration: int, calls: tuple[ToolCall, ...], outcome: Outcome
+    ) -> tuple[tuple[ToolMessage, ...], Outcome]:
+        """Run the calls of one reply in parallel, each in a branch; those of serial tools share one, in order.
+
+        Returns the results in the order of the calls, and ``outcome``. No call begins if this worker lacks one of
+        the tools: a worker with all of them can run the batch. A cancelled turn calls no tools, so it needs none.
+        """
+        run, first = self._turn.run, len(self._turn.machine.messages)
+        # Each branch adds the results of its own calls; all branches have ended when ``group.all`` returns or raises.
+        done: dict[str, ToolMessage] = {}
+
+        async def run_calls(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                done[calls[number].id] = await self._run(calls[number], first + number)
+
+        # The split depends on captured policies only, and the serial branch is the last: a replay numbers its
+        # branches the same way.
+        serial, branches = [], []
+        for number, call in enumerate(calls):
+            tool = self.tools.get(call.tool)
+            if tool is not None and self._policy(tool).serial:
+                serial.append(number)
+            else:
+                branches.append([number])
+            is_missing = tool is None and self._is_offered(call) and not run.cancelled
+            if is_missing and not await self._recorded_result(call, first + number):
+                raise TurnToolMissing(self._turn.turn_id, call.tool)
+        group = BranchGroup(run, run.root, (f"i{iteration}", 1))
+        for numbers in (*branches, serial):
+            if numbers:
+                group.start(run_calls(numbers))
+        try:
+            await group.all()
+        except BaseException:
+            # Of serial calls without a result only the first can have begun.
+            queued = [calls[n].id for n in serial if calls[n].id not in done][1:]
+            idle = {*self._unapproved, *queued}
+            self.partial_results = tuple(
+                done.get(call.id) or _broken_off(call, ran=call.id not in idle) for call in calls
+            )
+            raise
+        # Also now: a cancel may come before the machine gets them.
+        self.partial_results = tuple([done[call.id] for call in calls])
+        return self.partial_results, outcome
+
+    def _is_offered(self, call: ToolCall) -> bool:
+        """Return whether the model was offered the tool of a call: else "there is no such tool" is its result."""
+        return any(manifest.name == call.tool for manifest in self._turn.environment.tools)
+
+    def _policy(self, tool: Tool[..., Any]) -> ToolPolicy:
+        """Return the policy of a tool that this turn was captured with."""
+        policies = self._turn.environment.policies
+        return tool.policy if policies is None else policies.get(tool.name, ToolPolicy())
+
+    # --- one call ---
+
+    async def _run(self, call: ToolCall, index: int) -> ToolMessage:
+        """Return the result of a call; ``index`` is the place of its message in the turn."""
+        feed = self._turn.feed
+        feed.add(TurnEvent("tool_started", call.id, tool=call.tool, data=call.arguments))
+        try:
+            known = await self._recorded_result(call, index)
+            message = known or await self._result(call, index)
+        except (DurabilityError, StoreError) as error:  # ours: user code raises them as ToolFailed
+            self._turn.run.give_up(error)
+        except LashError as error:
+            message = ToolMessage(
+                call.id,
+                call.tool,
+                storable(error.message),
+                error=True,
+                usage=_recorded_usage(error.data),
+                provider_id=call.provider_id,
+            )
+        feed.add(completion_event(message))
+        return message
+
+    async def _recorded_result(self, call: ToolCall, index: int) -> ToolMessage | None:
+        """Return the recorded result of a call, if any: it counts even if its tool is gone."""
+        turn, memory = self._turn, self._turn.run.memory
+        message = turn.writer.read(turn.writer.base + index) if memory.looks_ahead else None
+        if not isinstance(message, ToolMessage) or message.call_id != call.id:
+            return None
+        if memory.recorded(llm_key(turn.machine.iteration + 1, 1)):
+            return message  # and everything that follows from it has happened
+        attempt = 1
+        while memory.recorded(key := f"{call.id}.attempt.{attempt}"):
+            record = memory.decision(key)
+            if record is None:
+                return None  # too long to be in memory: replay it
+            await _emit_triggers(turn, key, (record.get("outcome") or {}).get("triggers") or ())
+            attempt += 1
+        return message
+
+    async def _result(self, call: ToolCall, index: int) -> ToolMessage:
+        turn = self._turn
+        tool = self.tools.get(call.tool)
+        if tool is None:
+            if self._is_offered(call):
+                self._break_off(call)
+            known = ", ".join(sorted(self.tools)) or "none"
+            raise CallRefused(f"There is no tool {call.tool!r} (there are: {known}).")
+        given = filled = read_arguments(tool.name, call.arguments)
+        if refs := projected_refs(given):
+            filled = await self._fill_references(tool, given, {found.ref for found in refs})
+        with FailsAs(_tool_failure):
+            await tool.prepare()
+            ready = Ready(tool, call, given, tool.load(filled), self._policy(tool))
+        site = TurnCallSite(turn, call, index, tool.name)
+        self._unapproved.add(call.id)
+        ready = await approve(
+            site, ready
+        )  # raises if it is refused or cancelled: then the id stays
+        self._unapproved.discard(call.id)
+        if isinstance(tool, TurnTool):
+            return await tool.call_within(turn, call, ready.arguments)
+        return await call_tool(site, ready)
+
+    def _break_off(self, call: ToolCall) -> NoReturn:
+        """Cancel a call whose tool this worker lacks; only a turn that was asked to end comes here."""
+        run, approval = self._turn.run, f"{call.id}.approval"
+        if run.memory.begun(approval) and not run.memory.recorded(approval):
+            self._unapproved.add(call.id)
+        own_branch(run, "tool").was_cancelled = True
+        raise asyncio.CancelledError
+
+    async def _fill_references(self, tool: Tool[..., Any], arguments: Any, wanted: set[str]) -> Any:
+        """Replace references in arguments by the attachments they refer to, except in the field the tool keeps.
+
+        A model may refer only to attachments of its own session. That holds for references that are kept as
+        well: the tool will follow them.
+        """
+        for ref in sorted(wanted - await self._own_attachments(wanted)):
+            raise AttachmentResolutionFailed(ref)
+        bodies: dict[str, Any] = {}
+        read = self._turn.services.store.attachments.get
+        for found in projected_refs(arguments, tool.projection):
+            body = await self._turn.run.read(partial(read, found.ref))
+            if body is None:
+                raise AttachmentResolutionFailed(found.ref)
+            try:
+                bodies[found.ref] = decode(body)
+            except ValueError:
+                bodies[found.ref] = body.decode("utf-8", "replace")
+        return fill_references(arguments, bodies, tool.projection)
+
+    async def _own_attachments(self, wanted: set[str]) -> set[str]:
+        """Return references to attachments in messages of the session; older ones only if one is wanted."""
+        turn = self._turn
+        found = {ref for message in turn.machine.messages for ref in attachment_refs(message)}
+        if not found.issuperset(wanted):
+            history = await turn.run.read(partial(turn.services.histories.messages, turn.session))
+            found |= {ref for message in history for ref in attachment_refs(message)}
+        return found
+
+
+async def _emit_triggers(turn: TurnDriver, key: str, triggers: Sequence[Any]) -> None:
+    """Emit the triggers of an attempt; the same again changes nothing."""
+    for number, one in enumerate(triggers):
+        await turn.services.emit_trigger(one, f"{turn.run.id}:{key}:{number}")
+
+
+class TurnCallSite:
+    """A call of a turn. ``index`` is the place of its message in the turn."""
+
+    def __init__(self, turn: TurnDriver, call: ToolCall, index: int, name: str) -> None:
+        self.run = turn.run
+        self.name = name
+        self.branch = own_branch(turn.run, "tool")
+        self.record: RecordEffect | None = turn.writer.record
+        self._turn = turn
+        self._call = call
+        self._index = index
+        self._used_before = NO_USAGE  # by models, for the attempts that failed
+        # Of the attempt that runs: ``context`` sets both, and a replayed attempt has none. The attempts of a call
+        # run one after another, so there is one at a time.
+        self._completions: Completions | None = None
+        self._started = 0.0
+
+    def key(self, part: str) -> str:
+        """Return the key of an effect of this call."""
+        return f"{self._call.id}.{part}"
+
+    def wait_key(self, wait: WaitIdentity) -> str:
+        """Return the signed key of a wait of the turn."""
+        turn = self._turn
+        return turn.services.wait_key(self.run, wait, turn.session.generation)
+
+    def request(self, ready: Ready) -> Mapping[str, Any]:
+        """Return the arguments as they were given: how the code reads them may change."""
+        return {"tool": self.name, "arguments": ready.given, "call_id": self._call.id}
+
+    def context(self, number: int) -> ToolContext[Any]:
+        """Return the context of an attempt; its progress is an event of the turn."""
+        turn, call = self._turn, self._call
+        loop = asyncio.get_running_loop()
+
+        def on_progress(text: str, fraction: float | None) -> None:
+            event = TurnEvent("tool_progress", call.id, text, self.name, fraction=fraction)
+            loop.call_soon_threadsafe(turn.feed.add, event)  # a plain function runs in a thread
+
+        unique = digest(turn.run.id, call.id).hex()[:32]
+        info = CallInfo(turn.session.id, turn.turn_id, call.id, number, unique)
+        self._completions = None
+        self._started = turn.services.clock.monotonic()
+        services = turn.services
+        return ToolContext(info, services.deps, on_progress, services.check_trigger, self._complete)
+
+    async def _complete(self, given: Input, output: Any, model: str | None) -> Any:
+        """Call a model for the tool, under the rest of the turn's budget."""
+        turn = self._turn
+        if self._completions is None:
+            budget = remaining(turn.machine.budget, spent(turn.machine.messages))
+            self._completions = Completions(turn.services, turn.turn_id, budget)
+        return await self._completions.answer(given, output, model or turn.environment.model)
+
+    def _model_usage(self) -> Usage:
+        """Return the model usage of this attempt and the failed ones before it."""
+        used = NO_USAGE if self._completions is None else self._completions.used
+        return self._used_before + used
+
+    def failure(self, error: BaseException) -> BaseException:
+        """Return the recorded failure of an attempt, with the model usage so far."""
+        # The message of an error of ours suffices; the traceback of any other shows its origin.
+        trace = None if isinstance(error, LashError) else error
+        _log.warning("tool %s failed: %s", self.name, message_of(error), exc_info=trace)
+        failed = _tool_failure(error)
+        if used := _usage_record(self._model_usage()):
+            data = failed.data if isinstance(failed.data, dict) else {}
+            failed.data = {**data, **used}
+        return failed
+
+    def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
+        """Return the place of the result's message, or when a deferred result is due."""
+        if isinstance(value, Deferred):
+            return ToolAttemptOutcome(
+                {"deadline": value.deadline, **_usage_record(self._model_usage())}
+            )
+        took = self._turn.services.clock.monotonic() - self._started
+        message = result_message(self._call, value, took, ctx.attached)
+        message = replace(message, usage=self._model_usage())
+        key = self.key(f"attempt.{ctx.attempt}")
+        place = self._turn.writer.prepare(key, self._index, message, ctx.attached)
+        return ToolAttemptOutcome({"place": place}, msgspec.to_builtins(ctx.emitted))
+
+    async def result(
+        self, number: int, outcome: ToolAttemptOutcome, given: AwaitDeferred
+    ) -> ToolMessage:
+        """Return the message that was recorded with the attempt, or that of a deferred result.
+
+        The latter is written with the turn's next effect.
+        """
+        key, writer = self.key(f"attempt.{number}"), self._turn.writer
+        writer.complete(key)
+        await _emit_triggers(self._turn, key, outcome.triggers)
+        launch = outcome.launch
+        if "place" in launch:
+            message = writer.read(launch["place"])
+            assert isinstance(message, ToolMessage)
+            return message
+        value = await given(launch["deadline"])
+        attached: dict[str, bytes] = {}
+        message = result_message(self._call, value, 0.0, attached)
+        writer.attachments.update(attached)
+        return replace(message, usage=_recorded_usage(launch))
+
+    def on_wait(self, part: str, command: AwaitEvent) -> None:
+        """Add the event of an open wait."""
+        data = {"kind": command.wait_kind, "title": command.title, "key": command.key}
+        event = TurnEvent("wait_opened", self.key(part), tool=command.tool, data=data)
+        self._turn.feed.add(event)
+
+    def on_retry(self, number: int, error: LashError) -> None:
+        """Count the model usage of a failed attempt; add the event of the next one, unless it is replayed."""
+        self._used_before = _recorded_usage(error.data)
+        if self._turn.is_new(self.key(f"delay.{number}")):
+            again = TurnEvent("tool_progress", self._call.id, error.message, self._call.tool)
+            self._turn.feed.add(replace(again, attempt=number + 1))
+
+
+def _broken_off(call: ToolCall, *, ran: bool) -> ToolMessage:
+    """Return the result of a call that the turn did not wait for; ``ran``: it may have run."""
+    text = "Not run: the turn was cancelled."
+    if ran:
+        text = "No result: the turn was cancelled. It may have run."
+    return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
+
+
+def _tool_failure(error: BaseException) -> LashError:
+    """Return the failure for a tool's exception: an error of ours as it is, unless it is about a run."""
+    return error if is_outcome(error) else ToolFailed(error, message_of(error))
+
+
+def _usage_record(used: Usage) -> dict[str, Any]:
+    """Return model usage as it is recorded beside the outcome of an attempt."""
+    return {} if used == NO_USAGE else {_USED: msgspec.to_builtins(used)}
+
+
+def _recorded_usage(record: Any) -> Usage:
+    """Return the model usage in the record of an attempt."""
+    used = record.get(_USED) if isinstance(record, dict) else None
+    return NO_USAGE if used is None else msgspec.convert(used, Usage)

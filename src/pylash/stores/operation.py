@@ -1,0 +1,162 @@
+"""Operations: generators of SQL statements, written once for every database.
+
+Rule 1. An operation is a *factory* of a generator, pure until committed: it may have to run again
+        (a deadlock, a lost connection, a full disk that ended its neighbours' transaction).
+Rule 2. A statement is a constant in the SQL that SQLite and PostgreSQL share. What differs is a
+        name in braces, which the dialect fills in: ``{now}``, ``{share}``, ``{update}``.
+Rule 3. Locks are taken in one order: workers, runs, lanes, waits, processes, events, queue, sessions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from pylash.durable.runs import Instant
+from pylash.values.errors import StoreBusy
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_NOW = "select {now}"
+
+MAX_REPEATS: Final = 100
+"""How often an operation is repeated because of a conflict, or a number drawn again, before it fails."""
+
+
+class Statement(NamedTuple):
+    """One SQL statement with its parameters. A list parameter fills an ``in ({texts})``."""
+
+    sql: str
+    params: tuple[Any, ...] = ()
+
+
+class Notify(NamedTuple):
+    """Notify listeners, here and in other processes, once the operation is committed."""
+
+    topic: str
+
+
+class Rows(NamedTuple):
+    """The result of a statement: the rows it returned, and how many it changed."""
+
+    rows: list[tuple[Any, ...]]
+    changed: int
+
+
+class Again(Exception):
+    """Raised by an operation that must start over with a new transaction.
+
+    Either a row that it read before it had its locks has changed, or the number that it drew for a
+    new run is taken. Drivers repeat it at most ``MAX_REPEATS`` times and never let it out.
+    """
+
+
+def too_many_conflicts(what: str) -> StoreBusy:
+    """Return the error for work that met a conflict ``MAX_REPEATS`` times in a row."""
+    return StoreBusy(
+        f"{what} had conflicts with other writers {MAX_REPEATS} times in a row, and nothing was written: try again."
+    )
+
+
+Steps = Generator[Statement | Notify, Rows, T]
+"""The statements and notifications of an operation, which returns T."""
+
+
+class Bulk(msgspec.Struct):
+    """A write that drivers may run together with others of the same ``many``.
+
+    ``many`` takes one array per column and returns the key of each row it wrote; the operation's
+    value is then ``value``, or what ``read`` makes of the columns after the key, and ``topic`` is published in
+    this process. A row that did not come back is run again alone, as its operation. ``one`` is the only statement
+    of an operation that inserts one row: its parameters are ``row`` and its value is ``value``.
+    """
+
+    one: str | None
+    many: str
+    row: tuple[Any, ...]
+    key: tuple[Any, ...]
+    value: Any
+    topic: str | None = None
+    read: Callable[[tuple[Any, ...]], Any] | None = None
+
+
+class Operation(msgspec.Struct, Generic[T]):
+    """A unit of work on the database.
+
+    ``bare``: only its first statement writes, so it needs no transaction around it.
+    ``urgent``: it is run before those that wait already. ``heavy``: it writes much. ``flow``: it brings new work from
+    this source; sources take turns, and work under way does not wait for it (``drivers.fair_queue``).
+    """
+
+    name: str
+    steps: Callable[[], Steps[T]]
+    bare: bool = False
+    urgent: bool = False
+    read_only: bool = False
+    bulk: Bulk | None = None
+    heavy: bool = False
+    flow: str | None = None
+
+
+def store_time() -> Steps[Instant]:
+    """Return the time of the store."""
+    return Instant((yield Statement(_NOW)).rows[0][0])
+
+
+class Driver(Protocol):
+    """Runs operations on one database."""
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run operation: it happened or it did not."""
+        ...
+
+
+class Publisher:
+    """Calls the listeners of this process after commits: base of the drivers."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str], None]] = []
+
+    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call listener with a topic after each commit that has one; return a function that stops it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, topic: str) -> None:
+        """Call every listener."""
+        for listener in tuple(self._listeners):
+            listener(topic)
+
+
+class Port:
+    """Base of the stores' ports: operations as methods."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+
+PortT = TypeVar("PortT", bound=Port)
+
+
+def operation(
+    *, bare: bool = False, urgent: bool = False, read_only: bool = False
+) -> Callable[
+    [Callable[Concatenate[PortT, P], Steps[T]]], Callable[Concatenate[PortT, P], Awaitable[T]]
+]:
+    """Make a generator method of a port an operation that its driver runs."""
+
+    def decorate(
+        method: Callable[Concatenate[PortT, P], Steps[T]],
+    ) -> Callable[Concatenate[PortT, P], Awaitable[T]]:
+        @functools.wraps(method)
+        def call(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+            steps = functools.partial(method, port, *args, **kwargs)
+            return port.driver.run(Operation(method.__name__, steps, bare, urgent, read_only))
+
+        return call
+
+    return decorate

@@ -1,0 +1,279 @@
+"""The logs of processes in SQL: what is appended to them, up to their ends, and what that does to others.
+
+Rule 1. All runs that an operation touches are locked first, in the order of their ids; then slots, then processes.
+Rule 2. Which runs those are is read without locks. If it has changed once they are locked, the operation starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any, Final
+
+from pylash.durable.commands import AppendEvent, CancelProcess, SignalProcess
+from pylash.durable.processes import (
+    OUTPUTS,
+    REGISTRATIONS,
+    STATES,
+    WAKE,
+    Aborted,
+    Output,
+    ProcessEvent,
+    ProcessRecord,
+    ProcessState,
+    Semantics,
+    Success,
+    check_signal,
+    ending,
+    semantics_of,
+    signal_key,
+    signal_type,
+)
+from pylash.durable.runs import Fence, Instant, RunState
+from pylash.durable.sessions import Policy, session_lane
+from pylash.stores.operation import Again, Notify, Statement, Steps
+from pylash.stores.tables import processes as table
+from pylash.stores.tables import queue, runs
+from pylash.stores.tables.lanes import lane_holder
+from pylash.stores.tables.processes import LockedProcess, lock_process
+from pylash.stores.tables.waits import supersede
+from pylash.values.canonical import decode, write_payload
+from pylash.values.errors import LeaseLost
+from pylash.values.process_errors import ProcessEnded, ProcessEventConflict, ProcessUnknown
+
+RECORD = """
+select p.registration, p.number, p.run, p.sequence, p.status, p.output, p.cancel, p.epoch, r.state, r.reason,
+       p.created, p.settled
+from pylash_processes p join pylash_runs r on r.id = p.run where p.id = ?"""
+
+WHERE = "select number, run, status from pylash_processes where id = ?"
+
+WAITING_RUNS = (
+    "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
+)
+
+ATTACHED = """
+select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
+
+_IS_AWAITED = "select 1 from pylash_processes where id = ? and watched >= 2"
+
+_OPEN_WAITS = """
+select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
+where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
+
+_REGISTRATION = "select registration from pylash_processes where id = ?"
+
+_EVENT_OF_KEY = """
+select sequence, type, payload from pylash_process_events where process = ? and key = ?"""
+
+CANCEL_DELIVERED: Final = 2
+"""The value of a process's cancel once it was delivered to an earlier run of the process."""
+
+_Dependents = tuple[list[Any], list[Any]]
+"""The runs that wait for a process, and its attached children, each with its run."""
+
+# --- events, signals, requests to end ---
+
+
+def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> Steps[Any]:
+    """Append an event, once; do what its type means to others, whose runs are locked."""
+    process = yield from lock_process(command.process_id)
+    registration = REGISTRATIONS.decode(process.registration)
+    semantics = semantics_of(registration, command.type, command.payload)
+    key = command.key or f"process:{process.id}:event:{process.sequence + 1}"
+    known = yield from _append(process, command, key)
+    if known is not None:
+        return {"sequence": known}
+    if semantics is Semantics.WAKE and registration.wake_target is not None:
+        session = registration.wake_target.session_id
+        text = command.payload.get("text") if command.type == WAKE else command.payload
+        holder = yield from queue.lock_lane(session, locked)
+        yield from queue.add_words(session, process.id, process.sequence + 1, text, Policy.WAKE)
+        yield from queue.wake_session(session, holder, new_run)
+    elif semantics is Semantics.TERMINAL:
+        yield from table.finish_process(process, write_payload(Success(command.payload), 1))
+        for (run,) in (yield Statement(WAITING_RUNS, (f"process:{process.id}",))).rows:
+            if run not in locked:
+                raise Again  # it began to wait after we looked
+            yield from runs.wake(run)
+        yield Notify(f"process:{process.id}")
+    return {"sequence": process.sequence + 1}
+
+
+def append_signal(command: SignalProcess) -> Steps[Any]:
+    """Append a signal, once, and wake the process, whose run is locked."""
+    kind = signal_type(command.name)
+    process = yield from lock_process(command.process_id)
+    key = signal_key(process.id, command.name, command.signal_id)
+    event = AppendEvent(process.id, kind, command.payload, key)
+    known = yield from _append(process, event, key, command.name)
+    if known is not None:
+        return {"sequence": known}
+    yield from runs.wake(process.run)
+    return {"sequence": process.sequence + 1}
+
+
+def _append(
+    process: LockedProcess, event: AppendEvent, key: str, signal: str | None = None
+) -> Steps[int | None]:
+    """Append an event or a signal of a name, unless its key is taken: then return the sequence of that event."""
+    # The process is locked, so the key cannot be taken between this look and the insert.
+    payload = write_payload(event.payload, 1)
+    for sequence, kind, body in (yield Statement(_EVENT_OF_KEY, (process.number, key))).rows:
+        if kind != event.type or bytes(body or b"null") != payload:
+            raise ProcessEventConflict(process.id, key)
+        return int(sequence)
+    if process.status != "open":
+        raise ProcessEnded(process.id)
+    if signal is not None:
+        check_signal(REGISTRATIONS.decode(process.registration), signal, event.payload)
+    taken = None if signal is None else 0
+    yield from table.append_event(process, event.type, payload, key, taken)
+    yield Notify(f"events:{process.id}")
+    return None
+
+
+def request_cancel(process_id: str, reason: str | None) -> Steps[Any]:
+    """Append the request to end, once, and wake the process, whose run is locked."""
+    process = yield from lock_process(process_id)
+    if not process.cancel and process.status == "open":
+        payload = write_payload({"reason": reason}, 1)
+        yield from table.append_cancel(process, payload, f"process:{process_id}:cancel")
+        yield from runs.hurry(process.run)
+        yield Notify(f"events:{process_id}")
+    return {"id": process_id}
+
+
+def session_holder(process: str) -> Steps[list[int]]:
+    """Return the run that holds the lane of the session that a process wakes, as it is this moment."""
+    for (body,) in (yield Statement(_REGISTRATION, (process,))).rows:
+        target = REGISTRATIONS.decode(body).wake_target
+        if target is not None:
+            holder = yield from lane_holder(session_lane(target.session_id))
+            return [] if holder is None else [holder]
+    return []
+
+
+# --- ends ---
+
+
+def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
+    """End a process and its run, unless another worker owns it now."""
+    # Read before the locks, because runs are locked before processes; _end compares under the process's lock.
+    waiting, attached = yield from _dependents(fence.scope.id)
+    others = [row[-1] for row in (*waiting, *attached)]
+    locked = yield from runs.lock_runs([fence.run, *others])
+    if locked.get(fence.run) != fence.token:
+        if (yield from runs.is_repeated(fence.run, token)):
+            return  # an earlier attempt was committed and its answer lost
+        raise LeaseLost(fence.name)
+    process = yield from lock_process(fence.scope.id)
+    yield from _end(process, fence.run, token, output, (waiting, attached))
+
+
+def force_end(command: CancelProcess) -> Steps[Any]:
+    """End a process under any owner, whose fence is stale from then on."""
+    waiting, attached = yield from _dependents(command.process_id)
+    known = (yield Statement(WHERE, (command.process_id,))).rows
+    if not known:
+        raise ProcessUnknown(command.process_id)
+    run = known[0][1]
+    # Waits are locked before processes: end_waits comes first, although the process may have ended meanwhile.
+    yield from runs.lock_runs([run, *(row[-1] for row in (*waiting, *attached))])
+    yield from end_waits(run)
+    process = yield from lock_process(command.process_id)
+    if process.status == "open":
+        if process.run != run:
+            raise Again
+        yield from _end(process, run, "forced", Aborted(command.reason), (waiting, attached))
+        yield Notify(f"wake:{run}")
+    return {"id": process.id}
+
+
+def end_waits(run: int) -> Steps[None]:
+    """End what a locked run waits for: it will take no answer."""
+    for (wait,) in (yield Statement(_OPEN_WAITS, (run,))).rows:
+        yield from supersede(wait)
+
+
+def runs_of_end(process: str) -> Steps[list[int]]:
+    """Return the runs that the end of a process touches: its own, waiting ones, those of attached children."""
+    waiting, attached = yield from _dependents(process)
+    own = (yield Statement(WHERE, (process,))).rows
+    return [row[1] for row in own] + [row[-1] for row in (*waiting, *attached)]
+
+
+def _dependents(process: str) -> Steps[_Dependents]:
+    """Return the runs that wait for a process, and its attached children with theirs, as they are this moment."""
+    if not (yield Statement(_IS_AWAITED, (process,))).rows:
+        return [], []
+    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+    return waiting, (yield Statement(ATTACHED, (process,))).rows
+
+
+def _end(
+    process: LockedProcess, run: int, token: str, output: Output, dependents: _Dependents
+) -> Steps[None]:
+    """Write the end of a process, wake the runs that wait for it, and cancel its attached children.
+
+    Its run and those of its dependents are locked. If it has others since they were read, raise Again.
+    """
+    # A run that begins to wait and a child that attaches set a bit of the process's row, which is locked here: the
+    # dependents cannot change any more.
+    if (yield from _dependents(process.id)) != dependents:
+        raise Again
+    waiting, attached = dependents
+    state = STATES[type(output)].value
+    yield from runs.settle_process(run, state, token)
+    if process.status == "open":
+        kind, value = ending(output)
+        body, payload = write_payload(output, 2), write_payload(value, 2)
+        yield from table.append_end(process, state, body, kind, payload)
+    for (waiter,) in waiting:
+        yield from runs.wake(waiter)
+    yield Notify(f"process:{process.id}")
+    # In the same transaction: a parent that has ended never has attached children that were not asked to end.
+    for child, _ in attached:
+        yield from request_cancel(child, "its parent ended")
+
+
+# --- rows ---
+
+
+def record_of(process_id: str) -> Steps[ProcessRecord]:
+    """Return a process."""
+    rows = (yield Statement(RECORD, (process_id,))).rows
+    if not rows:
+        raise ProcessUnknown(process_id)
+    return record_from(rows[0])
+
+
+def record_from(row: Sequence[Any]) -> ProcessRecord:
+    """Return the process in a row of ``RECORD``."""
+    body, number, run, sequence, status, output, cancel, epoch, state, reason, created, settled = (
+        row
+    )
+    end = None if output is None else OUTPUTS.decode(output)
+    return ProcessRecord(
+        REGISTRATIONS.decode(body),
+        number,
+        run,
+        ProcessState(sequence, status, end, bool(cancel), epoch),
+        RunState(state),
+        reason,
+        created,
+        settled,
+        cancel == CANCEL_DELIVERED,
+    )
+
+
+def shown_state(record: ProcessRecord) -> RunState:
+    """Return the one word that people see: the log's if it says how it ended, else the run's."""
+    status = record.state.status
+    return record.run_state if status == "open" else RunState(status)
+
+
+def event_from(row: tuple[Any, ...]) -> ProcessEvent:
+    """Return the event in a row."""
+    sequence, kind, payload, key, at = row
+    body = None if payload is None else decode(payload)
+    return ProcessEvent(sequence, kind, body, key, Instant(at))

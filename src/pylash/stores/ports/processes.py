@@ -1,0 +1,400 @@
+"""The process registry in SQL: starting, waiting and ending.
+
+Rule 1. What a run does to processes is done and recorded in one transaction.
+Rule 2. A start and an end exist twice: as statements that run anywhere, and for PostgreSQL as one statement for
+        many of them (``tables.bulk``). A test compares the rows that both write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Container, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from pylash.durable.commands import (
+    AppendEvent,
+    AwaitProcess,
+    CancelProcess,
+    CancelUnreferenced,
+    DeleteSessionProcesses,
+    ListProcesses,
+    ProcessCommand,
+    SignalProcess,
+    StartProcess,
+    SubmitTurn,
+    TransferHandles,
+    command_of,
+)
+from pylash.durable.processes import (
+    OUTPUTS,
+    STATES,
+    HandleGrant,
+    LeasedStart,
+    Output,
+    Registration,
+    SessionRef,
+    checked_registration,
+    ending,
+    signal_type,
+)
+from pylash.durable.runs import Fence, Instant, JournalEntry, WorkerId
+from pylash.durable.scopes import ProcessScope, scope_text
+from pylash.durable.stores import Wrap
+from pylash.stores.lookups import SqlLookups
+from pylash.stores.operation import (
+    Again,
+    Bulk,
+    Notify,
+    Operation,
+    Statement,
+    Steps,
+    operation,
+    store_time,
+)
+from pylash.stores.ports import process_handles as handles
+from pylash.stores.ports import process_log as log
+from pylash.stores.ports.numbers import RunPort
+from pylash.stores.ports.sessions import submit_for_process
+from pylash.stores.tables import effects, runs
+from pylash.stores.tables import processes as table
+from pylash.stores.tables.bulk import SETTLE_MANY, START_MANY
+from pylash.stores.tables.workers import is_member
+from pylash.values.canonical import decode, encode, write_payload
+from pylash.values.errors import LeaseLost
+from pylash.values.process_errors import ProcessConflict, ProcessUnknown
+
+_KNOWN = """
+select p.digest, p.number, r.token, r.owner, r.fence, p.run, {now} from pylash_processes p
+join pylash_runs r on r.id = p.run where p.id = ?"""
+
+_OBSERVED = "select id, output, watched & 1 from pylash_processes where id in ({texts})"
+
+# The oldest by its number, which an index finds: an ORDER BY over the join would sort all signals.
+_OLDEST_SIGNAL = """
+select p.number, e.sequence, e.payload, e.at from pylash_processes p
+left join pylash_process_events e on e.process = p.number and e.sequence =
+  (select min(o.sequence) from pylash_process_events o
+   where o.process = p.number and o.type = ? and o.taken = 0)
+where p.id = ?"""
+
+
+class SqlProcesses(SqlLookups, RunPort):
+    """The process registry in SQL."""
+
+    # --- starting ---
+
+    def start(
+        self, command: StartProcess, worker: WorkerId | None = None
+    ) -> Awaitable[LeasedStart | None]:
+        """Start a process, once; owned by worker from the first moment if one is given."""
+        registration = checked_registration(command.registration)
+        token = self._entropy(8).hex()
+        if command.delay or registration.slot is not None:
+            worker = None  # its time comes later, and slots are given where runs are claimed
+        steps = partial(self._start, command, worker, token)
+        flow = f"start:{registration.target}" if worker is None else None
+        if worker is None or command.grant is not None or registration.parent is not None:
+            return self.driver.run(Operation("start", steps, flow=flow))
+        number, scope = self._draw(), ProcessScope(registration.id)
+        what = (number, registration.id, scope_text(scope), registration.target)
+        row = (*what, *_body(registration), worker, token)
+        read = partial(_leased, number, scope)
+        bulk = Bulk(None, START_MANY, row, (number,), None, read=read)
+        return self.driver.run(Operation("start", steps, bulk=bulk))
+
+    def _start(
+        self, command: StartProcess, worker: WorkerId | None, token: str
+    ) -> Steps[LeasedStart | None]:
+        registration = command.registration
+        if worker is not None and not (yield from is_member(worker)):
+            worker = None  # others gave us up: any worker may run it
+        number = yield from register_process(command, self._draws(), worker, token)
+        if number is None:
+            _, number, *last, _, now = yield from check_known(registration)
+            if worker is None or last != [token, worker, 1]:
+                return None
+            # Else an earlier attempt was committed and its answer lost.
+        elif worker is None:
+            return None
+        else:
+            now = yield from store_time()
+        return LeasedStart(number, Fence(number, 1, ProcessScope(registration.id)), now)
+
+    # --- commands ---
+
+    def perform(self, command: ProcessCommand) -> Awaitable[Any]:
+        """Do what command asks."""
+        if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
+            key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
+            command = replace(command, key=key)
+        return self.driver.run(Operation("perform", partial(self._perform, command)))
+
+    def _perform(self, command: ProcessCommand) -> Steps[Any]:
+        if isinstance(command, SignalProcess):
+            locked = yield from runs.lock_run_of(command.process_id)
+        else:
+            locked = yield from runs.lock_runs((yield from self._touched(command)))
+        return (yield from self._work(command, locked))
+
+    @operation()
+    def perform_for(
+        self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
+    ) -> Steps[JournalEntry]:
+        """Do what command asks as an effect of a run, and record it."""
+        scope = fence.scope
+        asker = scope.id if isinstance(scope, ProcessScope) else scope_text(scope)
+        command = command_of(asker, command)
+        touched = yield from self._touched(command)
+        locked = yield from runs.lock_runs([*touched, fence.run])
+        if locked.get(fence.run) != fence.token:
+            raise LeaseLost(fence.name)
+        known = yield from effects.find_effect(fence.run, entry.key)
+        if known is not None:
+            return known
+        outcome = wrap((yield from self._work(command, locked)))
+        done = replace(entry, outcome=outcome, size=len(outcome))
+        yield from effects.record_effect(fence, done)
+        return done
+
+    def _touched(self, command: ProcessCommand) -> Steps[list[int]]:
+        """Return the runs of others that command will wake, as they are this moment."""
+        match command:
+            case SignalProcess(process_id=process) | CancelProcess(process_id=process, force=False):
+                ids = [process]
+            case CancelProcess(process_id=process):
+                return (yield from log.runs_of_end(process))
+            case AppendEvent(process_id=process):  # it may be the end, or wake a session
+                rows = (yield Statement(log.WAITING_RUNS, (f"process:{process}",))).rows
+                return [run for (run,) in rows] + (yield from log.session_holder(process))
+            case CancelUnreferenced():
+                ids = [grant.process_id for grant in (yield from handles.unkept_handles(command))]
+            case _:
+                return []
+        touched = []
+        for process in ids:
+            touched += [row[1] for row in (yield Statement(log.WHERE, (process,))).rows]
+        return touched
+
+    def _work(self, command: ProcessCommand, locked: Container[int]) -> Steps[Any]:  # noqa: C901, PLR0911, PLR0912 - one line a command
+        match command:
+            case StartProcess(registration=registration):
+                checked_registration(registration)
+                if (yield from register_process(command, self._draws())) is None:
+                    yield from check_known(registration)
+                return {"id": registration.id}
+            case ListProcesses():
+                return (yield from handles.list_processes(command))
+            case TransferHandles():
+                return (yield from handles.transfer_handles(command))
+            case DeleteSessionProcesses(session_id=session):
+                return (yield from handles.forget_handles(session))
+            case CancelProcess(force=True):
+                return (yield from log.force_end(command))
+            case CancelProcess(process_id=process, reason=reason):
+                return (yield from log.request_cancel(process, reason))
+            case CancelUnreferenced():
+                return (yield from handles.cancel_unreferenced(command))
+            case SignalProcess():
+                return (yield from log.append_signal(command))
+            case SubmitTurn():
+                return (yield from submit_for_process(command, self._draw()))
+            case AppendEvent():
+                return (yield from log.append_event(command, locked, self._draw()))
+            case _:
+                raise AssertionError(command)  # waits are begun with watch and take_signal
+
+    # --- waiting ---
+
+    @operation()
+    def watch(
+        self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
+    ) -> Steps[JournalEntry]:
+        """Begin to wait for a process as an effect of a run, or end the wait if it has ended."""
+        now = yield from runs.lock_fenced(fence)
+        known = yield from effects.find_effect(fence.run, entry.key)
+        if known is not None and known.size:
+            return known
+        row = yield from table.watch_process(command.process_id)
+        if row is None:
+            raise ProcessUnknown(command.process_id)
+        status, output = row
+        if known is None:
+            known = yield from effects.open_effect(fence, entry, f"process:{command.process_id}")
+        if status == "open":
+            return known
+        outcome = wrap({"output": decode(output or b"null")})
+        return (yield from effects.close_effect(fence, known, outcome, now))
+
+    @operation()
+    def take_signal(
+        self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
+    ) -> Steps[tuple[JournalEntry, Instant]]:
+        """Take the oldest signal of a name, or begin to wait for one, or end a wait that is late."""
+        now = yield from runs.lock_fenced(fence)
+        known = yield from effects.find_effect(fence.run, entry.key)
+        if known is not None and known.size:
+            return known, now
+        oldest = (yield Statement(_OLDEST_SIGNAL, (signal_type(name), fence.scope.id))).rows[0]
+        process, sequence, payload, at = oldest
+        if known is None:
+            due = None if timeout is None else Instant(now + timeout)
+            known = yield from effects.open_effect(fence, entry, f"signal:{process}:{name}", due)
+        if sequence is not None and (known.due is None or at <= known.due):
+            if not (yield from table.take_signal(process, sequence)):
+                raise Again  # another branch of this run took it
+            taken = None if payload is None else decode(payload)
+            outcome = wrap({"sequence": sequence, "payload": taken})
+            return (yield from effects.close_effect(fence, known, outcome, now)), now
+        if known.due is not None and known.due <= now:
+            outcome = wrap({"timeout": True})
+            return (yield from effects.close_effect(fence, known, outcome, now)), now
+        return known, now
+
+    @operation()
+    def observe(self, process_ids: Sequence[str]) -> Steps[dict[str, Output | None]]:
+        """Note that a listener outside waits for the ends of processes.
+
+        Returns those that are known and watched now, or have ended, with how; ask again for the rest.
+        """
+        ids = list(process_ids)
+        yield from table.observe_processes(ids)
+        rows = (yield Statement(_OBSERVED, (ids,))).rows
+        return {
+            process: None if output is None else OUTPUTS.decode(output)
+            for process, output, watched in rows
+            if watched or output is not None
+        }
+
+    # --- ending ---
+
+    def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
+        """End a process and its run."""
+        token = f"settled:{fence.token}"
+        steps = partial(log.settle, fence, output, token)
+        state, body = STATES[type(output)].value, write_payload(output, 2)
+        kind, value = ending(output)
+        payload = write_payload(value, 2)
+        news = encode(["", topic := f"process:{fence.scope.id}"]).decode()
+        row = (fence.run, fence.token, number, state, body, kind, payload, token, news)
+        bulk = Bulk(None, SETTLE_MANY, row, (number,), None, topic)
+        return self.driver.run(Operation("settle", steps, bulk=bulk))
+
+    @operation()
+    def continue_as(
+        self, fence: Fence, registration: Registration, *, cancelled: bool = False
+    ) -> Steps[None]:
+        """Settle the run and go on with a fresh one, under the same process and log.
+
+        ``cancelled``: the request to end was delivered, and is not delivered again.
+        """
+        token = f"continued:{fence.token}"
+        locked = yield from runs.lock_runs([fence.run])
+        if locked.get(fence.run) != fence.token:
+            if (yield from runs.is_repeated(fence.run, token)):
+                return  # an earlier attempt was committed and its answer lost
+            raise LeaseLost(fence.name)
+        process = yield from table.lock_process(registration.id)
+        scope = scope_text(fence.scope)
+        yield from runs.settle_continued(fence.run, scope, process.epoch, token)
+        for following in self._draws():
+            if (yield from runs.enqueue_next(following, scope, fence.run)):
+                break
+        body = write_payload(registration, 2)
+        arguments = write_payload(getattr(registration.input, "arguments", None), 2)
+        yield from table.append_continuation(
+            process, following, body, arguments, cancelled=cancelled
+        )
+        yield Notify("runs")
+
+    @operation()
+    def fork(self, process_id: str, registration: Registration, keys: Sequence[str]) -> Steps[None]:
+        """Start a process with some of what another recorded."""
+        command = StartProcess(registration)
+        number = yield from register_process(command, self._draws())
+        if number is None:
+            yield from check_known(registration)
+        source = (yield Statement(log.WHERE, (process_id,))).rows
+        if not source:
+            raise ProcessUnknown(process_id)
+        if number is not None:
+            yield Statement(effects.COPY_EFFECTS, (number, source[0][1], list(keys)))
+
+    @operation()
+    def grant(self, grant: HandleGrant) -> Steps[None]:
+        """Give a session a process's handle."""
+        if not (yield Statement(log.WHERE, (grant.process_id,))).rows:
+            raise ProcessUnknown(grant.process_id)
+        yield from handles.add_grant(grant)
+
+    @operation()
+    def revoke(self, holder: SessionRef, process_id: str) -> Steps[bool]:
+        """Take a process's handle from a session; False if it had none."""
+        row = (process_id, holder.session_id, holder.frame or "")
+        return bool((yield Statement(handles.REVOKE, row)).changed)
+
+
+def register_process(
+    command: StartProcess,
+    draws: Iterator[int],
+    worker: WorkerId | None = None,
+    token: str = "",
+) -> Steps[int | None]:
+    """Write the process, its run and its first event; return its number, or None if its id is taken.
+
+    The run comes first: its row is unique by scope and by number, so that one insert finds out about both, and
+    runs are locked before processes everywhere.
+    """
+    registration = command.registration
+    number = yield from _add_run(command, draws, worker, token)
+    if number is None:
+        return None
+    parent = registration.parent if registration.attached else None
+    yield from table.add_process(registration.id, number, _body(registration), parent)
+    if parent is not None:
+        yield from table.watch_process(parent)
+    if command.grant is not None:
+        yield from handles.add_grant(HandleGrant(command.grant, registration.id))
+    if worker is None:
+        yield Notify("runs")
+    return number
+
+
+def _add_run(
+    command: StartProcess, draws: Iterator[int], worker: WorkerId | None, token: str
+) -> Steps[int | None]:
+    """Insert the first run of a process with a number that is free; None if its scope is taken."""
+    registration = command.registration
+    scope, target = scope_text(ProcessScope(registration.id)), registration.target
+    slot = None if registration.slot is None else (registration.slot.key, registration.slot.limit)
+    for number in draws:
+        if worker is None:
+            added = yield from runs.enqueue_process(number, scope, target, command.delay, slot)
+        else:
+            added = yield from runs.start_process(number, scope, target, worker, token)
+        if added:
+            return number
+        if (yield from runs.is_scope_taken(scope)):
+            break
+    return None
+
+
+def _body(registration: Registration) -> tuple[bytes, bytes, str | None]:
+    """Return what the row of a process keeps of its registration."""
+    return write_payload(registration, 2), registration.digest, registration.env
+
+
+def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedStart:
+    return LeasedStart(number, Fence(number, 1, scope), Instant(rest[0]))
+
+
+def check_known(registration: Registration) -> Steps[tuple[Any, ...]]:
+    """Return the row of the process that has the id, or refuse other input under it.
+
+    A scope can be taken without a process: by a host's controller for the same name.
+    """
+    known = (yield Statement(_KNOWN, (registration.id,))).rows
+    if not known or bytes(known[0][0]) != registration.digest:
+        raise ProcessConflict(registration.id)
+    return known[0]

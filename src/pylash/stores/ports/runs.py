@@ -1,0 +1,183 @@
+"""The port of runs: claims, parking, and what the scheduler reads. ``tables.runs`` has the transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from pylash.durable.runs import Claim, Fence, Instant, RunView, WorkerId
+from pylash.durable.scopes import ExecutionScope, scope_from_text, scope_text
+from pylash.stores.operation import (
+    Notify,
+    Operation,
+    Statement,
+    Steps,
+    operation,
+)
+from pylash.stores.ports.numbers import RunPort
+from pylash.stores.tables import runs as table
+from pylash.stores.tables.packed_effects import RECORDED
+from pylash.stores.tables.workers import is_member
+from pylash.values.errors import LeaseLost, StoreRefused
+
+_GET = f"select {table.VIEW} from pylash_runs where scope = ?"
+
+_LOCK_CLAIMED = f"""
+select attempts, {RECORDED} <= seen from pylash_runs
+where id = ? and fence = ? and state = 'running' {{update}}"""
+
+_NEXT_DUE = """
+select at - {now} from pylash_runs where at is not null and target in ({texts})
+  and state in ('queued', 'waiting') and attempts < ? order by at limit 1"""
+
+_NEXT_SUSPECT = _NEXT_DUE.replace("attempts <", "attempts >=")
+
+_OWNED = """
+select id, fence, scope from pylash_runs
+where owner = ? and state = 'running' and settled is null and target <> ''"""
+
+_WAKE_SEQS = "select id, wake_seq, fence from pylash_runs where id in ({bigints})"
+
+REFUSED_AFTER: Final = 3
+"""Claims that the store ended by a refusal, without progress, after which a run is blocked.
+
+Not more than ``ALONE_AFTER``: such a run does not cause crashes, and need not be executed alone.
+"""
+
+BACK_OFF: Final = 1_000_000
+"""Microseconds until a run is ready again after trouble with the store; twice as many after each refusal."""
+
+MAX_BACK_OFF: Final = 60_000_000
+
+_BAD_ROW: Final = (StoreRefused, ValueError)
+"""How a claim fails if one of its rows is refused by the database, or cannot be read by this code."""
+
+
+class SqlRuns(RunPort):
+    """The runs in SQL."""
+
+    async def claim(
+        self,
+        worker: WorkerId,
+        token: str,
+        *,
+        limit: int,
+        targets: Sequence[str],
+        suspect: bool = False,
+        again: bool = False,
+        first: Sequence[int] = (),
+    ) -> list[Claim]:
+        """Claim ready runs, those of ``first`` before older ones, or one that may be to blame for crashes.
+
+        A run that cannot be claimed is blocked with the reason, and stops no other.
+        """
+        take = partial(
+            table.claim_ready, worker, token, targets, limit, suspect=suspect, first=first
+        )
+        try:
+            return await self._claim(take, worker, token, again=again)
+        except _BAD_ROW:  # the bad row is found by claiming each alone
+            claims: list[Claim] = []
+        for run in await self._ready(targets, limit, suspect=suspect):
+            take_one = partial(table.claim_one, run, worker, token)
+            try:
+                claims += await self._claim(take_one, worker, token)
+            except _BAD_ROW as error:
+                await self._block_ready(run, f"unclaimable: {error}")
+        return claims
+
+    def _claim(
+        self,
+        take: Callable[[], Steps[list[table.Row]]],
+        worker: WorkerId,
+        token: str,
+        *,
+        again: bool = False,
+    ) -> Awaitable[list[Claim]]:
+        tries = [again]
+
+        def steps() -> Steps[list[Claim]]:
+            repeated = any(tries)  # the statement for repetitions looks through all running runs
+            tries.append(True)
+            if not (yield from is_member(worker)):
+                return []  # it was taken for dead: it claims nothing until it has joined again
+            rows = (yield from table.repeated_claim(worker, token)) if repeated else []
+            if not rows:
+                rows = yield from take()
+            views = map(table.view_from, rows)
+            return [Claim(Fence(view.id, view.fence, view.scope), view) for view in views]
+
+        return self.driver.run(Operation("claim", steps))
+
+    @operation()
+    def _ready(self, targets: Sequence[str], limit: int, *, suspect: bool) -> Steps[list[int]]:
+        return (yield from table.ready_runs(targets, limit, suspect=suspect))
+
+    @operation()
+    def _block_ready(self, run: int, reason: str) -> Steps[None]:
+        """Block a ready run that cannot be claimed."""
+        scope = yield from table.block_ready(run, reason)
+        if scope is not None:
+            with suppress(ValueError):  # perhaps the scope is what cannot be read
+                yield Notify(f"process:{scope_from_text(scope).id}")
+
+    @operation()
+    def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Steps[bool]:
+        """Give the run up until it is woken."""
+        return (yield from table.park(fence, wake_seq, until))
+
+    @operation()
+    def block(self, fence: Fence, reason: str) -> Steps[None]:
+        """Stop the run with a reason."""
+        if not (yield from table.block(fence, reason)):
+            raise LeaseLost(fence.name)
+
+    @operation()
+    def postpone(self, fence: Fence, refusal: str | None) -> Steps[None]:
+        """Give up a run that had trouble with the store; it is ready again after a pause."""
+        rows = (yield Statement(_LOCK_CLAIMED, (fence.run, fence.token))).rows
+        if not rows:
+            return  # an earlier attempt gave it up and its answer was lost, or another worker owns it
+        attempts, is_stuck = rows[0]
+        if refusal is None:  # the claim does not count, as if the run had been released in order
+            counted, pause = attempts - 1, BACK_OFF if is_stuck else 0
+        else:
+            counted = attempts if is_stuck else 1
+            pause = min(BACK_OFF << (counted - 1), MAX_BACK_OFF)
+        if refusal is not None and counted >= REFUSED_AFTER:
+            yield from table.block(fence, refusal)
+        else:
+            yield from table.postpone(fence.run, counted, pause)
+
+    @operation()
+    def retry(self, run: int, token: str) -> Steps[bool]:
+        """Make a blocked run ready again."""
+        return (yield from table.retry(run, token))
+
+    @operation(read_only=True)
+    def get(self, scope: ExecutionScope) -> Steps[RunView | None]:
+        """Return the run of scope."""
+        rows = (yield Statement(_GET, (scope_text(scope),))).rows
+        return table.view_from(rows[0]) if rows else None
+
+    @operation(read_only=True)
+    def next_due(self, targets: Sequence[str]) -> Steps[tuple[int | None, bool]]:
+        """Return how long until the scheduler must look, and whether a suspect is ready."""
+        due = (yield Statement(_NEXT_DUE, (list(targets), table.ALONE_AFTER))).rows
+        suspect = (yield Statement(_NEXT_SUSPECT, (list(targets), table.ALONE_AFTER))).rows
+        later = [row[0][0] for row in (due, suspect) if row and (row is due or row[0][0] > 0)]
+        return min(later, default=None), bool(suspect) and suspect[0][0] <= 0
+
+    @operation(read_only=True)
+    def owned_by(self, worker: WorkerId) -> Steps[list[Fence]]:
+        """Return the runs that a worker owns."""
+        rows = (yield Statement(_OWNED, (worker,))).rows
+        return [Fence(run, token, scope_from_text(scope)) for run, token, scope in rows]
+
+    @operation(read_only=True)
+    def wake_seqs(self, runs: Sequence[int]) -> Steps[dict[int, tuple[int, int]]]:
+        """Return how often runs were woken, and the token of the fence they have now."""
+        rows = (yield Statement(_WAKE_SEQS, (list(runs),))).rows
+        return {row[0]: (row[1], row[2]) for row in rows}

@@ -1,0 +1,97 @@
+"""Triggers in SQL: an occurrence and everything it starts are one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+
+from pylash.durable.commands import StartProcess
+from pylash.durable.runs import Instant
+from pylash.durable.triggers import (
+    SUBSCRIPTIONS,
+    Delivery,
+    Occurrence,
+    Subscription,
+    SubscriptionView,
+    checked_occurrence,
+    checked_subscription,
+)
+from pylash.stores.operation import Notify, Operation, Statement, Steps, operation
+from pylash.stores.ports.numbers import RunPort
+from pylash.stores.ports.processes import check_known, register_process
+from pylash.stores.tables import triggers as table
+from pylash.values.canonical import write_payload
+from pylash.values.process_errors import TriggerConflict
+
+_LISTED = """
+select body, created from pylash_triggers where enabled = 1 order by created, key"""
+
+_LISTED_OF_SESSION = _LISTED.replace("where ", "where session = ? and ")
+
+_OCCURRED = "select digest from pylash_occurrences where id = ?"
+
+# Shared, so that a subscription that is being changed is either the old one or the new one.
+_MATCHING = """
+select body from pylash_triggers where type = ? and source = ? and enabled = 1 order by key {share}"""
+
+_DELIVERIES = """
+select occurrence, subscription, process from pylash_deliveries where occurrence = ?
+order by subscription"""
+
+
+class SqlTriggers(RunPort):
+    """Subscriptions, occurrences and deliveries in SQL."""
+
+    @operation()
+    def register(self, subscription: Subscription) -> Steps[None]:
+        """Subscribe; the same key again replaces what it stood for, but not what another session registered."""
+        checked_subscription(subscription)
+        key, source, session = subscription.key, subscription.source, subscription.session_id
+        body = (subscription.template.target, write_payload(subscription, 1))
+        row = (key, subscription.type, source, *body, session)
+        if not (yield Statement(table.REGISTER, row)).changed:
+            raise TriggerConflict("subscription", subscription.key)
+
+    @operation(read_only=True)
+    def listed(self, session_id: str | None = None) -> Steps[list[SubscriptionView]]:
+        """Return the subscriptions, the oldest first."""
+        if session_id is None:
+            rows = (yield Statement(_LISTED)).rows
+        else:
+            rows = (yield Statement(_LISTED_OF_SESSION, (session_id,))).rows
+        return [SubscriptionView(SUBSCRIPTIONS.decode(body), Instant(at)) for body, at in rows]
+
+    @operation()
+    def cancel(self, key: str) -> Steps[bool]:
+        """End a subscription; False if there is none."""
+        return bool((yield Statement(table.CANCEL, (key,))).changed)
+
+    @operation()
+    def cancel_owned(self, key: str, session_id: str | None) -> Steps[bool]:
+        """End a subscription of a session, or of none (None); False if it has none of that key."""
+        return bool((yield Statement(table.CANCEL_OWNED, (key, session_id or ""))).changed)
+
+    def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
+        """Record an occurrence once, with the processes it starts; return them."""
+        checked_occurrence(occurrence)
+        steps = partial(self._emit, occurrence)
+        return self.driver.run(Operation("emit", steps, flow=f"emit:{occurrence.type}"))
+
+    def _emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
+        what = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
+        row = (*what, write_payload(occurrence.payload, 1))
+        if (yield Statement(table.ADD_OCCURRENCE, row)).changed:
+            matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows
+            for (body,) in matching:
+                subscription = SUBSCRIPTIONS.decode(body)
+                registration = subscription.registration(occurrence)
+                command = StartProcess(registration, subscription.delay)
+                if (yield from register_process(command, self._draws())) is None:
+                    yield from check_known(registration)  # it was started by its id before
+                delivery = (occurrence.id, subscription.key, registration.id)
+                yield Statement(table.ADD_DELIVERY, delivery)
+            yield Notify("runs")
+        known = (yield Statement(_OCCURRED, (occurrence.id,))).rows
+        if bytes(known[0][0]) != occurrence.digest:
+            raise TriggerConflict("occurrence", occurrence.idempotency_key)
+        return [Delivery(*row) for row in (yield Statement(_DELIVERIES, (occurrence.id,))).rows]

@@ -1,0 +1,1 @@
+"""The tables: each module owns every statement that writes the rows of its tables."""

@@ -1,0 +1,258 @@
+"""Waits in SQL.
+
+Rule 1. A wait's row is locked before its end is decided: the deadline, the revocation and the
+        first answer are compared in the transaction that writes the end.
+Rule 2. The runs that wait are locked before the wait, as everywhere. If another run began to wait in
+        between, the resolver starts over, so that no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from pylash.durable.runs import Fence, Instant, JournalEntry
+from pylash.durable.scopes import session_of
+from pylash.durable.stores import Answer, WaitOpening, WaitStatus
+from pylash.durable.waits import (
+    ACCEPTED,
+    RESOLUTIONS,
+    SUPERSEDED,
+    UNKNOWN_OR_REVOKED,
+    WAIT_NAMES,
+    Cancelled,
+    Resolution,
+    ResolveOutcome,
+    Timeout,
+    WaitName,
+    WaitView,
+)
+from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
+from pylash.stores.tables.effects import begin_effect, read_effect
+from pylash.stores.tables.runs import lock_fenced, wake, wake_waiters
+from pylash.stores.tables.sessions import ADD_SESSION_ROW, REVOKE_WAITS
+from pylash.values.canonical import decode, encode, write, write_payload
+from pylash.values.names import storable
+
+# An early answer has left a row that was never opened; the earliest deadline counts. An opening without a title
+# comes from a mere waiter, and must not blank what the run shows.
+_OPEN = """
+insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, opened, deadline)
+values (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
+on conflict (id) do update set
+  kind = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.kind else excluded.kind end,
+  tool = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.tool else excluded.tool end,
+  arguments = case when excluded.title = '' and pylash_waits.title <> ''
+                   then pylash_waits.arguments else excluded.arguments end,
+  title = case when excluded.title = '' then pylash_waits.title else excluded.title end,
+  opened = coalesce(pylash_waits.opened, excluded.opened),
+  deadline = coalesce({least}(pylash_waits.deadline, excluded.deadline), pylash_waits.deadline, excluded.deadline)
+where pylash_waits.terminal is null"""
+
+_LOOK = """
+select w.id, w.terminal, w.deadline - {now}, w.generation < coalesce(s.generation, 0)
+from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id in ({texts})"""
+
+_WAITERS = "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
+
+# In the order of their ids, as everywhere.
+_LOCK_WAITERS = """
+select id from pylash_runs where id in
+  (select run from pylash_effects where wait = ? and outcome is null) order by id {update}"""
+
+# An early answer finds no row and makes one; the update only locks the row that is there.
+_LOCK_OR_ADD = """
+insert into pylash_waits(id, name, session, generation, kind, title) values (?, ?, ?, ?, '', '')
+on conflict (id) do update set id = excluded.id
+returning terminal, token, deadline <= {now},
+  generation < coalesce((select s.generation from pylash_sessions s where s.id = session), 0)"""
+
+_LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? {update}"
+
+_CANCEL = "update pylash_waits set terminal = ?, resolved = {now} where id = ?"
+
+_LOCK_TERMINAL = "select terminal from pylash_waits where id = ? {update}"
+
+_SUPERSEDE = """
+update pylash_waits set terminal = ?, answered_by = ?, resolved = {now}
+where id = ? and terminal is null"""
+
+_END = """
+update pylash_waits set terminal = ?, answered_by = ?, token = ?, resolved = {now} where id = ?"""
+
+_LISTED = """
+select w.name, w.kind, w.title, w.tool, w.arguments, w.opened, w.deadline
+from pylash_waits w left join pylash_sessions s on s.id = w.session
+where w.terminal is null and w.opened is not null and w.generation >= coalesce(s.generation, 0)
+  and (w.deadline is null or w.deadline > {now})
+order by w.opened, w.id"""
+
+_LISTED_OF_SESSION = _LISTED.replace("where ", "where w.session = ? and ")
+
+_INTERRUPTED = "select 1 from pylash_queue where session = ? and policy = 'interrupt' limit 1"
+
+_GENERATION = "select generation from pylash_sessions where id = ?"
+
+_SHARE_SESSION = "select generation from pylash_sessions where id = ? {share}"
+
+_LOCK_SESSION = "select generation from pylash_sessions where id = ? {update}"
+
+_WAITERS_OF_SESSION = """
+select distinct e.run from pylash_waits w join pylash_effects e on e.wait = w.id
+where w.session = ? and w.terminal is null order by 1"""
+
+
+class SqlWaits(Port):
+    """The waits in SQL."""
+
+    @operation()
+    def open(self, opening: WaitOpening) -> Steps[WaitStatus]:
+        """Open a wait that people can see and answer."""
+        yield from _open(opening)
+        return (yield from _status(opening.name))
+
+    @operation()
+    def open_for(
+        self, fence: Fence, entry: JournalEntry, opening: WaitOpening
+    ) -> Steps[tuple[JournalEntry, WaitStatus]]:
+        """Open a wait as an effect of a run."""
+        yield from lock_fenced(fence)
+        yield from begin_effect(fence, replace(entry, wait=opening.name.id))
+        yield from _open(opening)
+        session = session_of(opening.name.scope)
+        if session is not None and (yield Statement(_INTERRUPTED, (session,))).rows:
+            yield from supersede(opening.name.id)  # interrupting words came before this wait
+        status = yield from _status(opening.name)
+        return (yield from read_effect(fence.run, entry.key)), status
+
+    @operation()
+    def resolve(
+        self, name: WaitName, resolution: Resolution, answer: Answer
+    ) -> Steps[ResolveOutcome]:
+        """End a wait, once."""
+        if answer.fence is not None:
+            yield from lock_fenced(answer.fence, alone=True)
+        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
+        row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
+        terminal, token, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
+        if terminal is not None and token == answer.token:
+            return ACCEPTED  # an earlier attempt was committed and its answer lost
+        if revoked:
+            return UNKNOWN_OR_REVOKED
+        if terminal is not None:
+            return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
+        # The wait is locked now. A run that begins to wait from here on finds its end; one that began since the runs
+        # were locked is not locked, and cannot be woken without a risk of deadlock.
+        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+            raise Again
+        if late:
+            yield from _end(name, Timeout(), Answer(""))
+            return ResolveOutcome("already_resolved", Timeout())
+        yield from _end(name, resolution, answer)
+        return ACCEPTED
+
+    @operation()
+    def expire(self, name: WaitName) -> Steps[WaitStatus]:
+        """End a wait whose deadline has passed."""
+        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
+        rows = (yield Statement(_LOCK_WAIT, (name.id,))).rows
+        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+            raise Again
+        if rows and rows[0][0] is None and rows[0][1]:
+            yield from _end(name, Timeout(), Answer(""))
+        return (yield from _status(name))
+
+    @operation(read_only=True)
+    def look(self, waits: Sequence[str]) -> Steps[dict[str, WaitStatus]]:
+        """Return the status of waits, by their ids."""
+        rows = (yield Statement(_LOOK, (list(waits),))).rows
+        return {row[0]: _seen(row[1], row[2], row[3]) for row in rows}
+
+    @operation(read_only=True)
+    def listed(self, session_id: str | None = None) -> Steps[list[WaitView]]:
+        """Return the open waits."""
+        if session_id is None:
+            rows = (yield Statement(_LISTED)).rows
+        else:
+            rows = (yield Statement(_LISTED_OF_SESSION, (session_id,))).rows
+        return [
+            WaitView(
+                WAIT_NAMES.decode(name),
+                kind,
+                title,
+                tool,
+                None if arguments is None else decode(arguments),
+                Instant(opened),
+                None if deadline is None else Instant(deadline),
+            )
+            for name, kind, title, tool, arguments, opened, deadline in rows
+        ]
+
+    @operation(read_only=True)
+    def generation(self, session_id: str) -> Steps[int]:
+        """Return how often the session's waits were revoked."""
+        rows = (yield Statement(_GENERATION, (session_id,))).rows
+        return int(rows[0][0]) if rows else 0
+
+    @operation()
+    def revoke(self, session_id: str, generation: int) -> Steps[None]:
+        """Revoke every key of the session up to generation."""
+        known = (yield Statement(_GENERATION, (session_id,))).rows
+        if known and known[0][0] > generation:
+            return  # an earlier attempt was committed and its answer lost
+        # Runs before the session's row, as everywhere; _open locks that row shared, so the second look is final.
+        runs = (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows
+        for (run,) in runs:
+            yield from wake(run)
+        yield Statement(ADD_SESSION_ROW, (session_id,))
+        yield Statement(_LOCK_SESSION, (session_id,))
+        if (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows != runs:
+            raise Again
+        yield Statement(REVOKE_WAITS, (generation + 1, session_id, generation + 1))
+        yield Notify("")
+
+
+def _open(opening: WaitOpening) -> Steps[None]:
+    name = opening.name
+    row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
+    shown = (opening.kind, opening.title, opening.tool, opening.arguments)
+    yield Statement(_OPEN, (*row, *shown, opening.timeout))
+    if (session := session_of(name.scope)) is not None:
+        # Held until we commit, so that a revocation sees this waiter or this waiter sees it.
+        yield Statement(ADD_SESSION_ROW, (session,))
+        yield Statement(_SHARE_SESSION, (session,))
+
+
+def _status(name: WaitName) -> Steps[WaitStatus]:
+    rows = (yield Statement(_LOOK, ([name.id],))).rows
+    return _seen(*rows[0][1:]) if rows else WaitStatus()
+
+
+def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitStatus:
+    end = None if terminal is None else RESOLUTIONS.decode(terminal)
+    return WaitStatus(end, bool(revoked), remaining)
+
+
+def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
+    """Write the end of a wait that is locked, and wake every run that waits for it."""
+    by = None if answer.by is None else storable(answer.by)
+    yield Statement(_END, (write_payload(end, 2), by, answer.token, name.id))
+    yield from wake_waiters(name.id)
+    yield Notify(f"wait:{name.id}")
+
+
+def supersede(wait: str) -> Steps[None]:
+    """End an open wait without an answer."""
+    yield Statement(_SUPERSEDE, (write(Cancelled()), SUPERSEDED, wait))
+    yield Notify(f"wait:{wait}")
+
+
+def cancel_wait(wait: str) -> Steps[bool]:
+    """End a wait as cancelled; False if it has ended. The waits of signals and children have no row."""
+    # Locked, so that an answer and the cancel of its waiter cannot both win.
+    rows = (yield Statement(_LOCK_TERMINAL, (wait,))).rows
+    if rows and rows[0][0] is None:
+        yield Statement(_CANCEL, (write(Cancelled()), wait))
+        yield Notify(f"wait:{wait}")
+    return not rows or rows[0][0] is None

@@ -1,0 +1,148 @@
+"""What every process registry promises of handles: which sessions may use which processes."""
+
+from __future__ import annotations
+
+from pylash.durable.commands import (
+    AppendEvent,
+    CancelProcess,
+    CancelUnreferenced,
+    DeleteSessionProcesses,
+    ListProcesses,
+    StartProcess,
+    TransferHandles,
+)
+from pylash.durable.processes import HandleGrant, SessionRef, Success
+from pylash.durable.runs import WorkerId
+from pylash.durable.stores import Store
+from pylash.testing.laws.subjects import (
+    SubjectStore,
+    ask,
+    asked,
+    joined,
+    log_of,
+    new_session,
+    raced,
+    record_of,
+    running,
+    started,
+    work,
+)
+from pylash.testing.laws.suites import equal, together
+
+
+async def handles_belong_to_a_session_and_a_frame(store: SubjectStore) -> None:
+    ann, bob = new_session(), new_session()
+    frame = SessionRef(ann.session_id, "planner")
+    process, other = await started(store), await started(store)
+    await store.processes.grant(HandleGrant(ann, process, "mine"))
+    await store.processes.grant(HandleGrant(frame, other))
+    equal(await store.processes.grants(ann), [HandleGrant(ann, process, "mine")], "the session's")
+    equal(await store.processes.grants(frame), [HandleGrant(frame, other)], "the frame's")
+    equal(await store.processes.grants(bob), [], "another session's")
+    equal(await store.processes.revoke(ann, process), True, "the handle is taken")
+    equal(await store.processes.revoke(ann, process), False, "it is taken once")
+    equal(await store.processes.grants(ann), [], "the session's, without it")
+    equal(
+        await store.processes.grants(frame), [HandleGrant(frame, other)], "the frame's, as before"
+    )
+
+
+async def handles_are_listed_live_or_all(store: SubjectStore) -> None:
+    ann, worker = new_session(), await joined(store)
+    own, other = await running(store, worker), await running(store, worker)
+    for process in (own.id, other.id):
+        await store.processes.grant(HandleGrant(ann, process))
+    await store.processes.settle(own.fence, own.number, Success(1))
+    live = await store.processes.perform(ListProcesses(ann))
+    equal([(one["id"], one["status"]) for one in live], [(other.id, "running")], "the live ones")
+    everything = await store.processes.perform(ListProcesses(ann, "all"))
+    shown = {one["id"]: one["status"] for one in everything}
+    equal(shown, {own.id: "completed", other.id: "running"}, "all of them")
+
+
+async def handles_are_transferred(store: SubjectStore) -> None:
+    ann, bob = new_session(), new_session()
+    process, kept = await started(store), await started(store)
+    for one in (process, kept):
+        await store.processes.grant(HandleGrant(ann, one, "mine"))
+    await store.processes.perform(TransferHandles(ann, bob, (process,)))
+    equal(await store.processes.grants(ann), [HandleGrant(ann, kept, "mine")], "who gave")
+    equal(await store.processes.grants(bob), [HandleGrant(bob, process, "mine")], "who got")
+    await store.processes.perform(TransferHandles(ann, bob, ()))
+    await store.processes.perform(TransferHandles(bob, bob, (process,)))
+    equal(await store.processes.grants(bob), [HandleGrant(bob, process, "mine")], "to oneself")
+    stranger = new_session()
+    await store.processes.perform(TransferHandles(stranger, ann, (process,)))
+    equal(len(await store.processes.grants(ann)), 1, "nobody gives what he does not hold")
+
+
+async def what_a_run_started_is_never_written_as_a_grant(store: SubjectStore) -> None:
+    session = new_session()
+    own = await running(store, originator=session)
+    child = work(parent=own.id, originator=session)
+    await asked(store, own.fence, StartProcess(child))
+    equal(await store.processes.grants(session), [], "what the session holds")
+    await asked(store, own.fence, CancelProcess(child.id), "cancel")
+    equal((await record_of(store, child.id)).state.cancel, True, "the parent can cancel it")
+    granted = work()
+    await store.processes.start(StartProcess(granted, grant=session))
+    equal(len(await store.processes.grants(session)), 1, "a grant that was asked for")
+
+
+async def only_what_nobody_else_holds_is_cancelled(store: SubjectStore) -> None:
+    ann, bob = new_session(), new_session()
+    frame = SessionRef(ann.session_id, "planner")
+    alone, shared, kept, framed = [await started(store) for _ in range(4)]
+    for process in (alone, shared, kept, framed):
+        await store.processes.grant(HandleGrant(ann, process))
+    await store.processes.grant(HandleGrant(bob, shared))
+    await store.processes.grant(HandleGrant(frame, framed))
+    logs = {process: await log_of(store, process) for process in (shared, kept, framed)}
+    cancelled = await store.processes.perform(CancelUnreferenced(ann, keep=(kept,)))
+    equal(cancelled, [alone], "what was cancelled")
+    last = (await log_of(store, alone))[-1]
+    equal(last, ("process.cancel_requested", {"reason": "requested by host"}), "its last event")
+    for process, log in logs.items():
+        equal(await log_of(store, process), log, "a log that is left alone")
+    held = [grant.process_id for grant in await store.processes.grants(ann)]
+    equal(held, [kept], "what the session still holds")
+
+
+async def the_last_of_two_that_let_go_cancels(store: SubjectStore) -> None:
+    async def race(one: Store, other: Store, _worker: WorkerId, _try: int) -> None:
+        ann, bob, process = new_session(), new_session(), await started(one)
+        for holder in (ann, bob):
+            await one.processes.grant(HandleGrant(holder, process))
+        answers = await together(
+            ask(one, CancelUnreferenced(ann)),
+            ask(other, CancelUnreferenced(bob)),
+        )
+        equal(sorted(map(len, answers)), [0, 1], "who cancelled it")
+
+    await raced(store, race)
+
+
+async def deleting_a_session_reports_what_was_removed(store: SubjectStore) -> None:
+    ann, bob = new_session(), new_session()
+    own = await running(store, wake_target=ann)
+    for holder in (ann, SessionRef(ann.session_id, "planner"), bob):
+        await store.processes.grant(HandleGrant(holder, own.id))
+    await store.processes.perform(AppendEvent(own.id, "process.wake", {"text": "hi"}))
+    report = await store.processes.perform(DeleteSessionProcesses(ann.session_id))
+    equal(report, {"handles": 2, "wakes": 1, "subscriptions": 0}, "the report")
+    equal(await store.sessions.queued(ann.session_id), [], "its wakes")
+    for holder in (ann, SessionRef(ann.session_id, "planner")):
+        equal(await store.processes.grants(holder), [], "its handles")
+    equal(await store.processes.grants(bob), [HandleGrant(bob, own.id)], "another's handles")
+    equal((await record_of(store, own.id)).state.cancel, False, "the process goes on")
+
+
+HANDLE_LAWS = (
+    handles_belong_to_a_session_and_a_frame,
+    handles_are_listed_live_or_all,
+    handles_are_transferred,
+    what_a_run_started_is_never_written_as_a_grant,
+    only_what_nobody_else_holds_is_cancelled,
+    the_last_of_two_that_let_go_cancels,
+    deleting_a_session_reports_what_was_removed,
+)

@@ -1,0 +1,263 @@
+"""The catalog: the tools, models, agents and plugins of an app, by name.
+
+Rule 1. Names are recorded. Objects are looked up by the worker that uses them.
+Rule 2. The tools that a turn may call are in its recorded environment; the code is the worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from inspect import iscoroutinefunction, isfunction
+from typing import Any, Final
+
+import msgspec
+
+from pylash.engine.records import is_outcome, message_of
+from pylash.engine.user_code import FailsAs
+from pylash.tools.operation_names import check_tool_names
+from pylash.tools.plugins import PluginFactory, SessionPlugin, listens
+from pylash.tools.tool import Tool, as_tool
+from pylash.turn.asks import SessionOptions, ToolPolicy, TurnEnvironment
+from pylash.turn.histories import Summarise
+from pylash.turn.requests import Listen, ModelReply, ModelRequest, Provider
+from pylash.values.errors import ExtraMissing
+from pylash.values.process_errors import ArgumentsInvalid, NameTaken, ToolUnknown
+from pylash.values.turn_errors import (
+    ModelInvalid,
+    ModelKeyMissing,
+    ModelMissing,
+    ModelUnknown,
+    ModelUnusable,
+    PluginFailed,
+    ProviderError,
+    SessionOptionUnknown,
+)
+
+_log = logging.getLogger("pylash")
+
+NOT_HERE: Final = (ExtraMissing, ModelKeyMissing, ModelMissing, ModelUnknown, ModelUnusable)
+"""Raised for a model that this worker lacks. Another worker may have it, or this one after a deployment."""
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """A kind of subagent: its prompt, its tools and its model."""
+
+    name: str
+    instructions: str = ""
+    tools: tuple[str, ...] | None = None
+    model: str | None = None
+    description: str = ""
+
+
+def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Return whether a function is a known one, or that one defined again: a notebook's cell ran twice."""
+    if known == function:  # not ``is``: a method is another object each time it is taken
+        return True
+    if not (isfunction(known) and isfunction(function)) or "<locals>" in function.__qualname__:
+        return False  # the function around them may define more, each with its own variables
+    before, now = known.__code__, function.__code__
+    beside = before.co_filename == now.co_filename and before.co_firstlineno != now.co_firstlineno
+    names = ((one.__module__, one.__qualname__) for one in (known, function))
+    return not beside and len(set(names)) == 1
+
+
+def several_tools(method: str, tools: Any) -> Sequence[Any]:
+    """Return tools that were given as a list; a string would count as a list of letters."""
+    if isinstance(tools, str) or not isinstance(tools, Sequence):
+        raise ArgumentsInvalid(method, f"tools={tools!r} is not a list of tools or of their names")
+    return tools
+
+
+class Catalog:
+    """The tools, models, agents and plugins of one app."""
+
+    def __init__(
+        self,
+        model: Any,
+        instructions: str,
+        plugins: Sequence[PluginFactory],
+        adapt: Callable[[Any], Provider | None] = lambda _: None,
+    ) -> None:
+        self._adapt = adapt  # makes a provider of a name, or of an object that is not a provider
+        self.tools: dict[str, Tool[..., Any]] = {}
+        self.models: dict[str, Provider] = {}
+        self.agents: dict[str, Agent] = {}
+        self.plugins = {plugin.name: plugin for plugin in plugins}
+        self.private: set[str] = set()
+        self.instructions = instructions
+        self.model = self.named_model(model)
+
+    def named_model(self, model: Any) -> str | None:
+        """Return the name of a model; an object gets the one it has, or that of its class."""
+        if model is None or isinstance(model, str):
+            return model
+        name = str(
+            getattr(model, "name", None) or getattr(model, "model_id", None) or type(model).__name__
+        )
+        self.add_model(name, model)
+        return name
+
+    def add_model(self, name: str, model: Any) -> None:
+        """Register a model under a name, or refuse an object that is not a model."""
+        if isinstance(model, type):
+            raise ModelInvalid(model)
+        speaks = iscoroutinefunction(getattr(model, "respond", None))
+        made = model if speaks else self._adapt(model)
+        if made is None:
+            raise ModelInvalid(model)
+        self.models[name] = made
+
+    def named_tools(self, tools: Sequence[Any] | None) -> tuple[str, ...] | None:
+        """Return the names of tools, and add those that are not in the catalog yet."""
+        if tools is None:
+            return None
+        names = []
+        for given in several_tools("tools", tools):
+            if isinstance(given, str):
+                names.append(self.tool(given).name)
+            else:
+                made = self.add_tool(given, private=True)
+                names.append(made.name)
+        return tuple(names)
+
+    def add_tool(self, given: Any, *, private: bool = False) -> Tool[..., Any]:
+        """Make a function a tool of the app; a private one is offered only to sessions that name it."""
+        made = as_tool(given)
+        known = self.tools.get(made.name)
+        if known is not None and not is_again(known.function, made.function):
+            raise NameTaken("tool", made.name)
+        check_tool_names(made, self.tools.values())
+        if not private:
+            self.private.discard(made.name)
+        elif known is None:
+            self.private.add(made.name)
+        self.tools[made.name] = made
+        return made
+
+    def tool(self, name: str) -> Tool[..., Any]:
+        """Return a tool by its name, or by its id such as ``tools.lookup``."""
+        found = self.tools.get(name) or self.by_id().get(name)
+        if found is None:
+            raise ToolUnknown(name, ", ".join(sorted(self.tools)) or "none")
+        return found
+
+    def by_id(self) -> dict[str, Tool[..., Any]]:
+        """Return the tools by their ids."""
+        return {tool.id: tool for tool in self.tools.values()}
+
+    def provider(self, name: str | None) -> Provider:
+        """Return a model by its name."""
+        if name is None:
+            raise ModelMissing
+        if name not in self.models:
+            made = self._adapt(name)
+            if made is None:
+                known = (known for known in self.models if ":" not in known)
+                raise ModelUnknown(name, ", ".join(sorted(known)) or "none")
+            self.models[name] = made
+        return self.models[name]
+
+    def build_plugins(self, session_id: str, options: SessionOptions) -> dict[str, SessionPlugin]:
+        """Return the plugins of a session by name, built from the options captured for it."""
+        given: Mapping[str, Any] = options.plugin_options or {}
+        built = {}
+        for name, plugin in self.plugins.items():
+            with FailsAs(partial(_plugin_failure, name)):
+                built[name] = plugin.build(session_id, given.get(name))
+        return built
+
+    def check(self, options: SessionOptions) -> None:
+        """Refuse options for plugins that are not there, and tools that are not there."""
+        for name in options.plugin_options or ():
+            if name not in self.plugins:
+                known = ", ".join(sorted(self.plugins)) or "none"
+                raise SessionOptionUnknown("plugin", name, known)
+        for name in self._named_by(options) or ():
+            self.tool(name)
+
+    def _named_by(self, options: SessionOptions) -> tuple[str, ...] | None:
+        """Return the names of the tools that a session or its agent was given; None if it has all."""
+        if options.tools is not None or options.agent is None:
+            return options.tools
+        return self.agent(options.agent).tools
+
+    def agent(self, name: str) -> Agent:
+        """Return a kind of subagent."""
+        if name not in self.agents:
+            known = ", ".join(sorted(self.agents)) or "none"
+            raise SessionOptionUnknown("agent", name, known)
+        return self.agents[name]
+
+    def offered_tools(
+        self, options: SessionOptions, plugins: Collection[SessionPlugin]
+    ) -> dict[str, Tool[..., Any]]:
+        """Return the tools that a session's model may call, by name.
+
+        Tools that are gone are left out: a turn in flight may not need them.
+        """
+        offered = {}
+        named = self._named_by(options)
+        for name in self.tools if named is None else named:
+            tool = self.tools.get(name) or self.by_id().get(name)
+            if tool is not None and not (named is None and name in self.private):
+                offered[name] = tool
+        for plugin in plugins:
+            with FailsAs(partial(_plugin_failure, type(plugin).__name__)):
+                offered.update({tool.name: tool for tool in plugin.tools()})
+        return offered
+
+    def environment(
+        self,
+        options: SessionOptions,
+        plugins: Mapping[str, SessionPlugin],
+        tools: Mapping[str, Tool[..., Any]],
+    ) -> TurnEnvironment:
+        """Capture the settings that a turn keeps to its end."""
+        if isinstance(options.history, Summarise) and options.history.model is not None:
+            self.provider(options.history.model)  # now, rather than when the chat has become long
+        agent = None if options.agent is None else self.agent(options.agent)
+        instructions = options.instructions
+        if instructions is None:
+            instructions = self.instructions if agent is None else agent.instructions
+        model = options.model or (agent.model if agent is not None else None) or self.model
+        prompt, listeners = [instructions], []
+        for name, plugin in plugins.items():
+            prompt.append(plugin.prompt() or "")
+            if listens(plugin):
+                listeners.append(name)
+        manifests, policies = [], {}
+        for name, tool in tools.items():
+            manifests.append(tool.manifest)
+            if tool.policy != ToolPolicy():
+                policies[name] = tool.policy
+        return TurnEnvironment(
+            model=model,
+            prompt=tuple(filter(None, prompt)),
+            tools=tuple(manifests),
+            policies=policies,
+            listeners=tuple(listeners),
+        )
+
+
+def _plugin_failure(name: str, error: BaseException) -> PluginFailed:
+    return PluginFailed(name, f"{type(error).__name__}: {message_of(error)}")
+
+
+async def call_model(provider: Provider, request: ModelRequest, listen: Listen) -> ModelReply:
+    """Return a model's reply; any other outcome is raised as a ProviderError."""
+
+    def failure(error: BaseException) -> BaseException:
+        if is_outcome(error):
+            return error
+        _log.warning("model %s failed", request.model, exc_info=error)
+        away = isinstance(error, OSError)  # lost connections and timeouts are
+        message = " ".join(message_of(error).split())
+        return ProviderError(f"{type(error).__name__}: {message}", retryable=away)
+
+    with FailsAs(failure):
+        reply = await provider.respond(request, listen)
+    if not isinstance(reply, ModelReply):
+        raise ProviderError(f"The model returned {reply!r} instead of a ModelReply")
+    return reply

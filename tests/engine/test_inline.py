@@ -1,0 +1,126 @@
+"""The inline host, and hosts without waits or static scopes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pylash.durable.effects import Envelope, Outcome, Process, RuntimeScope, SleepOutcome, envelope
+from pylash.durable.ports import (
+    DurabilityTier,
+    EffectController,
+    EffectHost,
+    LocalExecutor,
+    ScopedController,
+)
+from pylash.durable.scopes import ExecutionScope, ProcessScope
+from pylash.durable.waits import CustomWait, Ok
+from pylash.engine.executors import process_executor, step_executor
+from pylash.engine.hosts.inline import InlineHost
+from pylash.testing.laws.controllers import step
+from pylash.values.errors import LashError
+
+SCOPE = ProcessScope("p")
+
+
+async def test_the_inline_host_records_nothing_and_still_takes_durable_effects() -> None:
+    host = InlineHost()
+    assert host.supports_durable_effects
+    assert host.durability is DurabilityTier.INLINE
+    executed = list[int]()
+
+    async def run(_: Any) -> int:
+        executed.append(1)
+        return len(executed)
+
+    controller = host.scoped(SCOPE)
+    values: list[Any] = [
+        await controller.execute(step("again"), step_executor(run)) for _ in range(2)
+    ]
+    assert [outcome.value for outcome in values] == [1, 2]
+
+
+async def test_waits_of_two_inline_hosts_have_nothing_in_common() -> None:
+    one, two = InlineHost(), InlineHost()
+    key = await one.wait_key(SCOPE, CustomWait("go"))
+    assert (await two.resolve(key, Ok(1))).status == "unknown_or_revoked"
+    assert (await one.resolve(key, Ok(1))).status == "accepted"
+
+
+async def test_process_commands_are_refused_until_there_is_a_registry() -> None:
+    asked = envelope(Process({"start": "x"}), scope=RuntimeScope(), effect_id="p", replay_key="p")
+    with pytest.raises(LashError) as caught:
+        await InlineHost().scoped(SCOPE).execute(asked, process_executor())
+    assert caught.value.code == "runtime_effect_local_executor_unavailable"
+
+
+class BareController(EffectController):
+    """Has nothing but execute."""
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        return SleepOutcome()
+
+
+class BareHost(EffectHost):
+    """Has no waits and no static scopes."""
+
+    gives_static_scopes = False
+
+    def scoped(self, scope: ExecutionScope) -> ScopedController:
+        return ScopedController(BareController(), scope)
+
+
+@pytest.mark.parametrize("bare", [BareHost(), BareController()])
+async def test_a_host_without_waits_raises_an_error(bare: BareHost | BareController) -> None:
+    for work in (bare.wait_key(SCOPE, CustomWait("go")), bare.wait("key")):
+        with pytest.raises(LashError) as caught:
+            await work
+        assert caught.value.code == "await_event_unsupported"
+    assert (await bare.resolve("key", Ok(1))).status == "unknown_or_revoked"
+    await bare.revoke_waits("session")
+
+
+def test_a_host_without_static_scopes_gives_none() -> None:
+    host = BareHost()
+    assert host.scoped_static(SCOPE) is None
+    assert host.scoped(SCOPE).scope_id == "p"
+    assert not host.supports_durable_effects
+    assert host.supports_concurrent_effects
+    assert not host.requires_durable_attachment_store
+
+
+async def test_registry_work_outlives_its_caller() -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def work(_command: object, _timeout: int | None) -> str:
+        begun.set()
+        await asyncio.sleep(0.01)
+        done.set()
+        return "kept"
+
+    command = Process({"do": "list", "holder": {"type": "session", "session_id": "s"}})
+    asked = envelope(command, scope=RuntimeScope(), effect_id="p", replay_key="p")
+    async with asyncio.TaskGroup() as group:
+        host = InlineHost()
+        caller = group.create_task(_ignored(host.execute(asked, process_executor(work))))
+        await begun.wait()
+        caller.cancel()
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def _ignored(work: Awaitable[object]) -> None:
+    await work
+
+
+async def test_registry_work_that_breaks_is_reported_with_its_code() -> None:
+    async def work(_command: object, _timeout: int | None) -> None:
+        raise OSError("gone")
+
+    command = Process({"do": "list", "holder": {"type": "session", "session_id": "s"}})
+    asked = envelope(command, scope=RuntimeScope(), effect_id="p", replay_key="p")
+    with pytest.raises(LashError) as caught:
+        await InlineHost().execute(asked, process_executor(work))
+    assert caught.value.code == "runtime_effect_process_task_join"
