@@ -62,9 +62,6 @@ def test_an_agent_with_mcp_tools_ends_the_same_wherever_it_dies() -> None:
     }
 
 
-@pytest.mark.timeout(
-    240
-)  # an app that closes may take its whole grace, at each of some twenty points
 def test_a_conversation_ends_the_same_wherever_it_dies() -> None:
     report = crash_everywhere(crash_apps.make_chat_app, crash_apps.chat_story)
     assert report.outcome == CHAT

@@ -15,6 +15,7 @@ from pylash.stores.ports.runs import SqlRuns
 from pylash.stores.tables.contents import SqlEnvs
 from pylash.stores.tables.workers import SqlWorkers
 from pylash.testing import CrashPoint, CrashReport, crash_everywhere, kill
+from pylash.testing.crash import run_scenario
 from pylash.testing.kills import HOUSEKEEPING, LEAVING, Mortal
 from tests.backends import PostgresBackend
 from tests.testing.crash_apps import (
@@ -107,6 +108,24 @@ def test_a_scenario_that_fails_by_itself_is_no_crash() -> None:
 def test_a_point_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no point 7: the scenario has 6"):
         crash_everywhere(make_small_app, small_story, only=7)
+
+
+async def test_an_app_that_closes_after_its_scenario_is_not_killed(tmp_path: Path) -> None:
+    app, leaving = Lash(f"sqlite:///{tmp_path}/crash.db"), asyncio.Event()
+
+    @app.process
+    async def small(ctx: ProcessContext[None]) -> None:
+        await ctx.step(leaving.wait)
+
+    async def start_and_leave(app: Lash) -> None:
+        await app.start(small.options(id="small"))
+        leaving.set()  # the step goes on, and is recorded, after the end of this task
+
+    async with asyncio.timeout(5):
+        ending = await run_scenario(app, start_and_leave, 5, SMALL[2].number)
+    assert (ending.killed, ending.points) == (None, SMALL[:2])
+    async with app:
+        assert await app.process_handle("small").status() == "completed"
 
 
 def test_functions_may_be_named() -> None:

@@ -196,6 +196,9 @@ async def run_scenario(
     points: list[CrashPoint] = []
 
     def strikes(reached: CrashPoint) -> bool:
+        # Once the scenario has ended, closing the app must not be killed: no call of the store would return.
+        if acting.done():
+            return False
         points.append(reached)
         if reached.number != point:
             return False
@@ -204,9 +207,9 @@ async def run_scenario(
         return True
 
     await app.open()
-    mortal = Mortal(app, strikes)
     async with asyncio.TaskGroup() as group:
         acting = group.create_task(_act(app, scenario, timeout, ending))
+        mortal = Mortal(app, strikes)  # before the task begins to run
         dying = group.create_task(mortal.died.wait())
         await asyncio.wait((acting, dying), return_when=asyncio.FIRST_COMPLETED)
         ending.points = tuple(sorted(points, key=lambda reached: reached.number))
