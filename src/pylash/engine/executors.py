@@ -121,15 +121,19 @@ def process_executor(
 
 
 def turn_executor(
-    perform: Perform, cancel: Cancellation | None = None, clock: Clock | None = None
+    perform: Perform,
+    cancel: Cancellation | None = None,
+    clock: Clock | None = None,
+    *,
+    record: RecordEffect | None = None,
 ) -> Executor:
-    """Return an executor of a turn's commands, and its sleeps."""
-    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or _CLOCK)
+    """Return an executor of a turn's commands, and its sleeps; ``record`` writes an effect with its message."""
+    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or _CLOCK, record=record)
 
 
-def tool_executor(perform: Perform) -> Executor:
-    """Return an executor of tool batches and attempts."""
-    return Executor("tool", _TOOL, perform)
+def tool_executor(perform: Perform, record: RecordEffect | None = None) -> Executor:
+    """Return an executor of tool batches and attempts; ``record`` writes an attempt with its message."""
+    return Executor("tool", _TOOL, perform, record=record)
 
 
 def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:

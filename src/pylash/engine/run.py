@@ -48,7 +48,6 @@ STORE_AWAY_SECONDS: Final = 0.2
 """The pause before the store is asked again that could not be reached."""
 
 UNPARKABLE: Final = "%s awaits %s in a task of its own, so the run cannot park: use ctx.gather, or timeout= of the call"
-_SCOPE: Final = RuntimeScope()
 _log = logging.getLogger("pylash")
 
 
@@ -78,6 +77,8 @@ class LiveRun:
         self.memory = memory
         self.tasks = tasks
         self.root = Branch(self)
+        # Where the next effects are requested; the driver of a turn sets it with every iteration.
+        self.runtime_scope = RuntimeScope.of(self.fence.scope)
         config = RunConfig(
             is_durable=not memory.cancels_tasks,
             is_serial=not controller.supports_concurrent_effects,
@@ -161,7 +162,7 @@ class LiveRun:
             await self.driver.enter(branch)
         asked = envelope(
             command,
-            scope=_SCOPE,
+            scope=self.runtime_scope,
             effect_id=name,
             replay_key=key,
             causal_parent=owner.name or None,

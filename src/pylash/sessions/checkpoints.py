@@ -7,30 +7,29 @@ Rule 2. Plugins are asked once, as an effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pylash.durable.effects import (
     CheckpointOutcome,
     DurableStep,
     DurableStepOutcome,
-    EffectKind,
-    Envelope,
     Outcome,
     expect,
 )
 from pylash.durable.sessions import Queued, Writing
 from pylash.engine.branches import outside
-from pylash.engine.executors import Executor
+from pylash.engine.executors import step_executor
+from pylash.engine.records import is_outcome, message_of
+from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
 from pylash.sessions.writer import queued_message
 from pylash.tools.plugins import TurnView, listens
 from pylash.turn.messages import Text, UserMessage
 from pylash.values.canonical import write
+from pylash.values.errors import PluginError
 
 if TYPE_CHECKING:
     from pylash.sessions.driver import TurnDriver
-
-_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 
 class Checkpoints:
@@ -101,14 +100,19 @@ class Checkpoints:
             return []
         view = TurnView(turn.session.id, turn.turn_id, iteration, tuple(turn.machine.messages))
 
-        async def perform(_: Envelope) -> Outcome:
+        async def ask_plugins(_: None) -> list[str]:
             plugins = [turn.plugins[name] for name in listeners if name in turn.plugins]
-            with outside():
-                texts = [text for plugin in plugins for text in await plugin.checkpoint(view)]
-            return DurableStepOutcome(texts)
+            with outside(), FailsAs(_plugin_failure):
+                return [text for plugin in plugins for text in await plugin.checkpoint(view)]
 
-        local = Executor("step", _STEP, perform)
-        command = DurableStep("plugins")
+        command, local = DurableStep("plugins"), step_executor(ask_plugins)
         outcome = await turn.run.effect(turn.run.root, key, "plugins", command, local)
         texts = expect(outcome, DurableStepOutcome).value
         return [UserMessage((Text(text),), source="plugin") for text in texts]
+
+
+def _plugin_failure(error: BaseException) -> BaseException:
+    """Return the recorded failure for a plugin's exception: an error of ours as it is, any other as ``plugin``."""
+    if is_outcome(error) or isinstance(error, PluginError):
+        return error
+    return PluginError(f"{type(error).__name__}: {message_of(error)}")

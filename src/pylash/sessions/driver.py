@@ -17,7 +17,6 @@ import msgspec
 from pylash.durable.effects import (
     Checkpoint,
     Command,
-    EffectKind,
     Envelope,
     Outcome,
     RuntimeScope,
@@ -25,14 +24,13 @@ from pylash.durable.effects import (
     SyncExecutionEnvironment,
     SyncExecutionEnvironmentOutcome,
     ToolBatch,
-    ToolBatchOutcome,
     envelope,
     expect,
 )
 from pylash.durable.runs import RunState
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.engine.endings import Unanswered, answer_of
-from pylash.engine.executors import Executor, sleep_executor
+from pylash.engine.executors import sleep_executor, turn_executor
 from pylash.engine.run import LiveRun
 from pylash.engine.run_driver import Detached
 from pylash.models.messages import llm_key
@@ -72,8 +70,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANCELLED: Final = "cancelled"
-
-_SYNC: Final = frozenset({EffectKind.SYNC_EXECUTION_ENVIRONMENT})
 
 
 class TurnDriver:
@@ -125,6 +121,7 @@ class TurnDriver:
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
             while (asked := machine.poll_effect()) is not None:
+                self.run.runtime_scope = self._runtime_scope()
                 machine.handle_response(await self._answer(asked))
         except asyncio.CancelledError:
             # A cancel of the run was delivered at an effect; any other is of the task, which the worker stops.
@@ -164,6 +161,11 @@ class TurnDriver:
             case _:
                 assert_never(asked)
 
+    def _runtime_scope(self) -> RuntimeScope:
+        """Return where in its session the next effect is requested."""
+        turn_index = self.session.revision + 1
+        return RuntimeScope(self.session.id, self.turn_id, turn_index, self.machine.iteration)
+
     def is_new(self, key: str) -> bool:
         """Return whether an effect begins now: listeners know of the others."""
         return not self.run.memory.begun(key)
@@ -183,7 +185,7 @@ class TurnDriver:
             made[ref] = environment
             return SyncExecutionEnvironmentOutcome({"env": ref})
 
-        local = Executor("turn", _SYNC, perform, record=self.writer.hold)
+        local = turn_executor(perform, record=self.writer.hold)
         command = SyncExecutionEnvironment()
         outcome = await self.run.effect(self.run.root, "env", "environment", command, local)
         ref = expect(outcome, SyncExecutionEnvironmentOutcome).result["env"]
@@ -200,7 +202,7 @@ class TurnDriver:
     ) -> tuple[ToolMessage, ...]:
         """Run the calls of one reply as one composite effect."""
         ids = [call.id for call in calls]
-        work = partial(self._tool_calls.run_batch, iteration, calls, ToolBatchOutcome(ids))
+        work = partial(self._tool_calls.run_batch, iteration, calls)
         command = ToolBatch({"calls": ids})
         results = await self._composite(f"i{iteration}.tools", command, work)
         self._tool_calls.partial_results = ()  # the machine gets all of them now
@@ -218,9 +220,9 @@ class TurnDriver:
             results.append(result)
             return outcome
 
-        scope = RuntimeScope.of(self.run.scope, iteration=self.machine.iteration)
+        scope = self.run.runtime_scope
         asked = envelope(command, scope=scope, effect_id=key, replay_key=key, label=key)
-        await self.run.enclose(asked, Executor("turn", frozenset({command.kind}), perform))
+        await self.run.enclose(asked, turn_executor(perform))
         return results[-1]
 
     # --- the end ---

@@ -14,14 +14,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pylash.durable.effects import EffectKind, Envelope, LlmCall, LlmCallOutcome, Outcome, expect
+from pylash.durable.effects import Envelope, LlmCall, LlmCallOutcome, Outcome, expect
 from pylash.durable.sessions import Policy
 from pylash.engine.branches import outside
-from pylash.engine.executors import Executor
+from pylash.engine.executors import turn_executor
 from pylash.engine.run_driver import ignore
 from pylash.models.messages import llm_key, model_failed, reply_message, with_bytes
 from pylash.tools.catalog import NOT_HERE, call_model
@@ -43,8 +43,6 @@ from pylash.values.turn_errors import TurnModelMissing
 if TYPE_CHECKING:
     from pylash.sessions.driver import TurnDriver
 
-_LLM: Final = frozenset({EffectKind.LLM_CALL})
-
 
 class ModelCalls:
     """Calls the model of one turn."""
@@ -65,15 +63,16 @@ class ModelCalls:
             sent = Extent() if turn.summaries is None else turn.summaries.extent()
             with outside():
                 turn.feed.begin_reply(reply_id, attempt)
-                message, bodies = await self._reply(iteration, sent, _Stream(turn, reply_id))
+                stream = _Stream(turn, reply_id)
+                message, bodies = await self._reply(iteration, sent, stream)
             ends = not message.calls and not message.interrupted and turn.ask.output_schema is None
             # The last reply is written with the commit: nothing outside happens between them.
             local.record = turn.writer.hold if ends else turn.writer.record
             place = turn.writer.prepare(key, index, message, bodies)
             left_out = {"left_out": sent.start} if sent.start else {}
-            return LlmCallOutcome({"place": place, **left_out})
+            return LlmCallOutcome({"place": place, **left_out}, text_streamed=bool(stream.text))
 
-        local = Executor("turn", _LLM, perform, record=turn.writer.record)
+        local = turn_executor(perform, record=turn.writer.record)
         request = LlmCall({"upto": turn.writer.base + index - 1})
         try:
             outcome = await turn.run.effect(turn.run.root, key, "model", request, local)

@@ -19,9 +19,6 @@ from pylash.durable.commands import AwaitProcess, CancelProcess, ProcessCommand,
 from pylash.durable.effects import (
     DurableStep,
     DurableStepOutcome,
-    EffectKind,
-    Envelope,
-    Outcome,
     Process,
     ProcessOutcome,
     expect,
@@ -38,7 +35,7 @@ from pylash.durable.processes import (
 from pylash.durable.seeds import digest
 from pylash.durable.sessions import SessionRecord
 from pylash.engine.branches import LANES, own_branch
-from pylash.engine.executors import Executor, process_executor
+from pylash.engine.executors import process_executor, step_executor
 from pylash.engine.run import LiveRun
 from pylash.engine.run_driver import Detached
 from pylash.sessions.driver import TurnDriver
@@ -52,8 +49,6 @@ from pylash.turn.messages import Text, ToolCall, ToolMessage, Usage
 from pylash.values.canonical import decode, write
 from pylash.values.errors import LashError
 from pylash.values.turn_errors import ProcessSessionTurnFailed
-
-_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 SPAWN: Final = "spawn_agent"
 
@@ -86,13 +81,12 @@ async def _recorded_session(
 ) -> SessionRecord:
     """Return the child session as it was when the process began: it is recorded."""
 
-    async def perform(_: Envelope) -> Outcome:
+    async def open_session(session_id: str) -> Any:
         with run.guarded():
-            session = await services.store.sessions.open(given.session_id, given.options)
-        return DurableStepOutcome(decode(write(session)))
+            session = await services.store.sessions.open(session_id, given.options)
+        return decode(write(session))
 
-    command = DurableStep("session", given.session_id)
-    local = Executor("step", _STEP, perform)
+    command, local = DurableStep("session", given.session_id), step_executor(open_session)
     outcome = await run.effect(run.root, "session", "session", command, local)
     return msgspec.convert(expect(outcome, DurableStepOutcome).value, SessionRecord)
 

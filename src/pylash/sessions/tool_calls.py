@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -21,6 +21,7 @@ from pylash.durable.effects import (
     AwaitEvent,
     Outcome,
     ToolAttemptOutcome,
+    ToolBatchOutcome,
 )
 from pylash.durable.ports import RecordEffect
 from pylash.durable.seeds import digest
@@ -54,6 +55,9 @@ from pylash.values.turn_errors import (
 if TYPE_CHECKING:
     from pylash.sessions.driver import TurnDriver
 
+EmitTriggers = Callable[[str, Sequence[Any]], Awaitable[None]]
+"""Emits the triggers of the attempt under a key."""
+
 _USED: Final = "model_usage"
 """The field of an attempt's record with the model usage of it and the attempts before, if it has no message."""
 
@@ -82,15 +86,17 @@ class ToolCalls:
         # Calls that certainly have not run, because their approval is open or was refused. Each call changes only
         # its own id; a batch that is broken off reads it after all its branches have ended.
         self._unapproved: set[str] = set()
+        # The triggers of the calls of a batch, by call id; each call changes only its own.
+        self._triggers: dict[str, list[Any]] = {}
 
     # --- batches ---
 
     async def run_batch(
-        self, iteration: int, calls: tuple[ToolCall, ...], outcome: Outcome
+        self, iteration: int, calls: tuple[ToolCall, ...]
     ) -> tuple[tuple[ToolMessage, ...], Outcome]:
         """Run the calls of one reply in parallel, each in a branch; those of serial tools share one, in order.
 
-        Returns the results in the order of the calls, and ``outcome``. No call begins if this worker lacks one of
+        Returns the results in the order of the calls, and the outcome. No call begins if this worker lacks one of
         the tools: a worker with all of them can run the batch. A cancelled turn calls no tools, so it needs none.
         """
         run, first = self._turn.run, len(self._turn.machine.messages)
@@ -129,7 +135,9 @@ class ToolCalls:
             raise
         # Also now: a cancel may come before the machine gets them.
         self.partial_results = tuple([done[call.id] for call in calls])
-        return self.partial_results, outcome
+        ids = [call.id for call in calls]
+        triggers = [one for call_id in ids for one in self._triggers.pop(call_id, ())]
+        return self.partial_results, ToolBatchOutcome(ids, triggers)
 
     def _is_offered(self, call: ToolCall) -> bool:
         """Return whether the model was offered the tool of a call: else "there is no such tool" is its result."""
@@ -176,9 +184,17 @@ class ToolCalls:
             record = memory.decision(key)
             if record is None:
                 return None  # too long to be in memory: replay it
-            await _emit_triggers(turn, key, (record.get("outcome") or {}).get("triggers") or ())
+            triggers = (record.get("outcome") or {}).get("triggers") or ()
+            await self._emit_triggers(call.id, key, triggers)
             attempt += 1
         return message
+
+    async def _emit_triggers(self, call_id: str, key: str, triggers: Sequence[Any]) -> None:
+        """Emit the triggers of an attempt; emitting them again changes nothing."""
+        turn = self._turn
+        for number, one in enumerate(triggers):
+            await turn.services.emit_trigger(one, f"{turn.run.id}:{key}:{number}")
+        self._triggers.setdefault(call_id, []).extend(triggers)
 
     async def _result(self, call: ToolCall, index: int) -> ToolMessage:
         turn = self._turn
@@ -194,7 +210,8 @@ class ToolCalls:
         with FailsAs(_tool_failure):
             await tool.prepare()
             ready = Ready(tool, call, given, tool.load(filled), self._policy(tool))
-        site = TurnCallSite(turn, call, index, tool.name)
+        emit = partial(self._emit_triggers, call.id)
+        site = TurnCallSite(turn, call, index, tool.name, emit)
         self._unapproved.add(call.id)
         ready = await approve(
             site, ready
@@ -242,16 +259,12 @@ class ToolCalls:
         return found
 
 
-async def _emit_triggers(turn: TurnDriver, key: str, triggers: Sequence[Any]) -> None:
-    """Emit the triggers of an attempt; the same again changes nothing."""
-    for number, one in enumerate(triggers):
-        await turn.services.emit_trigger(one, f"{turn.run.id}:{key}:{number}")
-
-
 class TurnCallSite:
-    """A call of a turn. ``index`` is the place of its message in the turn."""
+    """A call of a turn. ``index`` is the place of its message in the turn; ``emit`` emits the triggers of an attempt."""
 
-    def __init__(self, turn: TurnDriver, call: ToolCall, index: int, name: str) -> None:
+    def __init__(
+        self, turn: TurnDriver, call: ToolCall, index: int, name: str, emit: EmitTriggers
+    ) -> None:
         self.run = turn.run
         self.name = name
         self.branch = own_branch(turn.run, "tool")
@@ -259,6 +272,7 @@ class TurnCallSite:
         self._turn = turn
         self._call = call
         self._index = index
+        self._emit = emit
         self._used_before = NO_USAGE  # by models, for the attempts that failed
         # Of the attempt that runs: ``context`` sets both, and a replayed attempt has none. The attempts of a call
         # run one after another, so there is one at a time.
@@ -340,7 +354,7 @@ class TurnCallSite:
         """
         key, writer = self.key(f"attempt.{number}"), self._turn.writer
         writer.complete(key)
-        await _emit_triggers(self._turn, key, outcome.triggers)
+        await self._emit(key, outcome.triggers)
         launch = outcome.launch
         if "place" in launch:
             message = writer.read(launch["place"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +22,6 @@ from pylash.durable.effects import (
     AwaitEventOutcome,
     DurableStep,
     DurableStepOutcome,
-    EffectKind,
     Envelope,
     Outcome,
     ToolAttempt,
@@ -42,7 +41,7 @@ from pylash.durable.waits import (
     WaitIdentity,
 )
 from pylash.engine.branches import LANES, Branch, outside
-from pylash.engine.executors import Executor, await_options
+from pylash.engine.executors import await_options, step_executor, tool_executor
 from pylash.engine.retries import Retry, Tries, marked_final
 from pylash.engine.run import LiveRun
 from pylash.engine.user_code import FailsAs
@@ -59,9 +58,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 AwaitDeferred = Callable[[int | None], Awaitable[Any]]
 """Waits for a deferred result until a deadline, in microseconds; raises CallRefused."""
-
-_ATTEMPT: Final = frozenset({EffectKind.TOOL_ATTEMPT})
-_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 
 class Ready(NamedTuple):
@@ -159,12 +155,11 @@ def _as_given(ready: Ready) -> Any:
 async def _ask_tool(site: CallSite[Any], ready: Ready) -> bool | str:
     """Return whether the tool's own function wants an approval, or its reason; recorded."""
 
-    async def perform(_: Envelope) -> Outcome:
+    async def ask(_: Any) -> Any:
         with outside():
-            return DurableStepOutcome(await ready.tool.asks_approval(ready.arguments))
+            return await ready.tool.asks_approval(ready.arguments)
 
-    command = DurableStep("approval", ready.call.arguments)
-    local = Executor("step", _STEP, perform)
+    command, local = DurableStep("approval", ready.call.arguments), step_executor(ask)
     outcome = await site.run.effect(site.branch, site.key("asks"), "approval", command, local)
     answer = expect(outcome, DurableStepOutcome).value
     return answer if isinstance(answer, str) else bool(answer)
@@ -242,7 +237,7 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
 
     most = 1 if ready.policy.retry is None else ready.policy.retry.max
     command = ToolAttempt(site.request(ready), None, number, most)
-    local = Executor("tool", _ATTEMPT, perform, record=site.record)
+    local = tool_executor(perform, site.record)
     key = site.key(f"attempt.{number}")
     outcome = await site.run.effect(site.branch, key, site.name, command, local)
     return expect(outcome, ToolAttemptOutcome)
