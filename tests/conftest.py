@@ -18,6 +18,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from pylash.stores.drivers.postgres import PostgresDriver
+from tests import mission
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
 
 TESTS = Path(__file__).parent
@@ -54,8 +55,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as slow what ``make quick`` leaves out and does not carry the mark in its file."""
+    config.stash[mission.COLLECTED] = list(items)
     for item in items:
         if isinstance(item, pytest.Function) and _is_slow(item):
             item.add_marker(pytest.mark.slow)

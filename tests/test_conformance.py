@@ -45,6 +45,7 @@ async def test_every_journal_host_keeps(law: Law[EffectHost], backend: Backend) 
     await law(await backend.host())
 
 
+@pytest.mark.proves("E6")
 @named(HOST_LAWS)
 async def test_the_inline_host_keeps(law: Law[EffectHost]) -> None:
     await law(InlineHost())
@@ -60,6 +61,7 @@ async def test_the_inline_controller_keeps(law: Law[Any]) -> None:
     await law(InlineHost().scoped(TurnScope("s", "t")))
 
 
+@pytest.mark.proves("E7")
 async def test_every_journal_controller_replays_steps(backend: Backend) -> None:
     host, scope = await backend.host(), TurnScope("s", "t")
 
@@ -69,6 +71,7 @@ async def test_every_journal_controller_replays_steps(backend: Backend) -> None:
     await conformance.effect_controller_durable_steps_replay(host.scoped(scope), start_replay)
 
 
+@pytest.mark.proves("E8")
 async def test_every_journal_controller_replays_overlapping_effects(backend: Backend) -> None:
     host, scope = await backend.host(), TurnScope("s", "t")
 
@@ -94,6 +97,7 @@ async def test_the_serial_controller_keeps(law: Law[Any], serial: SerialHost) ->
     await law(serial.scoped(TurnScope("s", "t")))
 
 
+@pytest.mark.proves("E9")
 async def test_the_serial_host_replays_one_effect_after_the_other(serial: SerialHost) -> None:
     scope = TurnScope("s", "t")
     controller = serial.scoped(scope)
@@ -105,6 +109,7 @@ async def test_the_serial_host_replays_one_effect_after_the_other(serial: Serial
     await conformance.effect_controller_serial_replay_deterministic(controller, start_replay)
 
 
+@pytest.mark.proves("X2")
 async def test_the_suites_can_be_called_as_they_are_documented(backend: Backend) -> None:
     await conformance.effect_host(InlineHost)
     await conformance.effect_host_await_events(backend.host)

@@ -18,6 +18,7 @@ import pylash
 from pylash.testing import conformance
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws.suites import Suite
+from tests import mission
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "pylash"
@@ -191,18 +192,24 @@ def test_every_row_of_the_mission_is_listed_once() -> None:
     assert rows == MISSION_ROWS
 
 
-def test_every_proof_of_the_mission_exists() -> None:
-    text = (ROOT / "docs" / "mission.md").read_text()
-    for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
+def test_the_proofs_of_the_mission_are_those_of_the_tests(request: pytest.FixtureRequest) -> None:
+    items, page = request.config.stash[mission.COLLECTED], mission.PAGE.read_text()
+    proofs = mission.proofs_of(items)
+    assert set(proofs) <= set(MISSION_ROWS)
+    if {item.path for item in items} == set((ROOT / "tests").rglob("test_*.py")):
+        assert page == mission.with_proofs(page, proofs), "run: python -m tests.mission"
+    for row, promise_and_proofs in re.findall(r"^\| ([A-Z]\d+) \|(.*)$", page, re.MULTILINE):
+        for proof in proofs.get(row, ()):
+            assert f"`{proof}`" in promise_and_proofs, f"{row}: run python -m tests.mission"
+
+
+def test_every_law_that_proves_a_row_is_checked() -> None:
+    assert {law for laws in mission.LAWS.values() for law in laws} <= checked_laws()
+
+
+def test_every_test_of_the_mission_exists() -> None:
+    for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", mission.PAGE.read_text()):
         assert f"def {test}(" in (ROOT / path).read_text(), test
-    for law in re.findall(r"`law (\w+)`", text):
-        assert law == "name" or law in checked_laws(), law
-
-
-def test_every_row_has_a_proof_or_is_marked_as_not_proven() -> None:
-    for line in (ROOT / "docs" / "mission.md").read_text().splitlines():
-        if re.match(r"\| [A-Z]\d+ \|", line):
-            assert "::" in line or "`law " in line or "not yet" in line, line
 
 
 def test_a_term_has_at_most_three_sentences_and_a_list_of_words_to_avoid() -> None:

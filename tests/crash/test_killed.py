@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from pylash import Ok, ProcessScope
 from tests.backends import Backend, eventually
 from tests.crash.child import main
@@ -79,6 +81,7 @@ async def test_a_kill_before_the_record_repeats_only_that_step(
     assert ran(log) == ["one", "two", "two", "three"]
 
 
+@pytest.mark.proves("E7")
 async def test_a_kill_after_the_record_repeats_nothing(durable: Backend, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with child("killed_after_two", durable.url, log) as first:
@@ -134,6 +137,7 @@ async def test_an_answer_in_one_process_resumes_a_wait_in_another(
         assert await waiter.says() == "RESUMED yes"
 
 
+@pytest.mark.proves("D2")
 async def test_a_wait_survives_the_death_of_its_waiter(durable: Backend, tmp_path: Path) -> None:
     host = await durable.host()
     async with child("wait", durable.url, tmp_path / "log") as waiter:

@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pylash import Lash, ProcessHandle, ProcessScope
 from tests.backends import Backend, eventually
 from tests.crash.stalling_child import STEPS, app_of, work
@@ -34,6 +36,7 @@ async def release_after_takeovers(app: Lash, folder: Path) -> list[list[int]]:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.proves("P6")
 async def test_a_run_that_stalls_its_workers_is_blocked_and_its_neighbours_complete(
     durable: Backend, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ async def check(backend: Backend, tmp_path: Path, seconds: float) -> None:
         )
 
 
+@pytest.mark.proves("P7")
 @pytest.mark.timeout(150)
 async def test_processes_on_killed_workers_end_as_planned(durable: Backend, tmp_path: Path) -> None:
     await check(durable, tmp_path, 10)

@@ -41,6 +41,7 @@ def step(given: Any, **changes: Any) -> Envelope:
     return envelope(DurableStep("fetch", given), **{**options, **changes})
 
 
+@pytest.mark.proves("E3")
 def test_every_kind_has_a_command_and_an_outcome_of_its_own() -> None:
     assert set(OUTCOMES) == set(get_args(Command))
     assert set(OUTCOMES.values()) == set(get_args(Outcome))
@@ -54,6 +55,7 @@ def test_the_same_input_hashes_the_same_and_other_input_differs() -> None:
     assert step({"x": 1}).stable_hash() != step({"x": 2}).stable_hash()
 
 
+@pytest.mark.proves("E4")
 def test_the_hash_is_pinned() -> None:
     """Stored hashes must stay comparable: a change here breaks every run in flight."""
     assert step({"x": 1}).canonical() == (
@@ -65,6 +67,7 @@ def test_the_hash_is_pinned() -> None:
     )
 
 
+@pytest.mark.proves("E4")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -99,6 +102,7 @@ def test_a_wait_hashes_the_same_whichever_secret_signed_its_key() -> None:
     assert wait(b"a", "go").stable_hash() != wait(b"a", "stop").stable_hash()
 
 
+@pytest.mark.proves("E3")
 @pytest.mark.parametrize(
     "outcome",
     [

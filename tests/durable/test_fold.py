@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,7 @@ class Player:
         assert fold(events, record.registration.event_types) == record.state
 
 
+@pytest.mark.proves("P2")
 async def test_the_row_is_the_fold_of_the_log(backend: Backend) -> None:
     store, loop = await backend.store(), asyncio.get_running_loop()
 

@@ -29,6 +29,7 @@ SCOPES: list[tuple[ExecutionScope, str, str | None, str | None, str]] = [
 ]
 
 
+@pytest.mark.proves("E1")
 @pytest.mark.parametrize(("scope", "id_", "session", "turn", "name"), SCOPES)
 def test_a_scope_knows_its_ids(
     scope: ExecutionScope, id_: str, session: str | None, turn: str | None, name: str

@@ -20,6 +20,7 @@ def test_a_key_names_its_wait() -> None:
     assert signer.name(signer.key(name.scope, name.wait, name.generation)) == name
 
 
+@pytest.mark.proves("D2")
 def test_the_id_of_a_wait_is_the_hash_of_its_canonical_name() -> None:
     name = WaitName(ProcessScope("p"), CustomWait("go"))
     text = b'{"scope":{"process_id":"p","type":"process"},"wait":{"key":"go","type":"custom"}}'

@@ -16,11 +16,13 @@ class DurableHost(InlineHost):
     durability = DurabilityTier.DURABLE
 
 
+@pytest.mark.proves("E12")
 async def test_a_durable_host_over_a_store_that_forgets_is_refused() -> None:
     with pytest.raises(DurableStoreRequired, match="attachment store"):
         await Lash("memory://", host=DurableHost()).open()
 
 
+@pytest.mark.proves("E12")
 @pytest.mark.parametrize("facet", FACETS)
 def test_the_first_facet_that_is_not_durable_is_named(facet: str) -> None:
     later = FACETS[FACETS.index(facet) :]

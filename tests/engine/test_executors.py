@@ -94,6 +94,7 @@ def asked(command: Command) -> Envelope:
     return envelope(command, scope=RuntimeScope(), effect_id="effect")
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.parametrize(("executor", "takes"), EXECUTORS, ids=[e.name for e, _ in EXECUTORS])
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.kind)
 async def test_an_executor_takes_its_own_commands_and_no_others(
@@ -108,6 +109,7 @@ async def test_an_executor_takes_its_own_commands_and_no_others(
     assert f"The {executor.name} executor cannot run a {command.kind} command" in str(caught.value)
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.kind)
 async def test_where_nothing_can_run_everything_is_refused(command: Command) -> None:
     with pytest.raises(LashError) as caught:
@@ -115,6 +117,7 @@ async def test_where_nothing_can_run_everything_is_refused(command: Command) -> 
     assert caught.value.code == "runtime_effect_local_executor_unavailable"
 
 
+@pytest.mark.proves("E10")
 async def test_a_sleep_takes_the_time_of_the_clock_it_was_given() -> None:
     clock = SimClock()
     async with asyncio.TaskGroup() as group:

@@ -26,6 +26,7 @@ from pylash.values.errors import LashError
 SCOPE = ProcessScope("p")
 
 
+@pytest.mark.proves("E6")
 async def test_the_inline_host_records_nothing_and_still_takes_durable_effects() -> None:
     host = InlineHost()
     assert host.supports_durable_effects
@@ -73,6 +74,7 @@ class BareHost(EffectHost):
         return ScopedController(BareController(), scope)
 
 
+@pytest.mark.proves("E13")
 @pytest.mark.parametrize("bare", [BareHost(), BareController()])
 async def test_a_host_without_waits_raises_an_error(bare: BareHost | BareController) -> None:
     for work in (bare.wait_key(SCOPE, CustomWait("go")), bare.wait("key")):
@@ -83,6 +85,7 @@ async def test_a_host_without_waits_raises_an_error(bare: BareHost | BareControl
     await bare.revoke_waits("session")
 
 
+@pytest.mark.proves("E13")
 def test_a_host_without_static_scopes_gives_none() -> None:
     host = BareHost()
     assert host.scoped_static(SCOPE) is None
@@ -92,6 +95,7 @@ def test_a_host_without_static_scopes_gives_none() -> None:
     assert not host.requires_durable_attachment_store
 
 
+@pytest.mark.proves("P3")
 async def test_registry_work_outlives_its_caller() -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 

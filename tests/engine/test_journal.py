@@ -86,6 +86,7 @@ async def test_two_scopes_with_the_same_id_do_not_share_records(backend: Backend
         assert await value_of(scoped, step("who"), returning(session)) == session
 
 
+@pytest.mark.proves("E10")
 async def test_a_sleep_goes_on_with_the_rest_after_a_restart(backend: Backend) -> None:
     clock = AskedClock()
     store = await backend.store(clock)
@@ -206,6 +207,7 @@ async def test_the_synced_environment_is_recorded(backend: Backend) -> None:
     assert outcome == SyncExecutionEnvironmentOutcome({"tools": ["a"]})
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.parametrize(
     ("error", "code"),
     [(PluginError("broken"), "plugin"), (StoreUnavailable("gone"), "runtime_store")],
@@ -223,6 +225,7 @@ async def test_failures_of_plugins_and_stores_get_their_codes(
     assert await code_of(scoped.execute(asked(LlmCall({})), forbidden())) == code
 
 
+@pytest.mark.proves("E3")
 async def test_an_outcome_of_another_kind_is_refused_and_not_recorded(backend: Backend) -> None:
     host = await backend.host()
 

@@ -21,6 +21,7 @@ def _parameters() -> Iterator[Any]:
             yield pytest.param(case, id=case["id"], marks=marks)
 
 
+@pytest.mark.proves("L1")
 @pytest.mark.parametrize("case", list(_parameters()))
 def test_the_case_holds(case: dict[str, Any]) -> None:
     assert judge(case).problems == ()

@@ -75,6 +75,7 @@ class _Silent:
     def trace(self, event: dict[str, Any]) -> None: ...
 
 
+@pytest.mark.proves("L1")
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps(), min_size=1, max_size=14))
 def test_a_changed_value_is_seen_through_its_own_variable_only(program: list[Step]) -> None:

@@ -139,6 +139,7 @@ async def test_a_failed_tool_is_sent_as_a_failure(server: WireServer) -> None:
     assert told.get(server.dialect.name, '\\"error\\"') in sent
 
 
+@pytest.mark.proves("T5")
 async def test_pictures_go_out_whole_from_people_and_from_tools(
     server: WireServer, tmp_path: Path
 ) -> None:
@@ -229,6 +230,7 @@ async def test_reasoning_goes_back_to_the_model_it_came_from(server: WireServer)
         assert "rs_1" in kept
 
 
+@pytest.mark.proves("T5")
 @pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
 async def test_a_picture_that_a_model_made_is_kept_and_goes_back_to_it(
     server: WireServer, tmp_path: Path

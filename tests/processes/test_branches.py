@@ -191,6 +191,7 @@ async def test_direct_calls_under_asyncio_gather_work_and_keep_the_run_live(
     assert "use ctx.gather" in caplog.text
 
 
+@pytest.mark.proves("E9")
 async def test_a_host_that_cannot_overlap_gets_one_effect_after_the_other(backend: Backend) -> None:
     app = Lash(backend.url, host=SerialHost(InlineHost()))
     running: list[int] = []

@@ -56,6 +56,7 @@ async def test_a_cancelled_process_cleans_up_with_durable_steps(
     assert types == ["process.started", "process.cancel_requested", "process.cancelled"]
 
 
+@pytest.mark.proves("P8")
 async def test_a_cancel_before_the_start_is_seen_at_the_first_effect(backend: Backend) -> None:
     async def never() -> None:
         raise AssertionError("it was cancelled before")
@@ -92,6 +93,7 @@ async def test_a_process_may_catch_its_cancel_and_return(backend: Backend) -> No
         assert await handle.result(timeout="10s") == "done anyway"
 
 
+@pytest.mark.proves("P8")
 async def test_a_cancel_is_replayed_at_the_effect_where_it_was_delivered(durable: Backend) -> None:
     """Killed in the middle of cleaning up, it is cancelled again where it was, and nowhere else."""
     log: list[str] = []
@@ -288,6 +290,7 @@ async def test_code_that_catches_everything_is_parked_all_the_same(backend: Back
     assert caught == ["Detached"] * 3
 
 
+@pytest.mark.proves("P16")
 async def test_a_failure_keeps_its_class_code_message_and_raw_value(backend: Backend) -> None:
     app = Lash(backend.url)
 

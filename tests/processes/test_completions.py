@@ -45,6 +45,7 @@ async def result_of(app: Lash, body: Any, **arguments: Any) -> Any:
     return await handle.result(timeout="10s")
 
 
+@pytest.mark.proves("T6")
 async def test_a_completion_is_one_recorded_effect(backend: Backend) -> None:
     model = ScriptedModel([say("Spam."), say("Ham.")])
 
@@ -110,6 +111,7 @@ async def judged(app: Lash) -> list[Any]:
     return [value, sorted(await effects(app))]
 
 
+@pytest.mark.proves("T6")
 def test_completions_end_the_same_wherever_they_die() -> None:
     report = crash_everywhere(make_app, judged)
     assert report.outcome == [
@@ -172,6 +174,7 @@ async def test_a_completion_that_fails_raises_why(reply: Any, error: type, asked
     assert raised[0].code == error.default_code  # type: ignore[attr-defined]
 
 
+@pytest.mark.proves("T6")
 async def test_a_model_that_is_away_is_asked_again_after_recorded_pauses() -> None:
     clock = SimClock()
     replies: list[Any] = [*[fail("Overloaded.", retryable=True)] * 2, say("Back.")]
@@ -194,6 +197,7 @@ async def test_a_model_that_is_away_is_asked_again_after_recorded_pauses() -> No
     assert [request.call_number for request in model.requests] == [0, 0, 0]
 
 
+@pytest.mark.proves("T5")
 async def test_attachments_cross_by_reference_and_are_sent_whole(backend: Backend) -> None:
     model = ScriptedModel([say("A cat.")])
     picture = Attachment(b"\x89PNG-cat", "image/png", "cat.png")

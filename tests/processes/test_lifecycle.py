@@ -115,6 +115,7 @@ async def test_what_is_queued_comes_before_what_is_started_later(backend: Backen
     assert order == ["first", "queued-0", "queued-1", "last"]
 
 
+@pytest.mark.proves("P1")
 async def test_the_same_id_with_the_same_input_is_the_same_process(backend: Backend) -> None:
     app = Lash(backend.url)
 
@@ -231,6 +232,7 @@ async def test_logging_is_silent_during_replay(
 # --- children ---
 
 
+@pytest.mark.proves("P7")
 async def test_a_parent_never_holds_a_slot_its_child_needs(backend: Backend) -> None:
     app = Lash(backend.url, worker=WorkerConfig(concurrency=1, park_after="1h"))
 
@@ -274,6 +276,7 @@ async def until(items: AsyncIterator[Observed], text: str) -> AsyncIterator[Obse
             return
 
 
+@pytest.mark.proves("P11", "P13")
 async def test_a_child_inherits_originator_wake_target_and_environment(backend: Backend) -> None:
     app = Lash(backend.url, model=ScriptedModel(lambda _: say("Fine.")))
 
@@ -313,6 +316,7 @@ async def test_a_child_inherits_originator_wake_target_and_environment(backend: 
     assert str(events[1].key).startswith("process:parent:event:")
 
 
+@pytest.mark.proves("P3")
 async def test_a_process_signals_and_cancels_others(backend: Backend) -> None:
     app = Lash(backend.url, worker=PARKING)
 
@@ -361,6 +365,7 @@ async def test_a_process_goes_on_with_a_fresh_journal(backend: Backend) -> None:
     assert types.count("seen") == 3
 
 
+@pytest.mark.proves("P2")
 async def test_a_log_can_be_followed_until_the_end(backend: Backend) -> None:
     app = Lash(backend.url, worker=PARKING)
 
@@ -459,6 +464,7 @@ async def test_a_client_warns_that_no_worker_is_running(
         assert caplog.messages == []
 
 
+@pytest.mark.proves("P6", "P9")
 async def test_what_can_never_run_fails_with_its_code(backend: Backend) -> None:
     async with Lash(backend.url, tools=[value]) as app:
         for ref, reason in ((None, "has no captured"), ("0" * 64, "is not in the store")):
@@ -472,6 +478,7 @@ async def test_what_can_never_run_fails_with_its_code(backend: Backend) -> None:
 # --- other inputs ---
 
 
+@pytest.mark.proves("P10")
 async def test_external_processes_complete_with_their_metadata(backend: Backend) -> None:
     async with Lash(backend.url) as app:
         given = Registration(id="outside", input=ExternalInput({"ticket": 7}))
@@ -707,6 +714,7 @@ async def test_closing_waits_for_what_is_being_started(
         assert await again.process_handle("p").result(timeout="10s") == "done"
 
 
+@pytest.mark.proves("P6")
 async def test_what_is_over_the_grace_is_released_and_counts_as_no_attempt(
     durable: Backend,
 ) -> None:
@@ -734,6 +742,7 @@ async def test_what_is_over_the_grace_is_released_and_counts_as_no_attempt(
         assert await again.process_handle("p").result(timeout="10s") == "done"
 
 
+@pytest.mark.proves("P7")
 async def test_workers_with_shifted_clocks_share_work_without_running_anything_twice(
     postgres: str,
 ) -> None:

@@ -45,6 +45,7 @@ async def held(host: OpenedHost, process_id: str, *holders: SessionRef) -> None:
         await registry.grant(HandleGrant(holder, process_id))
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize("inline", [False, True], ids=["journal", "inline"])
 async def test_control_crosses_the_boundary_under_its_parents_key(
     backend: Backend, inline: bool
@@ -80,12 +81,14 @@ async def test_control_is_answered_from_the_record(backend: Backend) -> None:
     assert len(await host.store.processes.grants(ROOT)) == 1
 
 
+@pytest.mark.proves("P4")
 async def test_possession_of_what_one_started_is_enough(backend: Backend) -> None:
     host = await backend.host()
     control = ProcessControl(host.scoped(SCOPE), host.store.processes, PARENT, started=["mine"])
     await control.check_visible(ROOT, ["mine"])
 
 
+@pytest.mark.proves("P14")
 async def test_without_a_registry_control_is_refused() -> None:
     control = ProcessControl(InlineHost().scoped(SCOPE), None, PARENT)
     await control.transfer(ROOT, TARGET, [])

@@ -25,6 +25,7 @@ from tests.processes.test_branches import PARKING, parked
 LIVE = WorkerConfig(park_after="1h")
 
 
+@pytest.mark.proves("P12")
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_signals_of_a_name_are_received_in_order(
     backend: Backend, config: WorkerConfig
@@ -43,6 +44,7 @@ async def test_signals_of_a_name_are_received_in_order(
         assert await handle.result(timeout="10s") == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.proves("P12")
 async def test_two_signals_during_one_wait_are_both_received(backend: Backend) -> None:
     app = Lash(backend.url, worker=LIVE)
 
@@ -74,6 +76,7 @@ async def test_a_signal_with_an_id_arrives_once(backend: Backend) -> None:
         assert await handle.result(timeout="10s") == [1, "none"]
 
 
+@pytest.mark.proves("P12")
 async def test_a_signal_after_a_timed_out_wait_is_for_the_next(backend: Backend) -> None:
     app = Lash(backend.url, worker=LIVE)
     late = asyncio.Event()
@@ -108,6 +111,7 @@ async def test_a_wait_without_a_default_raises_in_time(backend: Backend) -> None
         )
 
 
+@pytest.mark.proves("P8")
 async def test_signals_to_nobody_are_refused(backend: Backend) -> None:
     app = Lash(backend.url)
 

@@ -72,6 +72,7 @@ async def test_a_process_that_is_started_again_runs_once(backend: Backend) -> No
     assert ran == [1]
 
 
+@pytest.mark.proves("P1")
 async def test_an_effect_waits_until_the_start_is_written(backend: Backend) -> None:
     app, seen = Lash(backend.url), list[str]()
 

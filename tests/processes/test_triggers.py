@@ -37,6 +37,7 @@ def app_with_trigger(url: str) -> tuple[Lash, Any]:
     return app, on_push
 
 
+@pytest.mark.proves("G1")
 async def test_an_event_starts_what_is_subscribed_to_it_once(backend: Backend) -> None:
     app, on_push = app_with_trigger(backend.url)
     async with app:
@@ -72,6 +73,7 @@ async def test_the_same_key_with_another_payload_is_refused(backend: Backend) ->
             await emit("github.push", source_key="r", payload=Push(branch="b"), idempotency_key="1")
 
 
+@pytest.mark.proves("G1")
 async def test_subscriptions_are_listed_replaced_and_cancelled(backend: Backend) -> None:
     app, on_push = app_with_trigger(backend.url)
     async with app:

@@ -141,6 +141,7 @@ def made(url: str, declare: Declare, ran: list[str], **options: Any) -> tuple[La
     return app, model
 
 
+@pytest.mark.proves("T7")
 @pytest.mark.parametrize(
     "declare",
     [first, described, without_look, other_arguments, asks_now, as_text, without_approval],
@@ -170,6 +171,7 @@ async def test_a_deployment_does_not_disturb_a_turn_in_flight(
     ]
 
 
+@pytest.mark.proves("T7")
 async def test_the_next_turn_is_asked_with_what_was_deployed(durable: Backend) -> None:
     for words in ("Old.", "New."):
         model = ScriptedModel(lambda _: say("Yes."))

@@ -84,6 +84,7 @@ async def test_a_model_may_look_in_a_thread_while_others_read(long: Backend) -> 
         assert (await session.turn("and now", timeout="10s")).text == str(LENGTH + 1)
 
 
+@pytest.mark.proves("T10")
 async def test_a_window_reads_only_the_messages_that_it_sends(
     durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def reply(request: ModelRequest) -> Any:
     return call("greet", name="Ann")
 
 
+@pytest.mark.proves("T8")
 async def test_a_plugin_gives_tools_a_prompt_and_a_word(backend: Backend) -> None:
     greeters, model = Greeters(), ScriptedModel(reply)
     app = Lash(backend.url, model=model, instructions="Help.", plugins=[Plain(), greeters])
@@ -104,6 +105,7 @@ async def test_sessions_have_options_of_their_own(memory: Backend) -> None:
         assert (await app.session("b").turn("go", timeout="10s")).text == "Hello Ann in b"
 
 
+@pytest.mark.proves("T8")
 async def test_another_app_builds_it_from_what_was_captured(durable: Backend) -> None:
     slow = Slow()
     first = Greeters()
@@ -223,6 +225,7 @@ async def test_a_plugin_that_raises_fails_the_turn(memory: Backend, building: bo
         assert ("no plugin" if building else "no words") in (result.error or "")
 
 
+@pytest.mark.proves("T8")
 def test_words_of_plugins_are_asked_for_once_wherever_it_dies() -> None:
     report = crash_everywhere(make_advised, advised_story)
     assert report.outcome == ADVISED

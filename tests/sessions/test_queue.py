@@ -47,6 +47,7 @@ async def shows(session: Any, expected: str) -> None:
         assert await transcript(session) == expected
 
 
+@pytest.mark.proves("T9")
 @pytest.mark.parametrize("when", ["next_turn", "now", "interrupt"])
 async def test_an_idle_session_begins_a_turn(backend: Backend, when: Any) -> None:
     app = Lash(backend.url, model=ScriptedModel(echo))
@@ -56,6 +57,7 @@ async def test_an_idle_session_begins_a_turn(backend: Backend, when: Any) -> Non
         await shows(session, "\nuser       hello\nassistant  I heard hello.\n")
 
 
+@pytest.mark.proves("T7")
 async def test_words_for_now_come_after_the_results_of_the_open_batch(memory: Backend) -> None:
     busy = Busy(memory.url)
     async with busy.app:
@@ -306,6 +308,7 @@ async def test_an_interrupted_answer_survives_a_death(durable: Backend) -> None:
 # --- wakes ---
 
 
+@pytest.mark.proves("P13", "T9")
 async def test_a_process_wakes_the_session_it_was_started_for(memory: Backend) -> None:
     app = Lash(memory.url, model=ScriptedModel(echo))
 
@@ -321,6 +324,7 @@ async def test_a_process_wakes_the_session_it_was_started_for(memory: Backend) -
         )
 
 
+@pytest.mark.proves("P13")
 async def test_a_wake_joins_the_turn_that_runs(backend: Backend) -> None:
     busy = Busy(backend.url)
 
@@ -364,6 +368,7 @@ async def test_wakes_of_many_are_delivered_once_each(backend: Backend) -> None:
         assert sorted(words) == [f"{n:02}" for n in range(10)]
 
 
+@pytest.mark.proves("T9")
 async def test_after_twenty_turns_without_a_person_one_must_speak(memory: Backend) -> None:
     """Every answer to a wake makes the process wake again."""
     heard = asyncio.Event()
@@ -419,6 +424,7 @@ async def test_what_was_queued_survives_a_death(durable: Backend) -> None:
         ]
 
 
+@pytest.mark.proves("T9")
 async def test_a_delivered_message_is_not_delivered_again_after_a_death(durable: Backend) -> None:
     """It dies in the model call that has the message."""
     slow = Slow()

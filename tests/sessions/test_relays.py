@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from pylash import Lash, ModelRequest, TurnEvent
 from pylash.stores.operation import Operation, Statement
 from pylash.testing import ScriptedModel, kill, say
@@ -58,6 +60,7 @@ async def rows(backend: Backend) -> int:
     return answer
 
 
+@pytest.mark.proves("T2")
 async def test_a_turn_is_streamed_to_another_process_while_it_runs(durable: Backend) -> None:
     model = Speaking("It ships ", "today.")
     async with (

@@ -29,6 +29,7 @@ def lines(count: int) -> str:
     return "\n" + "".join(f"user       {n}\nassistant  {2 * n + 1}: {n}\n" for n in range(count))
 
 
+@pytest.mark.proves("T10")
 @BOTH
 async def test_a_history_is_right_however_it_is_kept(
     backend: Backend, config: WorkerConfig
@@ -93,6 +94,7 @@ async def reads(app: Lash) -> int:
     return len(asked)
 
 
+@pytest.mark.proves("T10")
 async def test_only_the_active_path_stays_in_memory(memory: Backend) -> None:
     app = app_of(memory, KEEP[1])
     async with app:

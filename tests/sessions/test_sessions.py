@@ -66,6 +66,7 @@ async def test_a_history_that_two_read_at_once_is_complete_and_without_repetitio
             assert [len(read.result()) for read in reads] == [2 * n + 2] * 3
 
 
+@pytest.mark.proves("T10")
 async def test_a_fork_begins_with_the_messages_and_goes_its_own_way(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -196,6 +197,7 @@ async def test_other_options_hold_from_the_next_turn(backend: Backend) -> None:
     assert shown.count("assistant  Fast.") == 2
 
 
+@pytest.mark.proves("T5")
 async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> None:
     model = ScriptedModel(lambda _: say("Seen."))
     picture = Attachment(b"\x89PNG", "image/png", "a.png")
@@ -245,6 +247,7 @@ async def test_what_a_model_made_is_stored_with_its_answer(backend: Backend) -> 
             await app.attachment("ab12")
 
 
+@pytest.mark.proves("T5")
 async def test_an_attachment_that_is_gone_fails_the_turn_clearly() -> None:
     async with Lash("memory://", model=ScriptedModel([say("Seen.")])) as app:
         missing = Attachment(media_type="image/png", ref="ab12", size=3)

@@ -62,6 +62,7 @@ LIVE_STORY = [
 RECORDED_STORY = [line for line in LIVE_STORY if "progress" not in line]
 
 
+@pytest.mark.proves("T2")
 async def test_a_turn_is_streamed_live(backend: Backend) -> None:
     async with shop(backend.url) as app:
         async with app.session("chat").stream("go", turn_id="t1") as stream:
@@ -126,6 +127,7 @@ async def test_a_late_listener_gets_every_event_and_joins(memory: Backend) -> No
     assert first[-3:] == ["text_delta i2.llm: Done.", "usage i2.llm", "turn_completed t1"]
 
 
+@pytest.mark.proves("T2")
 async def test_leaving_a_stream_never_cancels_the_turn(memory: Backend) -> None:
     async with shop(memory.url) as app:
         session = app.session("chat")
@@ -137,6 +139,7 @@ async def test_leaving_a_stream_never_cancels_the_turn(memory: Backend) -> None:
         assert result.text == "It ships today, I think."
 
 
+@pytest.mark.proves("T2")
 async def test_a_slow_listener_gets_every_event_and_delays_nothing() -> None:
     async with shop() as app:
         session = app.session("chat")

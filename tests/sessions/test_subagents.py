@@ -60,6 +60,7 @@ def family(
     return app
 
 
+@pytest.mark.proves("P15")
 @pytest.mark.parametrize("config", [LIVE, PARKING, ONE_SLOT], ids=["live", "parking", "one slot"])
 async def test_the_answer_of_a_subagent_is_the_result_of_the_call(
     backend: Backend, config: WorkerConfig
@@ -140,6 +141,7 @@ async def test_subagents_run_beside_each_other(memory: Backend) -> None:
 # --- failure and cancel ---
 
 
+@pytest.mark.proves("P15")
 async def test_a_failed_subagent_is_an_error_for_the_model(backend: Backend) -> None:
     async with family(backend.url, lambda _: fail("No books today.")) as app:
         session = app.session("report")
@@ -310,6 +312,7 @@ async def test_a_subagent_asks_a_subagent_that_asks_a_person(
         assert kinds == ["boss", "researcher"]
 
 
+@pytest.mark.proves("P9")
 async def test_an_approval_of_a_subagent_survives_a_death(durable: Backend) -> None:
     app = dynasty(durable.url)
     await app.open()
@@ -372,6 +375,7 @@ async def test_a_subagent_cannot_ask_the_session_that_waits_for_it(memory: Backe
 # --- crashes ---
 
 
+@pytest.mark.proves("P15")
 def test_a_family_ends_the_same_wherever_it_dies() -> None:
     runs.clear()
     report = crash_everywhere(make_family, family_story)

@@ -32,6 +32,7 @@ def app_with(store: str, fast: Any, **options: Any) -> Lash:
     return app
 
 
+@pytest.mark.proves("T6")
 async def test_a_tool_asks_a_model_within_its_attempt(backend: Backend) -> None:
     fast = ScriptedModel([say("Not JSON"), spending('{"title": "Tea"}', 7)])
     app = app_with(backend.url, fast)

@@ -86,6 +86,7 @@ async def lookup_order(order_id: str) -> str:
     return order_id
 
 
+@pytest.mark.proves("T3")
 async def test_a_session_may_name_its_tools_by_id_or_give_some_of_its_own() -> None:
     model = asking(calls(call("lookup_order", order_id="7"), call("mine")))
     app = Lash("memory://", model=model)
@@ -133,6 +134,7 @@ async def test_the_model_gets_the_message_of_a_tool_error() -> None:
         assert (told.error, told.text) == (True, "Order 7 was refunded already.")
 
 
+@pytest.mark.proves("T3")
 async def test_each_attempt_is_recorded_and_all_have_one_key(memory: Backend) -> None:
     clock = SimClock()
     app = Lash(memory.url, model=asking(call("flaky")), clock=clock)
@@ -222,6 +224,7 @@ async def test_a_plain_function_runs_in_a_thread_and_its_late_result_is_dropped(
         assert "late" not in await transcript(app.session("chat"))
 
 
+@pytest.mark.proves("T3")
 async def test_calls_of_a_batch_run_side_by_side_and_answer_in_order(memory: Backend) -> None:
     together = asyncio.Barrier(3)
     asked = calls(*(call("meet", n=n) for n in range(3)))
@@ -246,6 +249,7 @@ async def test_calls_of_a_batch_run_side_by_side_and_answer_in_order(memory: Bac
         )
 
 
+@pytest.mark.proves("T3")
 async def test_serial_calls_wait_for_each_other_and_for_no_other() -> None:
     asked = calls(call("one", n=0), call("free"), call("one", n=1), call("two"))
     app = Lash("memory://", model=asking(asked))
@@ -391,6 +395,7 @@ async def test_a_long_result_is_kept_whole_and_shown_short(memory: Backend) -> N
         assert await app.store.attachments.get(whole.ref) == long.encode()
 
 
+@pytest.mark.proves("T4")
 async def test_a_reference_is_replaced_by_what_it_stands_for(memory: Backend) -> None:
     def model(request: Any) -> Any:
         match request.call_number:

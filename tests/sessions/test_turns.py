@@ -35,6 +35,7 @@ def echo(request: ModelRequest) -> Any:
     return say(f"You said {request.messages[-1].text}.")
 
 
+@pytest.mark.proves("T10")
 async def test_a_turn_is_answered_and_remembered(backend: Backend) -> None:
     app = Lash(backend.url, model=ScriptedModel(echo), instructions="Be kind.")
     async with app:

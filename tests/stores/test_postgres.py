@@ -218,6 +218,7 @@ def test_transactions_wait_for_their_client_for_much_less_than_a_lease() -> None
     assert LeaseTimings().ttl > 4 * 3 * SECOND
 
 
+@pytest.mark.proves("P6")
 async def test_the_runs_of_a_worker_that_stopped_in_a_transaction_are_taken_over(
     postgres: str, impatient: None
 ) -> None:

@@ -22,6 +22,7 @@ from pylash.values.errors import LashError
 LOCAL = UnavailableExecutor()
 
 
+@pytest.mark.proves("E11")
 async def test_it_keeps_what_it_was_asked() -> None:
     host, scope = RecordingHost(), TurnScope("s", "t")
     asked = envelope(
@@ -44,6 +45,7 @@ async def test_it_keeps_what_it_was_asked() -> None:
     ]
 
 
+@pytest.mark.proves("E11")
 async def test_it_answers_sleeps_and_refuses_what_it_cannot_make_up() -> None:
     controller = RecordingHost().scoped(ProcessScope("p"))
     nap = envelope(Sleep(3_600_000), scope=RuntimeScope(), effect_id="nap")

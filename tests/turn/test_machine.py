@@ -32,6 +32,7 @@ AGE = {
 STRUCTURED = {"output_schema": AGE}
 
 
+@pytest.mark.proves("T1")
 def test_every_question_has_answers_and_every_answer_a_question() -> None:
     assert set(ANSWERS) == set(get_args(Ask))
     answers = [answer for some in ANSWERS.values() for answer in some]
@@ -55,6 +56,7 @@ assistant  It is ten.
     )
 
 
+@pytest.mark.proves("T1")
 def test_a_tool_is_run_and_the_model_asked_again() -> None:
     script = (calls(call("lookup", order=7), text="Let me see."), says("It was sent."))
     assert (

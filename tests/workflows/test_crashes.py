@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 ONCE = Counter(["Ann", "left", "right"])
 
 
+@pytest.mark.proves("L1")
 def test_it_ends_the_same_wherever_it_dies(tmp_path: Path) -> None:
     urls: list[str] = []
 
@@ -50,6 +51,7 @@ def test_it_ends_the_same_wherever_it_dies(tmp_path: Path) -> None:
     assert 0 < len([repeated for repeated in repeats if repeated]) <= 6
 
 
+@pytest.mark.proves("L1")
 @pytest.mark.timeout(120)
 def test_another_process_goes_on_where_one_was_really_killed() -> None:
     points = [str(number) for number in range(5, 40, 11)]

@@ -54,6 +54,7 @@ async def other(number: int) -> str:
     return str(number)
 
 
+@pytest.mark.proves("L3")
 async def test_a_later_version_of_the_source_changes_nothing_that_runs(durable: Backend) -> None:
     async with app_with(durable.url, plain) as app:
         old = await app.lashlang(OLD)
@@ -70,6 +71,7 @@ async def test_a_later_version_of_the_source_changes_nothing_that_runs(durable: 
             assert result == {"ok": True, "value": f"{name} 7x"}
 
 
+@pytest.mark.proves("L4")
 async def test_a_stored_module_runs_and_starts_others_where_it_could_not_be_linked(
     durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ async def test_references_that_lead_nowhere_fail_the_process(field: str, code: s
     assert (failure["class"], failure["code"], failure["raw"]) == ("execution", code, None)
 
 
+@pytest.mark.proves("L3")
 @pytest.mark.parametrize("damage", ["gone", "broken", "altered", "another"])
 async def test_a_module_that_is_missing_or_damaged_is_never_run(
     tmp_path: Path, damage: str
@@ -247,6 +250,7 @@ async def test_a_fork_goes_on_from_what_was_recorded_before_it(durable: Backend)
     assert shop.calls == ["a", "c", "b", "b"]
 
 
+@pytest.mark.proves("L3")
 async def test_the_registration_holds_references_and_no_code() -> None:
     shop = Shop()
     async with shop.app:

@@ -84,6 +84,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.proves("L1")
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_a_program_does_everything_once(backend: Backend, config: WorkerConfig) -> None:
     shop = Shop(backend.url, config)

@@ -78,6 +78,7 @@ async def test_reaching_the_end_finishes_with_null_and_a_finish_ends_at_once() -
 # --- what cannot start ---
 
 
+@pytest.mark.proves("L2")
 async def test_a_program_with_a_mistake_is_refused_with_its_place() -> None:
     shop = Shop()
     async with shop.app:
@@ -189,6 +190,7 @@ async def test_others_run_while_a_program_computes() -> None:
     assert ticks > 5
 
 
+@pytest.mark.proves("L5")
 async def test_ordinary_logs_say_nothing_of_what_a_program_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -120,6 +120,7 @@ async def test_programs_are_not_offered_tools_that_only_a_turn_can_call() -> Non
             )
 
 
+@pytest.mark.proves("L2")
 async def test_a_program_has_only_the_tools_of_its_session() -> None:
     mails = 'process main() { finish await mail.send({ to: "ann" })? }'
     echoes = 'process main() { finish await tools.echo({ value: "on" })? }'

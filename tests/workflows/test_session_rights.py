@@ -127,6 +127,7 @@ async def test_a_trigger_stored_under_the_former_key_of_its_session_is_found(
 # --- sources ---
 
 
+@pytest.mark.proves("G1")
 async def test_a_session_subscribes_only_to_sources_that_the_app_grants() -> None:
     def granted(session_id: str, source_key: str) -> bool:
         return source_key.startswith(f"{session_id}/")

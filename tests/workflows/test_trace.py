@@ -67,6 +67,7 @@ def of(told: list[dict[str, Any]], subject: str) -> list[dict[str, Any]]:
     return [event for event in told if event["subject"] == subject]
 
 
+@pytest.mark.proves("L5")
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_a_sink_gets_every_event_in_order_and_once(config: WorkerConfig) -> None:
     shop = Shop(worker=config)
