@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pylash import Lash
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import TurnScope
 from pylash.engine.hosts.inline import InlineHost
@@ -26,6 +27,7 @@ STORE_LAWS = [
     *conformance.session_store.laws,
     *conformance.attachment_store.laws,
 ]
+APP_LAWS = [*conformance.app_on_host.laws]
 HOST_LAWS = [*conformance.effect_host.laws, *conformance.effect_host_await_events.laws]
 STEP_LAWS = [*DURABLE_STEPS.laws]
 
@@ -38,6 +40,21 @@ def named(laws: list[Law[Any]]) -> pytest.MarkDecorator:
 async def test_every_store_keeps(law: Law[Any], backend: Backend, deadlocks: list[str]) -> None:
     await law(await backend.store())
     assert deadlocks == []
+
+
+@pytest.mark.proves("X2")
+@named(APP_LAWS)
+async def test_every_app_keeps(law: Law[Lash], backend: Backend) -> None:
+    await law(Lash(backend.url))
+
+
+@pytest.mark.proves("X2")
+@pytest.mark.parametrize(
+    "host", [InlineHost, lambda: SerialHost(InlineHost())], ids=["inline", "serial"]
+)
+@named(APP_LAWS)
+async def test_an_app_without_a_journal_keeps(law: Law[Lash], host: Any) -> None:
+    await law(Lash("memory://", host=host()))
 
 
 @named(HOST_LAWS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pylash import Lash, ProcessFailed
 from pylash.durable.ports import Cancellation
 from pylash.durable.runs import Fence, Instant, RunState, WorkerId, new_run_id
 from pylash.durable.scopes import ExecutionScope
@@ -26,7 +27,8 @@ from pylash.stores.ports.sessions import SqlSessions
 from pylash.stores.tables import effects
 from pylash.stores.tables import runs as runs_table
 from pylash.stores.tables.sessions import open_session
-from pylash.testing import conformance
+from pylash.testing import RecordingHost, conformance
+from pylash.testing.laws import apps as app_laws
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws import hosts as host_laws
 from pylash.testing.laws import journals as journal_laws
@@ -129,6 +131,11 @@ class FickleHost(InlineHost):
     ) -> Resolution:
         await super().wait(key, cancel=cancel, timeout=timeout)
         return self.answers[key]
+
+
+async def test_a_host_that_answers_steps_without_running_them_is_caught() -> None:
+    with pytest.raises(ProcessFailed):
+        await app_laws.a_process_takes_steps_in_branches(Lash("memory://", host=RecordingHost()))
 
 
 async def test_a_host_that_lets_the_second_answer_win_is_caught() -> None:

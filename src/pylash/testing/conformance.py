@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import TurnScope
+from pylash.testing.laws.apps import APP_ON_HOST
 from pylash.testing.laws.controllers import (
     DURABLE_STEPS,
     OVERLAPS,
@@ -35,6 +36,9 @@ from pylash.testing.laws.subjects import SubjectStore
 from pylash.testing.laws.suites import Make, Suite, holds, made
 from pylash.testing.laws.triggers import PROCESS_ENV_STORE, TRIGGER_STORE
 from pylash.testing.laws.waits import WAIT_STORE
+
+app_on_host = APP_ON_HOST
+"""Turns, processes and programs of an app; ``make`` gives an app that is not open, on the host to check."""
 
 effect_host = EFFECT_HOST
 """Scopes and the capabilities of a host."""
@@ -108,6 +112,7 @@ async def effect_controller_serial_replay_deterministic(
 
 
 __all__ = (
+    "app_on_host",
     "attachment_store",
     "effect_controller_concurrent_replay_deterministic",
     "effect_controller_durable_steps",
