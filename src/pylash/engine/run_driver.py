@@ -175,9 +175,8 @@ class RunDriver:
         self._work: dict[Effect, asyncio.Task[None]] = {}
         # The decisions that are being carried out.
         self._queue: list[Decision] | None = None
-        # By the key of a group: which branch was first, and then what is recorded and a future that ends when it is.
-        self._firsts: dict[str, int] = {}
-        self._decided: dict[str, tuple[dict[str, Any], asyncio.Future[None]]] = {}
+        # By the key of a group that is being decided: what will be recorded, and a future that ends when it is.
+        self._deciding: dict[str, tuple[dict[str, Any], asyncio.Future[None]]] = {}
         memory.observe(self._progress_of)
 
     def tell(self, fact: Callable[..., Decisions], *facts: Any, **more: Any) -> Decisions:
@@ -436,11 +435,12 @@ class RunDriver:
 
     async def decide(self, group: Group, first: int) -> dict[str, Any]:
         """Record which branch of a group was first, and cancel the others; return what is recorded."""
-        self._firsts[group.key] = first
+        recorded: dict[str, Any] = {"first": first}
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._deciding[group.key] = recorded, written
         self.tell(self.machine.code.decide, group)
         if self.machine.state.closed:
             raise Detached
-        recorded, written = self._decided.pop(group.key)
         await asyncio.wait((written,))  # the delivery is not cancelled with this task
         if self.machine.state.closed:
             raise Detached
@@ -448,12 +448,9 @@ class RunDriver:
 
     def _deliver(self, delivery: Deliver) -> None:
         """Cancel branches where they wait."""
-        names, groups = list(delivery.cancelled), list(delivery.groups)
-        recorded: dict[str, Any] = {"cancelled": names, "groups": groups}
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if delivery.key in self._firsts:
-            recorded = {"first": self._firsts.pop(delivery.key), **recorded}
-            self._decided[delivery.key] = recorded, written
+        decided = self._deciding.pop(delivery.key, None)
+        recorded, written = decided or ({}, asyncio.get_running_loop().create_future())
+        recorded |= {"cancelled": list(delivery.cancelled), "groups": list(delivery.groups)}
         if self._memory.cancels_tasks:
             for leaf in delivery.leaves:
                 task = self.branches[leaf].task

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from pylash.durable.machines.worker_machine import (
     CLEARING,
@@ -26,8 +26,8 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
 from pylash.engine.run import STORE_AWAY_SECONDS, LiveRun
 from pylash.engine.worker.config import Programs
-from pylash.engine.worker.orphans import Orphans
-from pylash.engine.worker.standings import Standing, standings
+from pylash.engine.worker.run_tasks import RunTasks
+from pylash.engine.worker.standings import standings
 from pylash.tasks import TaskOwner
 from pylash.values.errors import StoreError
 
@@ -41,40 +41,24 @@ UNREADABLE: Final = "unreadable: its row was written by code that this code does
 _log = logging.getLogger("pylash")
 
 
-class ClaimingWorker(Protocol):
-    """The worker that executes what is claimed."""
-
-    machine: WorkerMachine
-
-    def carry_out(self, decisions: WorkerDecisions) -> None:
-        """Carry out decisions of the worker's machine."""
-        ...
-
-    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
-        """Return a live run for a run that is ours."""
-        ...
-
-    def execute(self, run: LiveRun) -> None:
-        """Execute a live run in a task of its own."""
-        ...
-
-
 class Scheduler:
     """Claims ready runs for one worker."""
 
     def __init__(
         self,
-        worker: ClaimingWorker,
+        machine: WorkerMachine,
+        carry_out: Callable[[WorkerDecisions], None],
+        runs: RunTasks,
         host: JournalHost,
         programs: Programs,
-        orphans: Orphans,
     ) -> None:
         self.kick = asyncio.Event()
-        self._worker = worker
+        self._machine = machine
+        self._carry_out = carry_out
+        self._runs = runs
         self._host = host
         self._programs = programs
-        self.orphans = orphans
-        orphans.on_found = self.kick.set
+        runs.orphans.on_found = self.kick.set
         # Whether the last look found more ready runs than slots.
         self._is_crowded = False
         # Turns that became ready, the first one first: hints, for they may be claimed elsewhere since.
@@ -103,10 +87,16 @@ class Scheduler:
         self._wants_suspect = True
         self.kick.set()
 
-    async def wait_for_claim(self) -> None:
-        """Wait until a claim that is on its way has given back the slots it did not need."""
-        if self._claiming is not None:
+    async def has_room_for(self, target: str) -> bool:
+        """Return whether a run may begin here, now or once a claim has given back the slots it did not need."""
+        if not self._machine.may_start and self._claiming is not None:
             await asyncio.wait((self._claiming,))
+        return self._machine.may_start and self._programs.knows(target)
+
+    async def has_due_runs(self) -> bool:
+        """Return whether the store has runs that are ready and known here."""
+        due, suspect = await self._host.store.runs.next_due(self._programs.targets())
+        return suspect or (due is not None and due <= 0)
 
     async def announce(self) -> None:
         """Announce to other workers what can run here, if that has changed."""
@@ -122,9 +112,9 @@ class Scheduler:
             try:
                 await self.announce()
                 # With a start on its way it is not known yet which runs of ours are executed here.
-                if self.orphans.suspected and not self._worker.machine.pending:
-                    await self.orphans.find()
-                await self.orphans.release()
+                if self._runs.orphans.suspected and not self._machine.pending:
+                    await self._runs.orphans.find()
+                await self._runs.orphans.release()
                 if self._wants_suspect:
                     await self._claim_suspect()
                 else:
@@ -141,7 +131,7 @@ class Scheduler:
 
     async def _claim_ready(self) -> float | None:
         """Claim what is ready; return the seconds until something else will be, if that is known."""
-        machine, targets = self._worker.machine, self._programs.targets()
+        machine, targets = self._machine, self._programs.targets()
         claimed, is_crowded = 0, self._is_crowded
         while limit := min(machine.room, CLAIM_AT_ONCE):
             named = list(self._ready_turns)
@@ -156,7 +146,7 @@ class Scheduler:
         due, suspect = await self._host.store.runs.next_due(targets)
         self._is_crowded = is_full and due is not None and due <= 0
         now = asyncio.get_running_loop().time()
-        self._worker.carry_out(machine.looked(backlog=self._is_crowded, suspect=suspect, now=now))
+        self._carry_out(machine.looked(backlog=self._is_crowded, suspect=suspect, now=now))
         if machine.phase is CLEARING:
             # It may not take longer: then everything else has its turn.
             asyncio.get_running_loop().call_later(CLEARING_SECONDS, self.kick.set)
@@ -179,8 +169,8 @@ class Scheduler:
 
     async def _claim_runs(self, limit: int, targets: Sequence[str], first: Sequence[int]) -> int:
         """Claim up to limit runs and execute them; return how many were claimed."""
-        machine = self._worker.machine
-        self._worker.carry_out(machine.claim_sent(limit))
+        machine = self._machine
+        self._carry_out(machine.claim_sent(limit))
         self._claiming = asyncio.get_running_loop().create_future()
         runs: list[LiveRun] = []
         try:
@@ -189,11 +179,11 @@ class Scheduler:
         finally:
             # Before they are executed: a run that waits must be known to the machine. Also if the claim failed, as
             # its slots are reserved.
-            self._worker.carry_out(machine.claim_answered(limit, runs))
+            self._carry_out(machine.claim_answered(limit, runs))
             self._claiming.set_result(None)
             self._claiming = None
         for run in runs:
-            self._worker.execute(run)
+            self._runs.execute(run)
         await self._block(unreadable)
         return len(claims)
 
@@ -207,9 +197,9 @@ class Scheduler:
             runs, unreadable = await self._add(claims)
         finally:
             run = runs[0] if runs else None
-            self._worker.carry_out(self._worker.machine.suspect_claimed(run))
+            self._carry_out(self._machine.suspect_claimed(run))
         for run in runs:
-            self._worker.execute(run)
+            self._runs.execute(run)
         await self._block(unreadable)
 
     async def _claim(
@@ -226,7 +216,7 @@ class Scheduler:
                 worker, token, limit=limit, targets=targets, suspect=suspect, first=first
             )
         except BaseException:
-            self.orphans.suspected = True
+            self._runs.orphans.suspected = True
             raise
         for claim in claims:
             self._ready_turns.pop(claim.fence.run, None)
@@ -239,11 +229,11 @@ class Scheduler:
         try:
             read = await standings(self._host.store, claims)
         except Exception:
-            self.orphans.add(claim.fence for claim in claims)
+            self._runs.orphans.add(claim.fence for claim in claims)
             raise
         unreadable = [claim for claim in claims if claim.fence.run not in read]
         return [
-            self._worker.add(read[claim.fence.run], claim.run.wake_seq)
+            self._runs.add(read[claim.fence.run], claim.run.wake_seq)
             for claim in claims
             if claim.fence.run in read
         ], unreadable
@@ -253,7 +243,7 @@ class Scheduler:
             try:
                 await self._host.store.runs.block(unreadable[-1].fence, UNREADABLE)
             except Exception:
-                self.orphans.add(claim.fence for claim in unreadable)
+                self._runs.orphans.add(claim.fence for claim in unreadable)
                 raise
             unreadable.pop()
 

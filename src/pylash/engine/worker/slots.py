@@ -26,3 +26,7 @@ class Slots(Protocol):
     def become_busy(self, run: LiveRun) -> None:
         """Note that the run must not be parked any more."""
         ...
+
+    def forget(self, run: LiveRun) -> None:
+        """Note that the run is not executed here any more."""
+        ...

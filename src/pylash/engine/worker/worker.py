@@ -2,9 +2,7 @@
 
 Rule 1. The machine of the worker (``durable.machines.worker_machine``) decides which run gets a slot and which is
         parked; ``carry_out`` does it. The machine of each run decides about that run.
-Rule 2. A parked run costs a row, and nothing here.
-Rule 3. A run that is executed here is in ``live`` until its last write is answered, or it is claimed here again. A
-        run of ours that is not in it is an orphan, and is given up as soon as the store can be reached.
+Rule 2. A parked run costs a row, and nothing here. ``RunTasks`` has the runs that are executed here.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from pylash.durable.commands import StartProcess
-from pylash.durable.machines.run_state import LastWrite, Phase, Slot
+from pylash.durable.machines.run_state import Phase, Slot
 from pylash.durable.machines.worker_machine import (
     AllGone,
     ClaimSuspect,
@@ -37,13 +35,12 @@ from pylash.engine.endings import Endings
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
 from pylash.engine.run import LiveRun
-from pylash.engine.user_code import current_task, is_failure
 from pylash.engine.worker.config import Drive, Programs, Retention, WorkerConfig
 from pylash.engine.worker.live_runs import LiveRuns
-from pylash.engine.worker.orphans import Orphans
 from pylash.engine.worker.parking import Parking
 from pylash.engine.worker.pruning import prune_forever
 from pylash.engine.worker.run_checks import RunChecks
+from pylash.engine.worker.run_tasks import Drives, RunTasks
 from pylash.engine.worker.scheduler import Scheduler
 from pylash.engine.worker.standings import Standing, standing_of
 from pylash.tasks import TaskOwner
@@ -81,14 +78,12 @@ class Worker:
         # same, unless the app was given a host.
         self._host = host
         self._effects = effects
-        self._programs = programs
         self._grace = seconds(config.grace)
-        # What the worker does for itself, and the code of its runs.
         self._tasks = TaskOwner()
-        self._runs = TaskOwner()
-        self._endings = Endings(host.store, lambda: self.is_open)
-        self._drives = processes(self._tasks, self._endings), turns(self._endings)
-        self._scheduler = Scheduler(self, host, programs, Orphans(host, self.live.by_number))
+        endings = Endings(host.store, lambda: self.is_open)
+        drives = Drives(processes(self._tasks, endings), turns(endings))
+        self._runs = RunTasks(host, effects, self.live, drives, endings, self)
+        self._scheduler = Scheduler(self.machine, self.carry_out, self._runs, host, programs)
         self._checks = RunChecks(host, self.live)
         self._parking = Parking(self.machine, host.store.runs, self._checks)
         self._prune = partial(prune_forever, host.store.journal, retention)
@@ -146,6 +141,12 @@ class Worker:
         """Note that the run must not be parked any more."""
         self.carry_out(self.machine.became_busy(run))
 
+    def forget(self, run: LiveRun) -> None:
+        """Note that the run is not executed here any more."""
+        if run.machine.slot is Slot.HELD:  # its drive raised an exception
+            self.give_slot()
+        self.carry_out(self.machine.run_gone(run))
+
     # --- opening and closing ---
 
     async def open(self) -> None:
@@ -181,15 +182,14 @@ class Worker:
             self.carry_out(self.machine.grace_over())
             # The code of runs last: what the worker does for them (parking, checks) must not find it gone.
             await self._tasks.close()
-            await self._runs.close()
+            await self._runs.tasks.close()
 
     async def quiet(self) -> None:
         """Return once every run here waits, and none is ready: a simulated clock may go on."""
         while self.is_open:
             while self._is_busy():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
-            due, suspect = await self._host.store.runs.next_due(self._programs.targets())
-            if (due is None or due > 0) and not (suspect or self._is_busy()):
+            if not await self._scheduler.has_due_runs() and not self._is_busy():
                 return
             self._scheduler.kick.set()
 
@@ -231,7 +231,7 @@ class Worker:
         """Start a process; here, if there is a slot for it and nothing that must come before it."""
         registration, processes = command.registration, self._host.store.processes
         must_be_queued = command.delay or registration.slot
-        if must_be_queued or not await self._will_have_room_for(registration.target):
+        if must_be_queued or not await self._has_room_for(registration.target):
             await processes.start(command)
             return
         started = processes.start(command, self._host.membership.worker)
@@ -240,22 +240,19 @@ class Worker:
     async def submit(self, new: NewTurn) -> Submitted:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
         sessions, token = self._host.store.sessions, self._host.new_token()
-        if not await self._will_have_room_for(TURN_TARGET):
+        if not await self._has_room_for(TURN_TARGET):
             return await sessions.submit(new, token)
         worker = self._host.membership.worker
         return await self._launch(sessions.submit(new, token, worker), standing_of)
 
-    async def _will_have_room_for(self, target: str) -> bool:
-        """Return whether a run may begin here, now or once a claim gives back the slots it did not need."""
-        if not self.machine.may_start:
-            await self._scheduler.wait_for_claim()
-        return self.is_open and self.machine.may_start and self._programs.knows(target)
+    async def _has_room_for(self, target: str) -> bool:
+        return self.is_open and await self._scheduler.has_room_for(target)
 
     async def _launch(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
         """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile."""
         self.carry_out(self.machine.claim_sent(1))
         caller: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._runs.serve(self._launch_run(starting, stands, caller))
+        self._runs.tasks.serve(self._launch_run(starting, stands, caller))
         return await caller
 
     async def _launch_run(
@@ -269,14 +266,12 @@ class Worker:
         try:
             answer = await starting
             standing = stands(answer)
-            run = None if standing is None else self.add(standing, 0)
+            run = None if standing is None else self._runs.add(standing, 0)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
-            self._scheduler.orphans.suspected = (
-                True  # it may have been started before the store went away
-            )
-            if (
-                not caller.done()
-            ):  # we are cancelled when a worker that closes does not wait for the answer
+            # It may have been started before the store went away.
+            self._runs.orphans.suspected = True
+            if not caller.done():
+                # This task is cancelled when a worker that closes does not wait for the answer.
                 is_late = isinstance(error, asyncio.CancelledError)
                 caller.set_exception(StoreClosed() if is_late else error)
             return
@@ -286,53 +281,7 @@ class Worker:
         if not caller.done():
             caller.set_result(answer)
         if run is not None:
-            await self._drive(run)
-
-    # --- executing ---
-
-    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
-        """Return a live run for a run that is ours."""
-        controller, memory = self._effects.adopt(standing.attached, self._host.clock)
-        run = LiveRun(standing, wake_seq, controller, memory, self, self._runs, self._host.tasks)
-        self.live.add(run)
-        return run
-
-    def execute(self, run: LiveRun) -> None:
-        """Execute a live run in a task of its own."""
-        self._runs.serve(self._drive(run))
-
-    async def _drive(self, run: LiveRun) -> None:
-        """Execute a run until it ends, or is detached."""
-        task = current_task()
-        try:
-            processes, turns = self._drives
-            output = await (processes if run.turn is None else turns).drive(run)
-            if output is not None:
-                self.live.end(run, output)
-        except BaseException as error:
-            # The task was cancelled with the worker: nobody else knows that the run is ours.
-            if not is_failure(error, task):
-                self._scheduler.orphans.add((run.fence,))
-                raise
-            await self._block(run, error)
-        finally:
-            self._forget(run)
-
-    async def _block(self, run: LiveRun, error: BaseException) -> None:
-        """Block a run whose driver has failed, which is a bug of ours: other runs go on."""
-        run.driver.stumble(error)
-        try:
-            await self._endings.leave(run, LastWrite.BLOCK)
-        except Exception:  # noqa: BLE001 - whatever it is, another worker may have more luck
-            _log.exception("%s cannot be blocked and is released", run.fence.name)
-            self._scheduler.orphans.add((run.fence,))
-
-    def _forget(self, run: LiveRun) -> None:
-        self.live.remove(run)
-        if run.machine.slot is Slot.HELD:  # its drive raised an exception
-            self.give_slot()
-        self.carry_out(self.machine.run_gone(run))
-        run.dispose()
+            await self._runs.drive(run)
 
 
 def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:

@@ -1,0 +1,95 @@
+"""The tasks that execute the runs of a worker.
+
+Rule 1. A run that is executed here is in ``live`` until its last write is answered, or it is claimed here again. A
+        run of ours that is not in it is an orphan, and is given up as soon as the store can be reached.
+Rule 2. A run whose driver fails is blocked, and no other run is affected.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from pylash.durable.machines.run_state import LastWrite
+from pylash.durable.ports import EffectHost
+from pylash.engine.endings import Endings
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.run import LiveRun
+from pylash.engine.user_code import current_task, is_failure
+from pylash.engine.worker.config import Drive
+from pylash.engine.worker.live_runs import LiveRuns
+from pylash.engine.worker.orphans import Orphans
+from pylash.engine.worker.slots import Slots
+from pylash.engine.worker.standings import Standing
+from pylash.tasks import TaskOwner
+
+_log = logging.getLogger("pylash")
+
+
+class Drives(NamedTuple):
+    """What executes the runs of processes, and those of turns."""
+
+    processes: Drive
+    turns: Drive
+
+
+class RunTasks:
+    """Executes the runs of a worker, each in a task of its own."""
+
+    def __init__(
+        self,
+        host: JournalHost,
+        effects: EffectHost,
+        live: LiveRuns,
+        drives: Drives,
+        endings: Endings,
+        slots: Slots,
+    ) -> None:
+        self.tasks = TaskOwner()
+        self.orphans = Orphans(host, live.by_number)
+        self._host = host
+        self._effects = effects
+        self._live = live
+        self._drives = drives
+        self._endings = endings
+        self._slots = slots
+
+    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
+        """Return a live run for a run that is ours."""
+        controller, memory = self._effects.adopt(standing.attached, self._host.clock)
+        tasks = (self.tasks, self._host.tasks)
+        run = LiveRun(standing, wake_seq, controller, memory, self._slots, *tasks)
+        self._live.add(run)
+        return run
+
+    def execute(self, run: LiveRun) -> None:
+        """Execute a live run in a task of its own."""
+        self.tasks.serve(self.drive(run))
+
+    async def drive(self, run: LiveRun) -> None:
+        """Execute a live run until it ends, or is detached."""
+        task = current_task()
+        drive = self._drives.processes if run.turn is None else self._drives.turns
+        try:
+            output = await drive.drive(run)
+            if output is not None:
+                self._live.end(run, output)
+        except BaseException as error:
+            # The task was cancelled with the worker: nobody else knows that the run is ours.
+            if not is_failure(error, task):
+                self.orphans.add((run.fence,))
+                raise
+            await self._block(run, error)
+        finally:
+            self._live.remove(run)
+            self._slots.forget(run)
+            run.dispose()
+
+    async def _block(self, run: LiveRun, error: BaseException) -> None:
+        """Block a run whose driver has failed, which is a bug of ours: other runs go on."""
+        run.driver.stumble(error)
+        try:
+            await self._endings.leave(run, LastWrite.BLOCK)
+        except Exception:  # noqa: BLE001 - whatever it is, another worker may have more luck
+            _log.exception("%s cannot be blocked and is released", run.fence.name)
+            self.orphans.add((run.fence,))
