@@ -3,15 +3,12 @@
 Rule 1. The docstring is the description and the signature is the JSON Schema.
 Rule 2. A definition that can never work is refused at once.
 Rule 3. A tool is called with checked arguments and returns plain JSON, an attachment, or a Deferred.
-
-Names that are not defined yet, and pydantic if it is not imported yet, are resolved in ``prepare``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import (
@@ -31,28 +28,15 @@ import msgspec
 
 from pylash.engine.retries import Retry
 from pylash.engine.user_code import called
-from pylash.tasks import in_thread
-from pylash.tools.annotations import (
-    default_of,
-    has_unknown,
-    hints_of,
-    innermost,
-    is_context,
-    locals_around,
-    mentions_struct,
-    tool_name,
-    tool_signature,
-)
-from pylash.tools.arguments import Field, Parameters
+from pylash.tools.annotations import innermost, tool_name
 from pylash.tools.context import Deferred, ToolContext
-from pylash.tools.docstrings import ToolDoc, read_docstring
-from pylash.tools.signatures import Shape
+from pylash.tools.tool_function import ToolFunction
 from pylash.turn.asks import ToolPolicy
 from pylash.turn.messages import Attachment
 from pylash.turn.requests import ToolManifest
 from pylash.values.canonical import refuse
 from pylash.values.durations import Duration, seconds
-from pylash.values.process_errors import ArgumentsInvalid, NotSupported, ResultInvalid
+from pylash.values.process_errors import NotSupported, ResultInvalid
 from pylash.values.turn_errors import ToolDefinitionInvalid, ToolTimeout
 
 P = ParamSpec("P")
@@ -66,8 +50,6 @@ Scheduling = Literal["parallel", "serial"]
 
 APPROVAL_TIMEOUT: Final[Duration] = "7d"
 """The default time limit of an approval."""
-
-_NOT_YET: Final = frozenset({"class-not-fully-defined", "undefined-annotation"})
 
 
 class ToolOptions(TypedDict, total=False):
@@ -129,11 +111,7 @@ class Tool(Generic[P, R]):
         self.__name__ = self.name
         self.__doc__ = innermost(function).__doc__
         self.__wrapped__ = function
-        self._signature = tool_signature(function, self.name)
-        self._hints = hints_of(function, {})
-        if has_unknown(self._hints):
-            self._hints = hints_of(function, locals_around(function))
-        self._prepared = False
+        self._declared = ToolFunction(function, self.name)
         for option, given in (("once", once), ("reconcile", reconcile is not None)):
             if given:
                 what = f"{option}= of tool {self.name!r}"
@@ -144,7 +122,7 @@ class Tool(Generic[P, R]):
         if approval is False and approval_timeout is not msgspec.UNSET:
             reason = f"its approval_timeout={approval_timeout!r} has no effect without approval="
             raise ToolDefinitionInvalid(self.name, reason)
-        self._check_early()
+        self._declared.check_early()
 
     def __repr__(self) -> str:
         return f"Tool({self.id!r})"
@@ -161,19 +139,18 @@ class Tool(Generic[P, R]):
     @property
     def description(self) -> str:
         """The docstring up to its first section."""
-        return self._doc.description
+        return self._declared.doc.description
 
     @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the parameters that a model passes."""
-        return self._parameters.schema
+        return self._declared.parameters.schema
 
     @property
     def result_schema(self) -> dict[str, Any]:
         """The JSON Schema of its result; empty if any value fits."""
-        if self._result.is_plain:
-            return {}
-        schema: dict[str, Any] = self._result.written_schema()
+        result = self._declared.result
+        schema: dict[str, Any] = {} if result.is_plain else result.written_schema()
         return schema
 
     @property
@@ -183,30 +160,18 @@ class Tool(Generic[P, R]):
 
     async def prepare(self) -> None:
         """Prepare the checks of arguments and result, once."""
-        if self._prepared:
-            return
-        if "pydantic" in sys.modules:
-            self.schema  # noqa: B018 - made once, and refused if it cannot be
-        else:
-            await in_thread(lambda: self.schema)
-        try:
-            await self._result.prepare(self.name)
-        except ArgumentsInvalid:
-            shown = inspect.formatannotation(self._result.annotation)
-            reason = f"its return type ({shown}) cannot be encoded as JSON"
-            raise ToolDefinitionInvalid(self.name, reason) from None
-        self._prepared = True
+        await self._declared.prepare()
 
     def load(self, arguments: Any) -> dict[str, Any]:
         """Return the arguments of a call as Python values, by parameter.
 
         ``arguments`` is an object, a text of JSON, or None for none. Raises ToolArgumentsInvalid.
         """
-        return self._parameters.load(arguments)
+        return self._declared.parameters.load(arguments)
 
     def dump(self, arguments: Mapping[str, Any]) -> Any:
         """Return loaded arguments as plain JSON again."""
-        return self._parameters.dump(arguments)
+        return self._declared.parameters.dump(arguments)
 
     @cached_property
     def policy(self) -> ToolPolicy:
@@ -223,7 +188,7 @@ class Tool(Generic[P, R]):
         if not callable(self.approval):
             return self.approval
         await self.prepare()
-        whole = {**self._parameters.defaults(), **arguments}
+        whole = {**self._declared.parameters.defaults(), **arguments}
         taken = _accepted_arguments(self.approval, whole)
         args, kwargs = ((whole,), {}) if taken is None else ((), taken)
         answer = await called(self.approval, args, kwargs)
@@ -239,9 +204,9 @@ class Tool(Generic[P, R]):
         a plain one runs on in its thread, and its result is dropped.
         """
         given = {
-            **self._parameters.defaults(),
+            **self._declared.parameters.defaults(),
             **arguments,
-            **dict.fromkeys(self._contexts, ctx),
+            **dict.fromkeys(self._declared.contexts, ctx),
         }
         limit = None if self.timeout is None else seconds(self.timeout)
         try:
@@ -253,11 +218,8 @@ class Tool(Generic[P, R]):
             raise ToolTimeout(self.name, limit) from None
         if isinstance(value, Deferred | Attachment):
             return value
-        return (
-            self._plain(value)
-            if self._result.is_plain
-            else self._result.dump_result(value, self.name)
-        )
+        result = self._declared.result
+        return self._plain(value) if result.is_plain else result.dump_result(value, self.name)
 
     def _plain(self, value: Any) -> Any:
         """Return a result without an annotation as plain JSON, written as well as it can be."""
@@ -270,54 +232,13 @@ class Tool(Generic[P, R]):
         refuse(plain)
         return plain
 
-    # --- parameters and result ---
-
-    @cached_property
-    def _doc(self) -> ToolDoc:
-        return read_docstring(self.__doc__)
-
-    @property
-    def _known_hints(self) -> Mapping[str, Any]:
-        """The annotations, with names that were defined since."""
-        if not has_unknown(self._hints):
-            return self._hints
-        known = {name: hint for name, hint in self._hints.items() if not isinstance(hint, str)}
-        return {**hints_of(self.function, {}), **known}
-
-    @cached_property
-    def _contexts(self) -> list[str]:
-        """The parameters that are passed by the runtime."""
-        hints = self._known_hints
-        return [name for name in self._signature.parameters if is_context(hints.get(name))]
-
-    @cached_property
-    def _result(self) -> Shape:
-        hint = self._known_hints.get("return", Any)
-        return Shape(Any if isinstance(hint, str) or mentions_struct(hint) else hint)
-
-    @cached_property
-    def _parameters(self) -> Parameters:
-        fields = {
-            name: Field(self._annotation(name), default_of(one), self._doc.parameters.get(name))
-            for name, one in self._signature.parameters.items()
-            if name not in self._contexts
-        }
-        return Parameters(self.name, fields)
-
-    def _annotation(self, name: str) -> Any:
-        hint = self._known_hints.get(name, Any)
-        if isinstance(hint, str):
-            reason = f"the annotation {hint!r} of its parameter {name!r} means nothing here"
-            raise ToolDefinitionInvalid(self.name, reason)
-        return hint
-
     # --- checks of a definition ---
 
     def _refuse_options(self) -> None:
         module, approval = self.module, self.approval
         names = module.split(".") if isinstance(module, str) else ["", ""]
         blank = isinstance(approval, str) and not approval.strip()
-        known = ", ".join(self._signature.parameters) or "none"
+        known = ", ".join(self._declared.signature.parameters) or "none"
         for fits, reason in (
             (
                 all(map(str.isidentifier, names)),
@@ -336,7 +257,7 @@ class Tool(Generic[P, R]):
                 f"its approval is {approval!r} and must be True, False, a reason or a function",
             ),
             (
-                self.projection is None or self.projection in self._signature.parameters,
+                self.projection is None or self.projection in self._declared.signature.parameters,
                 f"its projection {self.projection!r} is not one of its parameters ({known})",
             ),
         ):
@@ -345,17 +266,6 @@ class Tool(Generic[P, R]):
         for duration in (self.timeout, self.approval_timeout):
             if duration is not None:
                 seconds(duration)
-
-    def _check_early(self) -> None:
-        """Refuse annotations that pydantic cannot describe, if it is imported and all names are known."""
-        if "pydantic" not in sys.modules or has_unknown(self._hints):
-            return
-        try:
-            self.schema  # noqa: B018 - made once, and refused if it cannot be
-        except ToolDefinitionInvalid as error:
-            if getattr(error.__cause__, "code", None) not in _NOT_YET:
-                raise
-            del self.__dict__["_parameters"]
 
 
 @overload
