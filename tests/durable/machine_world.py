@@ -366,8 +366,9 @@ class Model:
             finally:
                 self.looking.discard(branch)
         if self.where[branch] == "join":
-            assert branch.join is not None
-            below = [branch.join_one] if branch.join_one else list(branch.join.open)
+            join = branch.join
+            assert join is not None
+            below = list(join.group.open) if join.one is None else [join.one]
             return all(self.waits(child) for child in below)
         if branch in self.mixed and self.where[branch] in ("code", "gate", "withdraw"):
             return False
@@ -594,12 +595,13 @@ class World(Model):
             return
         self.where[branch] = "done"
         parent = branch.group.parent
-        if self.where[parent] == "join" and parent.join is branch.group:
+        join = parent.join
+        if self.where[parent] == "join" and join is not None and join.group is branch.group:
             is_last = list(branch.group.open) == [branch]
-            if parent.join_one is not None:
-                is_met = parent.join_one is branch
+            if join.one is not None:
+                is_met = join.one is branch
             else:
-                is_met = is_last or parent.join_after is not None
+                is_met = is_last or join.after is not None
             if is_met:
                 self.end_join(parent, branch.group)
         for other in branch.awaited_by:
@@ -681,9 +683,9 @@ class World(Model):
 
     def end_joins(self, delivery: Deliver) -> None:
         for branch in self.branches:
-            group = branch.join if self.where[branch] == "join" else None
-            if group is not None and branch.is_joined and group.key in delivery.groups:
-                self.end_join(branch, group)
+            join = branch.join if self.where[branch] == "join" else None
+            if join is not None and branch.is_joined and join.group.key in delivery.groups:
+                self.end_join(branch, join.group)
 
     def withdraw(self, caller: Caller) -> None:
         """Answer a withdrawal."""

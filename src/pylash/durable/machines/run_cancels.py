@@ -50,7 +50,7 @@ def flag(run: RunState, branch: Branch, cancelling: bool) -> None:
 
 
 def end_joining(run: RunState, branch: Branch) -> None:
-    """Note that a branch joins nothing any more: calls that were held below it may ask again."""
+    """Note that a branch, which has left JOIN, joins nothing any more: calls held below it may ask again."""
     if branch.join is not None:
         branch.join = None
         run.cancels.pressing.pop(branch, None)
@@ -70,9 +70,8 @@ def is_below_cancel(branch: Branch) -> bool:
     # Only a chain of joins counts: a branch whose parent does something else is not waited for.
     while (group := branch.group) is not None:
         parent = group.parent
-        if parent.join is not group:
-            return False
-        if parent.join_one is not None and parent.join_one is not branch:
+        join = parent.join
+        if join is None or join.group is not group or join.one not in (None, branch):
             return False
         if parent.cancelling:
             return True
@@ -80,17 +79,19 @@ def is_below_cancel(branch: Branch) -> bool:
     return False
 
 
-def waits(branch: Branch) -> bool:
+def waits(branch: Branch, above: tuple[Branch, ...] = ()) -> bool:
     """Return whether a branch can be cancelled where it is.
 
     All its pending effects can be cancelled, or it is held, or it joins and all it joins wait. A branch whose
-    code runs beside its asides does not wait.
+    code runs beside its asides does not wait. ``above`` are the branches that wait for it by ``awaits``: branches
+    that await each other wait for ever, and can be cancelled.
     """
     if branch.at is JOIN and branch.awaits is not None:
-        return _other_waits(branch, branch.awaits)
+        return branch in above or waits(branch.awaits, (*above, branch))
     if branch.at is JOIN:
-        assert branch.join is not None  # as it is at JOIN
-        return _all_wait(branch.join) if branch.join_one is None else waits(branch.join_one)
+        join = branch.join
+        assert join is not None  # as it is at JOIN
+        return _all_wait(join.group, above) if join.one is None else waits(join.one, above)
     if branch.mixed and branch.at in (CODE, READY, WITHDRAW):
         return False
     # A held branch begins nothing whatever its other effects do, and it is flagged where it is held.
@@ -100,17 +101,7 @@ def waits(branch: Branch) -> bool:
     return bool(pending) and all(effect.is_cancellable for effect in pending)
 
 
-def _other_waits(branch: Branch, other: Branch) -> bool:
-    if branch.is_seen:
-        return True
-    branch.is_seen = True
-    try:
-        return waits(other)
-    finally:
-        branch.is_seen = False
-
-
-def _all_wait(group: Group) -> bool:
+def _all_wait(group: Group, above: tuple[Branch, ...]) -> bool:
     """Return whether all open branches of a group wait.
 
     ``suspects`` did not wait at the last look. While the last of them still does not, nothing else is looked at;
@@ -119,10 +110,10 @@ def _all_wait(group: Group) -> bool:
     # A branch that waited may have gone on since, so an empty list only says that all must be looked at.
     suspects = group.suspects
     while suspects:
-        if suspects[-1] in group.open and not waits(suspects[-1]):
+        if suspects[-1] in group.open and not waits(suspects[-1], above):
             return False
         suspects.pop()
-    suspects += [branch for branch in group.open if not waits(branch)]
+    suspects += [branch for branch in group.open if not waits(branch, above)]
     return not suspects
 
 
@@ -138,11 +129,11 @@ def find_leaves(branch: Branch, leaves: list[Branch], groups: list[Group]) -> No
     """Add where a cancel finds a branch: the branches at effects, and the groups that are interrupted."""
     if branch.at is not JOIN or branch.join is None:
         leaves.append(branch)
-    elif branch.join_one is not None:
-        find_leaves(branch.join_one, leaves, groups)
+    elif branch.join.one is not None:
+        find_leaves(branch.join.one, leaves, groups)
     else:
-        groups.append(branch.join)
-        for child in branch.join.open:
+        groups.append(branch.join.group)
+        for child in branch.join.group.open:
             find_leaves(child, leaves, groups)
 
 
@@ -188,7 +179,7 @@ def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]
         if branch is None:
             return
         assert branch.join is not None  # it is pressing
-        group = branch.join.key
+        group = branch.join.group.key
         # The delivery takes the flag over. One that is recorded already was the answer to an earlier flag.
         flag(run, branch, False)
         if group not in cancels.passed_on:

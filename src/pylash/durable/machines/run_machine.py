@@ -59,6 +59,7 @@ from pylash.durable.machines.run_state import (
     DetachReason,
     Ending,
     Group,
+    Join,
     LastWrite,
     ParkAnswer,
     Phase,
@@ -164,7 +165,6 @@ class CodeFacts:
             return NOTHING
         out: list[Decision] = []
         if isinstance(caller, Branch):
-            end_joining(run, caller)
             stop_awaiting(run, caller)
         # A task that is cancelled at the gate runs, whatever we decide; the others wait there first.
         if caller.at is READY:
@@ -176,6 +176,8 @@ class CodeFacts:
         else:
             self._leave_effect(caller, out)
             make_ready(run, caller)
+        if isinstance(caller, Branch):
+            end_joining(run, caller)
         return settle(run, out, (caller.owner,))
 
     def _leave_effect(self, caller: Caller, out: list[Decision]) -> None:
@@ -291,10 +293,9 @@ class CodeFacts:
             return self._refused(branch)
         self._number(branch)
         # Branches that it does not wait for any more are not below it, so they are not held for it.
-        if branch.join is not group or one is not None:
+        if one is not None or not branch.joins(group):
             end_joining(run, branch)
-        branch.join, branch.join_one, branch.join_after = group, one, first
-        branch.joins_beside = beside
+        branch.join = Join(group, one, first, beside)
         flag(run, branch, branch.cancelling)
         if not end_join(run, branch):
             move(run, branch, JOIN)
@@ -311,7 +312,7 @@ class CodeFacts:
             return self._refused(branch)
         self._number(branch)
         end_joining(run, branch)
-        branch.awaits, branch.joins_beside = other, False
+        branch.awaits = other
         other.awaited_by[branch] = None
         run.awaiting[branch] = None
         if not end_join(run, branch):

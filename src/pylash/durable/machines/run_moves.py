@@ -54,6 +54,7 @@ from pylash.durable.machines.run_state import (
     Caller,
     Delivery,
     DetachReason,
+    Group,
     Phase,
     Recorded,
     RunState,
@@ -134,16 +135,20 @@ def make_ready(run: RunState, caller: Caller) -> None:
 
 def end_join(run: RunState, branch: Branch) -> bool:
     """Put a branch at the gate if what it joins has happened, and no unwritten delivery interrupts it."""
-    deliveries = run.cancels.deliveries.values()
-    if not branch.is_joined or any(branch.join in delivery.groups for delivery in deliveries):
+    join = branch.join
+    if not branch.is_joined or (join is not None and is_interrupting(run, join.group)):
         return False
-    if branch.awaits is not None:
-        stop_awaiting(run, branch)
+    stop_awaiting(run, branch)
     make_ready(run, branch)
-    # With join_after it looks at the group and will come back: branches below stay held until it does not.
-    if branch.join_after is None:
+    # With ``after`` it looks at the group and will come back: branches below stay held until it does not.
+    if join is not None and join.after is None:
         end_joining(run, branch)
     return True
+
+
+def is_interrupting(run: RunState, group: Group) -> bool:
+    """Return whether a delivery on its way interrupts the join of a group."""
+    return any(group in delivery.groups for delivery in run.cancels.deliveries.values())
 
 
 def stop_awaiting(run: RunState, branch: Branch) -> None:
@@ -290,7 +295,7 @@ def end_delivery(
         for leaf in leaves:
             flag(run, leaf, False)
     for group in delivery.groups:
-        if group.parent.at is JOIN and group.parent.join is group:
+        if group.parent.at is JOIN and group.parent.joins(group):
             end_join(run, group.parent)
 
 

@@ -161,21 +161,12 @@ class Branch(msgspec.Struct, eq=False):
     key: str = ""
     # What it waits for, at EFFECT; at WITHDRAW, the effect of its key that others have in flight.
     effect: Effect | None = None
-    # What it joins. A branch that looks at its group again and again joins it until it does
-    # something else.
-    join: Group | None = None
-    # The only branch it waits for at JOIN; otherwise it waits for the group.
-    join_one: Branch | None = None
-    # It waits until more than this many branches of the group have ended; None: until all have.
-    join_after: int | None = None
-    # At JOIN, a branch that another branch has forked, if it waits for one of those.
+    # What it joins. A branch that looks at its group again and again joins it until it does something else.
+    join: Join | None = None
+    # At JOIN, a branch that another branch has forked, if it waits for one of those instead.
     awaits: Branch | None = None
-    # Whether a look at what it awaits is under way: branches that await each other wait for ever, and can be cancelled.
-    is_seen: bool = False
     # The branches that wait for this one in that way.
     awaited_by: dict[Branch, None] = {}
-    # Another task of user code joins in its place, so that its own code may run meanwhile: it is busy at JOIN too.
-    joins_beside: bool = False
     # Calls of other tasks in its code that wait: at EFFECT or HELD.
     calls: dict[SideCall, None] = {}
     # How many of ``calls`` excuse it: it is taken to wait for those tasks.
@@ -208,7 +199,7 @@ class Branch(msgspec.Struct, eq=False):
         if at is CODE:
             return not (self.asides and not self.mixed)
         if at is JOIN:
-            return self.joins_beside
+            return self.join is not None and self.join.is_beside
         return at is READY or at is HELD or at is WITHDRAW
 
     @property
@@ -216,12 +207,16 @@ class Branch(msgspec.Struct, eq=False):
         """Whether what it joins has happened."""
         if self.awaits is not None:
             return self.awaits.at is DONE
-        group = self.join
-        if group is None or not group.open:
+        join = self.join
+        if join is None or not join.group.open:
             return True
-        if self.join_one is not None:
-            return self.join_one.at is DONE
-        return self.join_after is not None and len(group.ended) > self.join_after
+        if join.one is not None:
+            return join.one.at is DONE
+        return join.after is not None and len(join.group.ended) > join.after
+
+    def joins(self, group: Group) -> bool:
+        """Return whether it joins a group, or one branch of it."""
+        return self.join is not None and self.join.group is group
 
     @property
     def parent(self) -> Branch | None:
@@ -257,6 +252,18 @@ class Group(msgspec.Struct, eq=False):
     ended: list[Branch] = []
     # Branches that did not wait at the last look, for ``waits`` in run_cancels.
     suspects: list[Branch] = []
+
+
+class Join(msgspec.Struct, frozen=True):
+    """What a branch waits for at JOIN: all of a group that it has forked, unless a field says otherwise."""
+
+    group: Group
+    # The only branch it waits for.
+    one: Branch | None = None
+    # It waits until more than this many branches of the group have ended.
+    after: int | None = None
+    # Another task of user code joins in its place, so that its own code may run meanwhile: it is busy at JOIN too.
+    is_beside: bool = False
 
 
 Caller = Branch | SideCall
