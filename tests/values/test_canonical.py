@@ -173,7 +173,7 @@ def test_a_struct_may_hold_many_values_in_a_tuple() -> None:
 
 def test_a_tuple_that_no_struct_speaks_of_is_refused() -> None:
     for line in (Line(({}, {"n": (None,)})), Line(more=({"n": (None,)},))):
-        with pytest.raises(ValueNotJson, match="a tuple is not restored from JSON"):
+        with pytest.raises(ValueNotJson, match="JSON has no type tuple: use a list"):
             encode(line)
 
 

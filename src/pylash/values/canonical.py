@@ -27,7 +27,7 @@ MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 """The largest payload: applies to every stored argument, result, answer, event and question."""
 
 RECORD_BYTES: Final = 1024
-"""How much a record may add to its payload: a payload within the limit may be passed from record to record."""
+"""How many bytes each record around a payload may add, so that a payload within the limit can be wrapped in records."""
 
 _TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} levels deep"
 
@@ -56,7 +56,7 @@ _SCALARS = (str, int, float, bool, type(None))
 def encode(value: Any) -> bytes:
     """Return the canonical JSON of value (plain JSON types and structs).
 
-    Raises ValueNotJson, with the path of the first part that has no JSON.
+    Raises ValueNotJson, with the path of the first part that JSON cannot represent.
     """
     data = write(value, _ENCODER)
     # The encoder writes NaN and infinity as null, so a null may have been such a number.
@@ -85,7 +85,7 @@ def _items(part: dict[str, Any] | list[Any]) -> Iterable[Any]:
 def write(value: Any, encoder: msgspec.json.Encoder = _WRITER) -> bytes:
     """Return JSON that keeps the order of keys: for data that is read back, not hashed.
 
-    It does not detect what JSON changes silently: compare with what is decoded.
+    Changes that JSON makes silently, such as NaN to null, are not detected: the caller compares the decoded value.
     """
     try:
         data = encoder.encode(value)
@@ -152,14 +152,13 @@ def refuse(value: Any, path: str = "$", depth: int = 0) -> None:
             for step, item in _parts(value, path):
                 refuse(item, f"{path}{step}", depth + 1)
         case _:
-            raise ValueNotJson(path, _unfit(value))
+            raise ValueNotJson(path, _type_problem(value))
 
 
-def _unfit(value: Any) -> str:
+def _type_problem(value: Any) -> str:
     kind = type(value).__name__
-    article = "an" if kind[0] in "aeiou" else "a"
     instead = next((text for types, text in _INSTEAD if isinstance(value, types)), "plain JSON")
-    return f"{article} {kind} is not restored from JSON as such: use {instead}"
+    return f"JSON has no type {kind}: use {instead}"
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -180,16 +179,16 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
                 item = getattr(value, field)
                 if item is msgspec.UNSET:  # the field is not encoded
                     continue
-                typed = isinstance(item, tuple) and field in _tuples(kind)
+                typed = isinstance(item, tuple) and field in _tuple_fields(kind)
                 yield f".{field}", list(item) if typed else item
 
 
 @lru_cache
-def _tuples(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the fields that the struct declares as tuples, and which therefore come back as tuples."""
-    noted = [inspect.get_annotations(base) for base in kind.__mro__]
+def _tuple_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields that the struct declares as tuples: they are decoded as tuples again."""
+    annotations = [inspect.get_annotations(base) for base in kind.__mro__]
     return frozenset(
-        name for notes in noted for name, hint in notes.items() if "tuple" in str(hint)
+        name for hints in annotations for name, hint in hints.items() if "tuple" in str(hint)
     )
 
 
@@ -217,16 +216,16 @@ def first_difference(kept: bytes | None, command: bytes) -> str:
     old, new = decode(kept), decode(command)
     if isinstance(old, dict) and "$hashes" in old:
         old, new = old["$hashes"], _hashes(new)
-    return _difference(old, new, "$") or "the difference lies below what was kept"
+    return _difference(old, new, "$") or "the stored digest does not show where"
 
 
 def _difference(old: Any, new: Any, path: str) -> str | None:
     if isinstance(old, dict) and isinstance(new, dict):
         steps = [(f"{path}.{key}", key) for key in sorted(old.keys() | new.keys())]
-        return _first(old, new, steps)
+        return _part_difference(old, new, steps)
     if isinstance(old, list) and isinstance(new, list):
         length = max(len(old), len(new))
-        return _first(
+        return _part_difference(
             dict(enumerate(old)), dict(enumerate(new)), [(f"{path}[{i}]", i) for i in range(length)]
         )
     if old == new and type(old) is type(new):
@@ -234,7 +233,10 @@ def _difference(old: Any, new: Any, path: str) -> str | None:
     return f"{path}: recorded {_shown(old)}, now {_shown(new)}"
 
 
-def _first(old: dict[Any, Any], new: dict[Any, Any], steps: list[tuple[str, Any]]) -> str | None:
+def _part_difference(
+    old: dict[Any, Any], new: dict[Any, Any], steps: list[tuple[str, Any]]
+) -> str | None:
+    """Describe the first difference between two containers; ``steps`` are their keys with the path of each."""
     for path, key in steps:
         if key not in old:
             return f"{path}: not recorded, now {_shown(new[key])}"

@@ -44,6 +44,7 @@ class LashError(Exception):
 
     default_code: ClassVar[str] = "lash_error"
     final: bool = False
+    """Whether the failed operation must not be retried."""
 
     def __init_subclass__(cls, *, category: bool = False) -> None:
         super().__init_subclass__()
@@ -130,7 +131,7 @@ class DurabilityError(FormattedError, category=True):
 
 
 class MissingExecutionScopeId(Misuse, fields="scope_type field"):
-    template = "The execution scope of type {scope_type!r} has a blank {field}: the work is recorded under it."
+    template = "The execution scope of type {scope_type!r} has a blank {field}: pass an id, because its effects are recorded under it."
 
 
 class InvalidExecutionScope(Misuse):
@@ -211,8 +212,8 @@ class PayloadTooLarge(Misuse, fields="size limit"):
 
 class DurationInvalid(Misuse):
     template = (
-        "Invalid duration {duration!r}: write '500ms', '30s', '5m', '2h', '3d' or '1w', or pass seconds or a timedelta "
-        "that are not negative."
+        "Invalid duration {duration!r}: write '500ms', '30s', '5m', '2h', '3d' or '1w', or pass a non-negative "
+        "number of seconds or timedelta."
     )
 
 

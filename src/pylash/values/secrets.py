@@ -17,10 +17,10 @@ from typing import Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN: Final = "[hidden]"
-LEAST_SECRET: Final = 8
+MIN_SECRET_LENGTH: Final = 8
 """A shorter value of a variable is not treated as a secret: it would match ordinary words."""
-LEAST_PASSWORD: Final = 4
-LEAST_MARGIN: Final = 256
+MIN_PASSWORD_LENGTH: Final = 4
+MIN_MARGIN: Final = 256
 _LONGEST_ESCAPE: Final = 20
 """The longest escaped form of one character of a secret: four bytes, each quoted twice for a URL."""
 
@@ -45,7 +45,7 @@ _SECRET_OPTIONS: Final = re.compile(r"pass|pwd|secret|token|key|sig|auth|credent
 
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
 _BREAK: Final = re.compile(r"[\r\n][ \t]*|\\[rn]?")
-"""What may separate characters of base64: a line break, literal or escaped, or an escape."""
+"""A separator between characters of base64: a line break, literal or escaped, or an escape."""
 _KEYS: Final = re.compile(r"\b(?:sk|pk|rk|gsk|xai|AIza|ya29)[-_.A-Za-z0-9*]{8,}")
 # A token begins only where no token character precedes it, so a text is scanned once.
 _JSON_WEB_TOKEN: Final = re.compile(
@@ -55,8 +55,8 @@ _KEY_HEADER: Final = re.compile(
     r"((?:x-api-key|x-goog-api-key|api[-_]key)\\?[\"']?[ \t]*[:=][ \t]*\\?[\"']?)[^\s\"',;\\]+",
     re.IGNORECASE,
 )
-# After the first schemes comes one word. Any other value ends with its quote or its line. The word before such a
-# value is shown only if it is a known scheme: otherwise it may be the secret.
+# The schemes of the first group are followed by one word. Any other value extends to its closing quote or to the end
+# of the line, and its first word is shown only if it is a known scheme: otherwise it may be the secret.
 _AUTHORIZATION: Final = re.compile(
     r"(authorization\\?[\"']?[ \t]*[:=][ \t]*)(\\?[\"'])?"
     r"(?:((?:bearer|basic|api-?key|negotiate)[ \t]+)[^\s\"',;\\]+"
@@ -66,7 +66,7 @@ _AUTHORIZATION: Final = re.compile(
 )
 _URL_START: Final = re.compile(r"(:\\*/\\*/)")
 _URL_END: Final = re.compile(r"[\s\"<>]")
-_PLACE_END: Final = re.compile(r"[/?#]")
+_AUTHORITY_END: Final = re.compile(r"[/?#]")
 _SCHEME: Final = re.compile(
     r"\b(bearer|basic)([ \t]+|%20|\+)([-._~+/=A-Za-z0-9%]{8,})", re.IGNORECASE
 )
@@ -92,14 +92,14 @@ def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
 def hide_and_cut(text: str, limit: int, secrets: Iterable[str] = ()) -> str:
     """Return at most ``limit`` characters of a text, with secrets hidden first and an ellipsis if it was cut.
 
-    Only the beginning of a very long text is searched, so that a hostile text costs no time. The last characters
-    of that beginning may be the first half of a secret, and are never shown.
+    Of a very long text only the beginning is searched, which bounds the time that a hostile text can cost. The end of
+    that beginning may be the first half of a secret and is never shown.
     """
     known = tuple(secrets)
-    margin = _LONGEST_ESCAPE * max([*map(len, known), LEAST_MARGIN])
-    looked_at = text[: limit + 2 * margin]
-    shown = hide_secrets(looked_at, known)
-    if len(looked_at) < len(text):
+    margin = _LONGEST_ESCAPE * max([*map(len, known), MIN_MARGIN])
+    searched = text[: limit + 2 * margin]
+    shown = hide_secrets(searched, known)
+    if len(searched) < len(text):
         shown = shown[:-margin]
     elif len(shown) <= limit:
         return shown
@@ -109,7 +109,7 @@ def hide_and_cut(text: str, limit: int, secrets: Iterable[str] = ()) -> str:
 def environment_secrets(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the secrets in environment variables: keys, tokens and passwords, also those in URLs."""
     for name, value in environ.items():
-        if _SECRET_NAMES.search(name) and len(value) >= LEAST_SECRET:
+        if _SECRET_NAMES.search(name) and len(value) >= MIN_SECRET_LENGTH:
             yield value
         if "://" in value:
             yield from url_secrets(value)
@@ -159,7 +159,7 @@ def url_secrets(url: str) -> Iterator[str]:
         name, _, value = option.partition("=")
         if _SECRET_OPTIONS.search(name):
             found += [value, unquote_plus(value)]
-    yield from {one for one in found if len(one) >= LEAST_PASSWORD}
+    yield from {one for one in found if len(one) >= MIN_PASSWORD_LENGTH}
 
 
 def _without_url_passwords(text: str) -> str:
@@ -173,11 +173,11 @@ def _without_password(rest: str) -> str:
     """Return the part of a URL after ``://`` without a password at its beginning."""
     end = _URL_END.search(rest)
     url = rest[: end.start()] if end else rest
-    place = _PLACE_END.split(url, 1)[0]
+    authority = _AUTHORITY_END.split(url, 1)[0]
     user, _, _ = url.rpartition("@")
     name, _, password = user.partition(":")
     # An unescaped password may contain the characters that end the host.
-    if password in ("", "***") or ("@" not in place and _is_host(place)):
+    if password in ("", "***") or ("@" not in authority and _is_host(authority)):
         return rest
     return f"{name}:{HIDDEN}{rest[len(user) :]}"
 
@@ -255,7 +255,7 @@ def _base64_forms(data: bytes) -> set[str]:
         first, last = (8 * before + 5) // 6, 8 * (before + len(data)) // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             forms.add(encode(bytes(before) + data).decode()[first:last])
-    return {form for form in forms if len(form) >= LEAST_SECRET}
+    return {form for form in forms if len(form) >= MIN_SECRET_LENGTH}
 
 
 def _without_token(text: str, form: str) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-_NEVER: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_TURNS: Final = frozenset(
+_CONTROL_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_DIRECTION_MARKS: Final = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
 _JOINERS: Final = frozenset("\u200b\u200c\u200d\ufeff")
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def _shown(character: str) -> str:
-    if character in _TURNS or unicodedata.category(character) in _NEVER:
+    if character in _DIRECTION_MARKS or unicodedata.category(character) in _CONTROL_CATEGORIES:
         return character.encode("unicode_escape").decode()
     return character
 
