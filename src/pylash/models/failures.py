@@ -18,13 +18,13 @@ from typing import Any, Final
 from pydantic_ai import exceptions
 from pydantic_ai.models import Model
 
-from pylash.models.replies import UnstorableReply, whole
+from pylash.models.replies import UnstorableReply, without_surrogates
 from pylash.values.secrets import environment_secrets, hide_and_cut, url_secrets
 from pylash.values.turn_errors import ProviderError
 
 MESSAGE_CHARACTERS: Final = 300
-AGAIN: Final = (408, 409, 425)
-"""Statuses after which a retry may help, besides those that have their own exception class."""
+RETRYABLE_STATUSES: Final = (408, 409, 425)
+"""HTTP statuses after which a retry may help, besides those that have their own exception class."""
 
 _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (exceptions.ModelAuthenticationError, "refused the key", False),
@@ -38,7 +38,7 @@ _PHRASES: Final[tuple[tuple[type[Exception], str, bool], ...]] = (
     (exceptions.ModelQuotaExceededError, "has no quota left", False),
     (exceptions.ModelRateLimitError, "is rate limited", True),
     (exceptions.ModelUnavailableError, "is overloaded", True),
-    (exceptions.ModelServerError, "has trouble", True),
+    (exceptions.ModelServerError, "failed with a server error", True),
     (exceptions.ModelTimeoutError, "did not answer in time", True),
     (exceptions.ModelRequestTimeout, "did not answer in time", True),
     (exceptions.ModelConnectionError, "could not be reached, or the connection broke", True),
@@ -58,9 +58,8 @@ _REFUSALS: Final = ("invalid_request_error",)
 
 def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     """Return the ProviderError for an error of a model."""
-    if isinstance(
-        error, ExceptionGroup
-    ):  # raised by a fallback over several models, all of which failed
+    if isinstance(error, ExceptionGroup):
+        # A fallback model raises it after each of its models failed.
         each = [failure(one, name, model) for one in error.exceptions if isinstance(one, Exception)]
         return next((one for one in each if one.retryable), each[-1])
     if isinstance(error, TimeoutError):
@@ -68,10 +67,10 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     if isinstance(error, UnstorableReply):
         text = f"{name} sent an answer that cannot be stored: {error}"
         return ProviderError(text, retryable=model.system not in IN_PROCESS)
-    phrase, retryable = _meaning(error, model)
+    phrase, retryable = _classify(error, model)
     status = getattr(error, "status_code", None)
     hint = getattr(error, "provider_retry_hint", None)
-    if isinstance(error, OSError) or status in AGAIN:
+    if isinstance(error, OSError) or status in RETRYABLE_STATUSES:
         retryable = True
     if hint is not None:
         retryable = hint
@@ -84,7 +83,8 @@ def failure(error: Exception, name: str, model: Model[Any]) -> ProviderError:
     )
 
 
-def _meaning(error: Exception, model: Model[Any]) -> tuple[str, bool]:
+def _classify(error: Exception, model: Model[Any]) -> tuple[str, bool]:
+    """Return the description of an error, to be put after the model's name, and whether a retry may help."""
     if _is_unreadable(error, model):
         return f"sent an answer that cannot be read ({type(error).__name__})", True
     if type(error) is exceptions.ModelAPIError:  # an error in a stream without its own class
@@ -96,7 +96,7 @@ def _meaning(error: Exception, model: Model[Any]) -> tuple[str, bool]:
 
 
 def _is_unreadable(error: Exception, model: Model[Any]) -> bool:
-    """Whether the vendor's client failed on a response; then the error's text quotes the response or our code."""
+    """Return whether the vendor's client could not read a response; such an error quotes the response or source code."""
     if isinstance(error, exceptions.AgentRunError | exceptions.UserError | OSError):
         plain = type(error) is exceptions.ModelAPIError
         return plain and isinstance(error.__cause__, ValueError)
@@ -110,16 +110,16 @@ def _provider_message(error: Exception, model: Model[Any]) -> str:
         inner = body.get("error")
         body = inner.get("message") if isinstance(inner, dict) else inner or body.get("message")
     elif body is not None or getattr(error, "status_code", None) is not None:
-        body = None  # not from the provider: a page of a proxy
+        body = None  # the response is not the provider's, but the error page of a proxy
     elif not _is_unreadable(error, model):
         body = _text_of(error)
-    return " ".join(whole(body).split()) if isinstance(body, str) else ""
+    return " ".join(without_surrogates(body).split()) if isinstance(body, str) else ""
 
 
 def _text_of(error: Exception) -> str:
     try:
         return str(error)
-    except TypeError:  # pydantic-ai passes on None if the provider sent no message
+    except TypeError:  # pydantic-ai's message is None if the provider sent none
         return ""
 
 
@@ -132,7 +132,7 @@ def _secrets(model: Model[Any]) -> Iterator[str]:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Return after how many seconds the provider allows a retry, if its response has that."""
+    """Return the seconds after which the provider allows a retry, or None if its response does not contain them."""
     known = getattr(error, "retry_after", None)
     if known is not None:
         return float(known)

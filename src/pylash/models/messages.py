@@ -43,21 +43,21 @@ def llm_key(iteration: int, attempt: int) -> str:
     return f"i{iteration}.llm" if attempt == 1 else f"i{iteration}.llm.{attempt}"
 
 
-def referenced(parts: Sequence[P]) -> tuple[tuple[P, ...], dict[str, bytes]]:
+def with_references(parts: Sequence[P]) -> tuple[tuple[P, ...], dict[str, bytes]]:
     """Return parts with references in place of bytes, and the bytes by reference."""
     bodies: dict[str, bytes] = {}
-    found: list[Any] = []
+    kept: list[Any] = []
     for part in parts:
         if isinstance(part, Attachment) and part.ref is None:
             ref = hashlib.sha256(part.data).hexdigest()
             bodies[ref] = part.data
-            found.append(Attachment(b"", part.media_type, part.name, ref, len(part.data)))
+            kept.append(Attachment(b"", part.media_type, part.name, ref, len(part.data)))
         else:
-            found.append(part)
-    return tuple(found), bodies
+            kept.append(part)
+    return tuple(kept), bodies
 
 
-async def keep(bodies: Mapping[str, bytes], attachments: Attachments) -> None:
+async def store_bodies(bodies: Mapping[str, bytes], attachments: Attachments) -> None:
     """Store the bytes of attachments."""
     for ref, body in bodies.items():
         await attachments.put(ref, body)
@@ -69,31 +69,36 @@ async def with_bytes(message: Message, attachments: Attachments) -> Message:
         return message
     match message:
         case UserMessage(parts=parts):
-            filled = tuple([await _filled(part, attachments) for part in parts])
+            filled = tuple([await _part_with_bytes(part, attachments) for part in parts])
             return msgspec.structs.replace(message, parts=filled)
         case ToolMessage(attachments=parts):
-            shown = [await _filled(one, attachments) if is_picture(one) else one for one in parts]
+            shown = [
+                await _part_with_bytes(one, attachments) if is_picture(one) else one
+                for one in parts
+            ]
             return msgspec.structs.replace(message, attachments=tuple(shown))
         case AssistantMessage(attachments=parts):
-            made = [await _filled(one, attachments) for one in parts]
+            made = [await _part_with_bytes(one, attachments) for one in parts]
             return msgspec.structs.replace(message, attachments=tuple(made))
 
 
-async def _filled(part: Part, attachments: Attachments) -> Any:
+async def _part_with_bytes(part: Part, attachments: Attachments) -> Any:
     if not isinstance(part, Attachment) or part.ref is None:
         return part
     return msgspec.structs.replace(part, data=await attachment_bytes(part, attachments))
 
 
-async def attachment_bytes(found: Attachment | str, attachments: Attachments) -> bytes:
-    """Return the bytes of an attachment, or of its reference."""
-    if isinstance(found, Attachment):
-        if found.ref is None:
-            return found.data
-        found = found.ref
-    body = await attachments.get(found)
+async def attachment_bytes(attachment: Attachment | str, attachments: Attachments) -> bytes:
+    """Return the bytes of an attachment, which may be given by its reference."""
+    if isinstance(attachment, Attachment):
+        if attachment.ref is None:
+            return attachment.data
+        ref = attachment.ref
+    else:
+        ref = attachment
+    body = await attachments.get(ref)
     if body is None:
-        raise AttachmentResolutionFailed(found)
+        raise AttachmentResolutionFailed(ref)
     return body
 
 
@@ -102,7 +107,7 @@ def reply_message(
 ) -> tuple[AssistantMessage, dict[str, bytes]]:
     """Return a reply as it is stored, with new ids for its calls, and the bytes of its attachments.
 
-    Raises ProviderError if it could not be decoded again: a provider may be user code.
+    Raises ProviderError if the stored form could not be decoded: a provider may be user code.
     """
     try:
         message, bodies = _message(reply, iteration, took, asked)
@@ -116,7 +121,7 @@ def reply_message(
 def _message(
     reply: ModelReply, iteration: int, took: float, asked: str | None
 ) -> tuple[AssistantMessage, dict[str, bytes]]:
-    attachments, bodies = referenced(reply.attachments)
+    attachments, bodies = with_references(reply.attachments)
     calls = tuple(
         ToolCall(f"i{iteration}.c{number}", call.tool, call.arguments, call.provider_id)
         for number, call in enumerate(reply.calls)

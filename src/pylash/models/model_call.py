@@ -1,7 +1,7 @@
 """Call a model of pydantic-ai: one request, one reply, streamed piece by piece.
 
 Rule 1. Each call is one attempt: the vendors' clients do no retries, because each attempt is recorded.
-Rule 2. Silence is limited: connecting, every pause on the wire and every pause between pieces.
+Rule 2. Every silence has a timeout: connecting, pauses on the connection and pauses between pieces.
 Rule 3. A stream that stops before its end is a failure, however cleanly it was closed. So is an empty
         answer, unless it follows tool results: some models end a turn that way.
 """
@@ -30,21 +30,21 @@ WIRE_SECONDS: Final = 300.0
 QUIET_SECONDS: Final = 600.0
 """How long a model may send no piece, even if its connection is alive."""
 
-WITHOUT_REASON: Final = (None, "test", "xai")
+PROVIDERS_WITHOUT_REASON: Final = (None, "test", "xai")
 """Providers that give no reason why an answer ended."""
 
 
 async def call_model(
-    model: Model[Any], name: str, known: Conversions, request: ModelRequest, listen: Listen
+    model: Model[Any], name: str, cache: Conversions, request: ModelRequest, listen: Listen
 ) -> ModelReply:
-    """Return the answer of a model; ``known`` are the conversations of its earlier requests.
+    """Return the answer of a model; ``cache`` has the converted conversations of its earlier requests.
 
     Raises ProviderError for every failure.
     """
     try:
-        prompt = await prompt_of(request, model, known)
+        prompt = await prompt_of(request, model, cache)
         answer = await _answer(model, prompt, Pieces(listen))
-        _check_whole(answer, name)
+        _check_complete(answer, name)
         _check_content(answer, name, request)
         return reply_of(answer, prompt.origin)
     except LashError:
@@ -80,8 +80,8 @@ def _settings(model: Model[Any]) -> ModelSettings:
     settings: dict[str, Any] = {"max_retries": 0}
     if "timeout" not in (model.settings or {}):
         settings["timeout"] = WIRE_SECONDS
-    known = {k: v for k, v in settings.items() if k not in model.unsupported_settings}
-    return cast("ModelSettings", known)
+    supported = {k: v for k, v in settings.items() if k not in model.unsupported_settings}
+    return cast("ModelSettings", supported)
 
 
 def _cannot_stream(model: Model[Any]) -> bool:
@@ -90,15 +90,17 @@ def _cannot_stream(model: Model[Any]) -> bool:
     return type(model).request_stream is Model.request_stream
 
 
-def _check_whole(answer: ModelResponse, name: str) -> None:
-    """Refuse an incomplete answer: a body that is cut off in the middle looks like a complete one."""
+def _check_complete(answer: ModelResponse, name: str) -> None:
+    """Refuse an incomplete answer: the clients do not report a body that was cut off as an error."""
     # Without an id there is nothing to continue: the stream ended before its first relevant event.
     if answer.state == "suspended" and answer.provider_response_id:
         raise ProviderError(f"{name} paused its answer: background answers are not supported.")
     if answer.finish_reason == "content_filter" and not (answer.text or answer.tool_calls):
         raise ProviderError(f"{name} gave no answer: its provider's content filter stopped it.")
     has_reason = "finish_reason" in (answer.provider_details or {})
-    if answer.state != "complete" or not (has_reason or answer.provider_name in WITHOUT_REASON):
+    if answer.state != "complete" or not (
+        has_reason or answer.provider_name in PROVIDERS_WITHOUT_REASON
+    ):
         raise ProviderError(f"The answer of {name} was cut off.", retryable=True)
     if answer.finish_reason == "error":
         raise ProviderError(f"{name} ended its answer with an error.", retryable=True)

@@ -19,7 +19,7 @@ from pylash.values.errors import ExtraMissing
 from pylash.values.secrets import environment_secrets, hide_secrets
 from pylash.values.turn_errors import ModelKeyMissing, ModelUnknown, ModelUnusable
 
-OURS: Final = ("anthropic", "google", "openai")
+VENDORS_IN_EXTRA: Final = ("anthropic", "google", "openai")
 """The vendors whose libraries are in the extra ``models``."""
 
 _VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
@@ -29,32 +29,32 @@ class Models:
     """The pydantic-ai models of one app. Their connections close with the app."""
 
     def __init__(self) -> None:
-        self._made: dict[str | int, PydanticProvider] = {}
+        self._providers: dict[str | int, PydanticProvider] = {}
 
     def adapt(self, given: Any) -> PydanticProvider | None:
         """Return the provider of a name or a model object; None for anything else."""
         if isinstance(given, str):
             if ":" not in given and given != "test":
                 return None
-            known: str | int = given
-            made = PydanticProvider(given, partial(named_model, given))
+            key: str | int = given
+            provider = PydanticProvider(given, partial(named_model, given))
         elif _is_model(given):
-            known = id(given)  # the provider keeps the object, so the id stays unique
-            made = PydanticProvider(given.model_id, lambda: given)
+            key = id(given)  # the provider keeps the object, so the id stays unique
+            provider = PydanticProvider(given.model_id, lambda: given)
         else:
             return None
-        return self._made.setdefault(known, made)
+        return self._providers.setdefault(key, provider)
 
     async def close(self) -> None:
         """Close all connections; a later model call opens them again."""
-        for made in self._made.values():
-            await made.close()
+        for provider in self._providers.values():
+            await provider.close()
 
 
 def _is_model(given: Any) -> bool:
-    # If such an object exists, its package is imported already.
-    known = sys.modules.get("pydantic_ai.models")
-    return known is not None and isinstance(given, known.Model)
+    # Such an object exists only if its package has been imported.
+    models = sys.modules.get("pydantic_ai.models")
+    return models is not None and isinstance(given, models.Model)
 
 
 def named_model(name: str) -> Model:
@@ -89,7 +89,7 @@ def named_model(name: str) -> Model:
 
 
 def _package_missing(name: str, error: ImportError) -> ExtraMissing | ModelUnusable:
-    if name.startswith(OURS):
+    if name.startswith(VENDORS_IN_EXTRA):
         return ExtraMissing(f"Model {name!r}", "models")
     return _unusable(name, error)
 

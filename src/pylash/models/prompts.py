@@ -2,8 +2,8 @@
 
 Rule 1. Every call has one result, under an id that every provider accepts and no other call has, wherever
         the call came from: a session may change its model, and its provider, between turns.
-Rule 2. Reasoning and files are sent back only to the model that they came from, with the state that its provider
-        wants back; to another model, files are only mentioned.
+Rule 2. Reasoning and files are sent back only to the model that they came from, with its provider's state; to
+        another model, files are only mentioned.
 Rule 3. A stored message is converted once while its conversation is in use. A conversation is extended only by a
         request that continues it (``Transcript.continues``); any other request is converted anew.
 Rule 4. A model gets a list of its own, which it may change and keep.
@@ -44,7 +44,7 @@ from pylash.turn.transcripts import Transcript
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_CONVERTED: Final = 30_000
 """How many converted messages a model keeps: each takes about a kilobyte besides its text."""
-MANY: Final = 200
+THREAD_THRESHOLD: Final = 200
 """From this number on, new messages are converted in a thread, so that the event loop is not blocked."""
 INTERRUPTED: Final = "[Your last answer was interrupted before its end.]"
 """The note to a model after an interrupted answer."""
@@ -62,17 +62,17 @@ class Prompt:
     origin: str
 
 
-async def prompt_of(request: ModelRequest, model: Model[Any], known: Conversions) -> Prompt:
-    """Return the request to a model; ``known`` are the conversations of its earlier requests."""
+async def prompt_of(request: ModelRequest, model: Model[Any], cache: Conversions) -> Prompt:
+    """Return the request to a model; ``cache`` has the converted conversations of its earlier requests."""
     origin, stored = origin_of(model), _transcript(request)
-    converted = known.take(request.session_id)
+    converted = cache.take(request.session_id)
     if converted is None or not converted.is_for(origin, stored):
         converted = Converted(origin, getattr(model, "base_url", None))
-    if len(stored) - len(converted) < MANY:
+    if len(stored) - len(converted) < THREAD_THRESHOLD:
         converted.extend(stored)
     else:
         await asyncio.to_thread(converted.extend, stored)
-    known.put(request.session_id, converted)
+    cache.put(request.session_id, converted)
     messages = converted.messages()
     if converted.shows_pictures or _profile(model).get("tool_call_id_length") is not None:
         # Instructions are not passed to this call: it would add its own text to them.
@@ -98,19 +98,20 @@ def _profile(model: Model[Any]) -> Mapping[str, Any]:
 
 
 class Conversions:
-    """The conversations of one model as last sent, by session, least recently used first.
+    """An LRU cache of the converted conversations of one model, by session.
 
-    ``most``: how many messages are kept in total, besides those of the last conversation.
+    ``most``: how many messages are kept in total. The last conversation is kept even if it is longer.
     """
 
     def __init__(self, most: int = MAX_CONVERTED) -> None:
         self._most = most
-        self._known: OrderedDict[str, Converted] = OrderedDict()
+        # The least recently used is first.
+        self._conversations: OrderedDict[str, Converted] = OrderedDict()
         self._count = 0
 
     def take(self, session_id: str) -> Converted | None:
         """Take a conversation; it belongs to the caller until it is put back."""
-        found = self._known.pop(session_id, None)
+        found = self._conversations.pop(session_id, None)
         self._count -= 0 if found is None else len(found)
         return found
 
@@ -119,10 +120,10 @@ class Conversions:
         if not session_id or converted.holds_bytes:
             return
         self.take(session_id)
-        self._known[session_id] = converted
+        self._conversations[session_id] = converted
         self._count += len(converted)
-        while self._count > self._most and len(self._known) > 1:
-            self.take(next(iter(self._known)))
+        while self._count > self._most and len(self._conversations) > 1:
+            self.take(next(iter(self._conversations)))
 
 
 def _transcript(request: ModelRequest) -> Transcript[SystemMessage | Message]:
@@ -143,8 +144,11 @@ class Converted:
         self._origin = origin
         self._url = url
         self._used: set[str] = set()
+        """The wire ids of all calls so far."""
         self._open: dict[str, tuple[ToolCall, str]] = {}
+        """The calls of the last answer that have no result yet, with their wire ids, by call id."""
         self._parts: list[wire.ModelRequestPart] = []
+        """The parts since the last answer."""
 
     def __len__(self) -> int:
         return len(self._stored) - len(self._stored.system)
@@ -228,7 +232,7 @@ class Converted:
         else:
             ids = [wire_id for _, wire_id in self._open.values()]
             self._append(
-                [_stated_part(part, message, ids) for part in state.parts],
+                [_part_from_state(part, message, ids) for part in state.parts],
                 provider_name=state.provider,
                 provider_url=self._url,
                 **({"canonical_system": state.canonical} if _HAS_CANONICAL else {}),
@@ -310,7 +314,7 @@ def _text_with_files(message: AssistantMessage) -> str:
     return "\n".join([message.text, *files] if message.text else files)
 
 
-def _stated_part(
+def _part_from_state(
     part: StatePart, message: AssistantMessage, ids: Sequence[str]
 ) -> wire.ModelResponsePart:
     if part.kind == "call":
@@ -328,30 +332,36 @@ def _stated_part(
 def _parameters(
     request: ModelRequest, system: Sequence[SystemMessage | Message], model: Model[Any]
 ) -> ModelRequestParameters:
-    shaped = request.output_schema is not None
-    tools = [one for one in request.tools if not (shaped and one.name == FINAL_RESULT)]
+    has_schema = request.output_schema is not None
+    tools = [one for one in request.tools if not (has_schema and one.name == FINAL_RESULT)]
     return ModelRequestParameters(
         function_tools=[_tool(one) for one in tools],
         instruction_parts=[wire.InstructionPart(content=one.text) for one in system],
-        **(_shape(request, model, alone=not tools) if shaped else {}),
+        **(_output_parameters(request, model, alone=not tools) if has_schema else {}),
     )
 
 
-def _shape(request: ModelRequest, model: Model[Any], *, alone: bool) -> dict[str, Any]:
+def _output_parameters(request: ModelRequest, model: Model[Any], *, alone: bool) -> dict[str, Any]:
     """Return how an answer with a schema is requested: by the provider's own support if it has any.
 
-    Beside other tools it is a tool call: not every provider combines its schema support with tools.
+    If the request has other tools (not ``alone``), it is a tool call: not every provider combines its schema support
+    with tools.
     """
     final = final_tool(request.output_schema)
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "output_object": OutputObjectDefinition(json_schema=final.schema, name=FINAL_RESULT)
     }
     if alone and _profile(model).get("supports_json_schema_output", False):
-        return {**found, "output_mode": "native"}
+        return {**parameters, "output_mode": "native"}
     if any(one.name == FINAL_RESULT for one in request.tools):
         tool = _tool(final, kind="output")
-        return {**found, "output_mode": "auto", "output_tools": [tool], "allow_text_output": False}
-    return {**found, "output_mode": "prompted"}
+        return {
+            **parameters,
+            "output_mode": "auto",
+            "output_tools": [tool],
+            "allow_text_output": False,
+        }
+    return {**parameters, "output_mode": "prompted"}
 
 
 def _tool(manifest: ToolManifest, kind: Any = "function") -> ToolDefinition:

@@ -23,9 +23,9 @@ class PydanticProvider:
     def __init__(self, name: str, make: Callable[[], Model]) -> None:
         self.name = name
         self._make = make
-        # Set under the lock: concurrent first requests must not build two models, or open one twice. The app
-        # calls ``close`` when no request is left.
-        self._made: tuple[Model, Ask] | None = None
+        # Both are set under the lock: concurrent first requests must not build two models, or open one twice. The app
+        # calls ``close`` only when no request is left.
+        self._model: tuple[Model, Ask] | None = None
         self._entered = False
         self._entering = asyncio.Lock()
 
@@ -40,18 +40,18 @@ class PydanticProvider:
     async def close(self) -> None:
         """Close the connections; the next request opens them again."""
         self._entering = asyncio.Lock()  # the next request may come from another event loop
-        if self._made is not None and self._entered:
+        if self._model is not None and self._entered:
             self._entered = False
-            await self._made[0].__aexit__(None, None, None)
+            await self._model[0].__aexit__(None, None, None)
 
     async def _ready(self) -> tuple[Model, Ask]:
         async with self._entering:
-            if self._made is None:
-                self._made = await in_thread(self._load)
+            if self._model is None:
+                self._model = await in_thread(self._load)
             if not self._entered:
-                await self._made[0].__aenter__()
+                await self._model[0].__aenter__()
                 self._entered = True
-            return self._made
+            return self._model
 
     def _load(self) -> tuple[Model, Ask]:
         model = self._make()

@@ -3,7 +3,7 @@
 Rule 1. The pieces sent to listeners, joined, are the stored text.
 Rule 2. The provider's state has the position of each part in the stored texts and its extra data; it
         contains no text itself. It is sent back only to the model that it came from.
-Rule 3. A reply can always be stored: the vendors' clients do not check the types of what they read.
+Rule 3. A reply is checked before it is stored: the vendors' clients do not check the types of what they read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylash.turn.requests import CallRequest, Delta, Listen, ModelReply
 from pylash.values.canonical import write
 from pylash.values.errors import ValueNotJson
 
-BETWEEN: Final = "\n\n"
+SEPARATOR: Final = "\n\n"
 """The separator between two texts with another part between them, and between two pieces of reasoning."""
 
 _REPLIES: Final = msgspec.json.Decoder(ModelReply)
@@ -37,7 +37,7 @@ class StatePart(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True
 
 
 class ProviderState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provider wants back with its answer; ``origin`` is the model that gave it."""
+    """The data that a provider needs with its answer in later requests; ``origin`` is the model that gave the answer."""
 
     origin: str
     provider: str | None = None
@@ -51,15 +51,15 @@ class Pieces:
     def __init__(self, listen: Listen) -> None:
         self._listen = listen
         self._sent: set[str] = set()
-        self._pause = ""
+        self._separator = ""
 
     def handle(self, event: wire.ModelResponseStreamEvent) -> None:
         """Handle an event of a stream; unknown kinds of event have no text."""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text), previous_part_kind=before):
-                self._begin("text", text, apart=before != "text")
+                self._begin("text", text, separate=before != "text")
             case wire.PartStartEvent(part=wire.ThinkingPart(content=text)):
-                self._begin("reasoning", text, apart=True)
+                self._begin("reasoning", text, separate=True)
             case wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text)):
                 self._send("text", text)
             case wire.PartDeltaEvent(delta=wire.ThinkingPartDelta(content_delta=str(text))):
@@ -68,20 +68,20 @@ class Pieces:
                 pass
 
     def send_all(self, answer: wire.ModelResponse) -> None:
-        """Pass on an answer that arrived as a whole."""
-        text, reasoning, _ = _joined(answer.parts)
+        """Send an answer that was not streamed."""
+        text, reasoning, _ = _join(answer.parts)
         self._send("reasoning", reasoning)
         self._send("text", text)
 
-    def _begin(self, kind: str, text: str, *, apart: bool) -> None:
-        self._pause = BETWEEN if apart and kind in self._sent else ""
+    def _begin(self, kind: str, text: str, *, separate: bool) -> None:
+        self._separator = SEPARATOR if separate and kind in self._sent else ""
         self._send(kind, text)
 
     def _send(self, kind: Any, text: str) -> None:
         if text:
             self._sent.add(kind)
-            self._listen(Delta(whole(self._pause + text), kind))
-            self._pause = ""
+            self._listen(Delta(without_surrogates(self._separator + text), kind))
+            self._separator = ""
 
 
 class UnstorableReply(ValueError):
@@ -90,15 +90,15 @@ class UnstorableReply(ValueError):
 
 def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
     """Return an answer as a reply; raises UnstorableReply if it cannot be stored."""
-    text, reasoning, parts = _joined(answer.parts)
+    text, reasoning, parts = _join(answer.parts)
     reply = ModelReply(
         text=text,
         calls=tuple(map(_call, answer.tool_calls)),
         reasoning=reasoning,
         usage=_usage(answer),
-        finish_reason=_reason(answer),
+        finish_reason=_finish_reason(answer),
         model=answer.model_name,
-        provider_state=_state(answer, origin, parts),
+        provider_state=_provider_state(answer, origin, parts),
         attachments=tuple(
             Attachment(one.content.data, one.content.media_type, size=len(one.content.data))
             for one in answer.parts
@@ -109,7 +109,7 @@ def reply_of(answer: wire.ModelResponse, origin: str) -> ModelReply:
     return reply
 
 
-def whole(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Return text that can be stored: surrogate pairs are joined, lone surrogates replaced."""
     try:
         text.encode()
@@ -128,7 +128,7 @@ def _check_storable(reply: ModelReply) -> None:
         raise UnstorableReply(str(reason)) from error
 
 
-def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
+def _join(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
     """Return the text and the reasoning of parts, and the range of each part."""
     joined = {"text": "", "thinking": ""}
     spans: list[StatePart] = []
@@ -137,9 +137,9 @@ def _joined(parts: Iterable[Any]) -> tuple[str, str, list[StatePart]]:
     for part in parts:
         kind = part.part_kind
         if kind in joined:
-            content = whole(part.content)
+            content = without_surrogates(part.content)
             if content and joined[kind] and not (kind == before == "text"):
-                joined[kind] += BETWEEN
+                joined[kind] += SEPARATOR
             start = len(joined[kind])
             joined[kind] += content
             spans.append(StatePart(kind, start, len(joined[kind]), _extras(part)))
@@ -158,10 +158,10 @@ def _extras(part: wire.ModelResponsePart) -> dict[str, Any]:
     return plain
 
 
-def _state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> Any:
-    """Return the state of an answer, if its provider wants anything back."""
-    wanted = ("thinking", "file")
-    if not any(part.kind in wanted or "provider_details" in part.extras for part in parts):
+def _provider_state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> Any:
+    """Return the state that the provider needs with its answer in later requests, or None."""
+    stateful = ("thinking", "file")
+    if not any(part.kind in stateful or "provider_details" in part.extras for part in parts):
         return None
     canonical = getattr(answer, "canonical_system", None)  # since pydantic-ai 2.63
     state = ProviderState(origin, answer.provider_name, canonical, tuple(parts))
@@ -171,7 +171,7 @@ def _state(answer: wire.ModelResponse, origin: str, parts: list[StatePart]) -> A
 def _call(part: wire.ToolCallPart) -> CallRequest:
     arguments = part.args
     if isinstance(arguments, str):
-        arguments = _parse_arguments(whole(arguments))
+        arguments = _parse_arguments(without_surrogates(arguments))
     return CallRequest(part.tool_name, {} if arguments is None else arguments, part.tool_call_id)
 
 
@@ -185,8 +185,8 @@ def _parse_arguments(arguments: str) -> Any:
         return arguments
 
 
-def _reason(answer: wire.ModelResponse) -> str | None:
-    # Some vendors say "stop" although the answer has calls.
+def _finish_reason(answer: wire.ModelResponse) -> str | None:
+    # Some vendors report "stop" although the answer has calls.
     reason: str | None = answer.finish_reason
     calls = answer.tool_calls and reason in (None, "stop", "tool_call")
     return "tool_calls" if calls else reason
@@ -211,5 +211,5 @@ def _cost(answer: wire.ModelResponse) -> float:
         return 0.0
     try:
         return float(answer.cost().total_price)
-    except Exception:  # noqa: BLE001 - a price that is not known must not cost an answer
+    except Exception:  # noqa: BLE001 - an unknown price must not fail the call
         return 0.0

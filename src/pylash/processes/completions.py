@@ -23,12 +23,12 @@ from pylash.engine.branches import Branch, outside
 from pylash.engine.executors import direct_executor, sleep_executor
 from pylash.engine.run import LiveRun
 from pylash.models.messages import (
-    keep,
     llm_key,
     model_failed,
-    referenced,
     reply_message,
+    store_bodies,
     with_bytes,
+    with_references,
 )
 from pylash.tools.catalog import call_model
 from pylash.tools.signatures import Shape, reason_of
@@ -148,7 +148,7 @@ async def model_reply(
     took = services.clock.monotonic() - started
     message, bodies = reply_message(reply, machine.iteration, took, model)
     with guarded():
-        await keep(bodies, stored)
+        await store_bodies(bodies, stored)
     return message
 
 
@@ -221,14 +221,14 @@ class ProcessCompletion(msgspec.Struct):
     async def answer(self, given: Input, output: Any) -> Any:
         """Return the model's answer, as text or as ``output`` says."""
         shape, schema = await _shape_of(output)
-        parts, bodies = referenced(parts_of(given))
+        parts, bodies = with_references(parts_of(given))
         machine = TurnMachine([UserMessage(parts)], output_schema=schema)
         number, run, services = 0, self.run, self.services
 
         async def perform(_: Envelope) -> Outcome:
             with outside():
                 with run.guarded():
-                    await keep(bodies, services.store.attachments)
+                    await store_bodies(bodies, services.store.attachments)
                     model = self.model or await captured_model(services, run)
                 message = await model_reply(
                     services, machine, model, number=number, turn_id=run.id, run=run
@@ -274,8 +274,8 @@ class Completions:
     async def answer(self, given: Input, output: Any, model: str | None) -> Any:
         """Return the answer of a model, as text or as ``output`` says."""
         shape, schema = await _shape_of(output)
-        parts, bodies = referenced(parts_of(given))
-        await keep(bodies, self._services.store.attachments)
+        parts, bodies = with_references(parts_of(given))
+        await store_bodies(bodies, self._services.store.attachments)
         left = remaining(self._budget, Spent(self.used.requests, self.used, 0.0))
         machine = TurnMachine([UserMessage(parts)], output_schema=schema, budget=left)
         number = 0

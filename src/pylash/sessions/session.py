@@ -20,7 +20,7 @@ from pylash.durable.sessions import (
     checked_session,
 )
 from pylash.engine.branches import LANES
-from pylash.models.messages import keep, referenced
+from pylash.models.messages import store_bodies, with_references
 from pylash.processes.sessions import TurnResult
 from pylash.processes.timeline import Effect, effects_from
 from pylash.sessions.listening import TurnListener
@@ -206,8 +206,8 @@ class Session:
             shape = Shape(output)
             await shape.prepare("output")
             schema = shape.answer_schema()
-        parts, bodies = referenced(parts_of(given))
-        await keep(bodies, self._services.store.attachments)
+        parts, bodies = with_references(parts_of(given))
+        await store_bodies(bodies, self._services.store.attachments)
         ask = TurnAsk(parts=parts, output_schema=schema)
         options = msgspec.to_builtins(self.options)
         write_payload(options, 1)
@@ -273,8 +273,8 @@ class Session:
             known = "next_turn, now, interrupt"
             raise ArgumentsInvalid("session.enqueue", f"when={when!r} is not one of {known}")
         words = self._services.new_id() if key is None else check_name("key", key)
-        parts, bodies = referenced(parts_of(text))
-        await keep(bodies, self._services.store.attachments)
+        parts, bodies = with_references(parts_of(text))
+        await store_bodies(bodies, self._services.store.attachments)
         body = {"parts": msgspec.to_builtins(parts)}
         write_payload(body, 1)  # before the session is made for it
         await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
