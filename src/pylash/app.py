@@ -47,7 +47,7 @@ from pylash.processes.definition import (
     Environment,
     Prepared,
     ProcessDefinition,
-    prepared,
+    as_prepared,
 )
 from pylash.processes.execution import Execution, PythonPrograms
 from pylash.processes.forks import fork_registration
@@ -60,7 +60,7 @@ from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, play_session_turn
 from pylash.stores.store import SqlStore, open_store
-from pylash.tools.catalog import Agent, Catalog, is_again
+from pylash.tools.catalog import Agent, Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
 from pylash.tools.tool import Tool, ToolOptions, tool
@@ -201,7 +201,7 @@ class Lash:
             function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
         )
         known = self._definitions.setdefault(definition.name, definition)
-        if not is_again(known.function, definition.function):
+        if not is_redefinition(known.function, definition.function):
             raise NameTaken("process", definition.name)
         self._definitions[definition.name] = definition
         return definition
@@ -256,8 +256,8 @@ class Lash:
         """
         # The ids of subagents begin with it.
         check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
-        names = self.catalog.named_tools(tools)
-        agent = Agent(name, instructions, names, self.catalog.named_model(model), description)
+        names = self.catalog.tool_names(tools)
+        agent = Agent(name, instructions, names, self.catalog.model_name(model), description)
         self.catalog.agents[name] = agent
         return agent
 
@@ -392,7 +392,7 @@ class Lash:
         >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
         """
         parts = self._use("start")
-        chosen = prepared(target)
+        chosen = as_prepared(target)
         if chosen.attached:
             reason = "attached=True is for a process that another one starts with ctx.start"
             raise ArgumentsInvalid("app.start", reason)
@@ -515,9 +515,9 @@ class Lash:
         """
         parts = self._use("session")
         options = SessionOptions(
-            model=self.catalog.named_model(model),
+            model=self.catalog.model_name(model),
             instructions=instructions,
-            tools=self.catalog.named_tools(tools),
+            tools=self.catalog.tool_names(tools),
             mode=mode,
             language=language,
             budget=budget,
@@ -609,7 +609,7 @@ class Lash:
     def _use(self, name: str) -> OpenParts:
         """Return the parts of the open app for a method, or refuse a call inside a process."""
         parts = self._opened()
-        parts.services.outside(name)
+        parts.services.refuse_inside_process(name)
         return parts
 
     def _handle(

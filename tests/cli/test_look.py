@@ -186,7 +186,7 @@ def test_a_turn_that_queued_words_began_shows_them(file: str, pylash: Call) -> N
     assert shown["input"] == "refund it"
     assert [one["name"] for one in shown["effects"]] == [
         "environment",
-        "words",
+        "messages",
         "model",
         "approval",
     ]

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from pylash.processes.services import Services
 
 AskModel = Callable[[CallModel], Awaitable[AssistantMessage]]
-"""Asks the model once."""
+"""Makes one model call."""
 
 NO_TOOLS: Final = "There are no tools here: answer by yourself."
 
@@ -76,10 +76,10 @@ NO_TOOLS: Final = "There are no tools here: answer by yourself."
 # --- common parts ---
 
 
-async def play_completion(
+async def run_completion(
     machine: TurnMachine, ask: AskModel, pause: Callable[[Pause], Awaitable[object]]
 ) -> TurnEnd:
-    """Play a turn that has no tools to its end."""
+    """Run a turn without tools to its end."""
     while (wanted := machine.poll_effect()) is not None:
         if isinstance(wanted, RunTools) and wanted.iteration >= OUTPUT_TRIES:
             machine.fail("The model calls tools, and there are none.", ProviderError.default_code)
@@ -152,7 +152,7 @@ async def model_reply(
     return message
 
 
-async def play_completion_as_effects(
+async def run_completion_as_effects(
     run: LiveRun,
     branch: Branch,
     key: str,
@@ -160,22 +160,22 @@ async def play_completion_as_effects(
     machine: TurnMachine,
     ask: Callable[[CallModel, str], Awaitable[AssistantMessage]],
 ) -> TurnEnd:
-    """Play a turn without tools whose model calls and pauses are effects of a run.
+    """Run a turn without tools whose model calls and pauses are effects of a run.
 
-    ``ask`` calls the model as the effect of a key: the first call has the completion's own.
+    ``ask`` makes a model call as an effect under a key: the first call has the completion's own key.
     """
 
     async def call(wanted: CallModel) -> AssistantMessage:
         is_first = wanted.iteration == wanted.attempt == 1
-        whole = key if is_first else f"{key}/{llm_key(wanted.iteration, wanted.attempt)}"
-        return await ask(wanted, whole)
+        call_key = key if is_first else f"{key}/{llm_key(wanted.iteration, wanted.attempt)}"
+        return await ask(wanted, call_key)
 
     async def pause(wanted: Pause) -> None:
-        whole = f"{key}/{llm_key(wanted.iteration, wanted.attempt)}.pause"
+        pause_key = f"{key}/{llm_key(wanted.iteration, wanted.attempt)}.pause"
         command = Sleep(wanted.milliseconds, retry=True)
-        await run.effect(branch, whole, f"{name} again", command, sleep_executor())
+        await run.effect(branch, pause_key, f"{name} again", command, sleep_executor())
 
-    return await play_completion(machine, call, pause)
+    return await run_completion(machine, call, pause)
 
 
 def _ignore(_: Delta) -> None:
@@ -201,15 +201,15 @@ def _value_of(end: TurnEnd, shape: Shape | None) -> Any:
     try:
         return shape.load(end.value)
     except ValueError as error:
-        trouble = f"The model's answer does not fit: {reason_of('', error)}"
-        raise LashError.restore(TurnOutputInvalid.default_code, trouble) from None
+        message = f"The model's answer does not fit: {reason_of('', error)}"
+        raise LashError.restore(TurnOutputInvalid.default_code, message) from None
 
 
 # --- in a process ---
 
 
 class ProcessCompletion(msgspec.Struct):
-    """One question of a process. ``numbers`` counts the model calls of the run."""
+    """One completion of a process. ``numbers`` counts the model calls of the run."""
 
     run: LiveRun
     services: Services
@@ -219,7 +219,7 @@ class ProcessCompletion(msgspec.Struct):
     model: str | None = None
 
     async def answer(self, given: Input, output: Any) -> Any:
-        """Return the model's answer, as text or as ``output`` says."""
+        """Return the model's answer, as text or as a value of the type ``output``."""
         shape, schema = await _shape_of(output)
         parts, bodies = with_references(parts_of(given))
         machine = TurnMachine([UserMessage(parts)], output_schema=schema)
@@ -246,12 +246,12 @@ class ProcessCompletion(msgspec.Struct):
             return msgspec.convert(expect(outcome, DirectOutcome).result, AssistantMessage)
 
         key = self.branch.key(self.part)
-        end = await play_completion_as_effects(run, self.branch, key, "complete", machine, ask)
+        end = await run_completion_as_effects(run, self.branch, key, "complete", machine, ask)
         return _value_of(end, shape)
 
 
 async def captured_model(services: Services, run: LiveRun) -> str | None:
-    """Return the model that a process was started with; this worker's if it was started without one."""
+    """Return the name of the model that a process was started with, or of this worker's if it was started without one."""
     ref = run.process.registration.env
     body = None if ref is None else await services.store.envs.get(ref)
     captured: str | None = None if body is None else decode(body).get("model")
@@ -272,7 +272,7 @@ class Completions:
         self._numbers = count()
 
     async def answer(self, given: Input, output: Any, model: str | None) -> Any:
-        """Return the answer of a model, as text or as ``output`` says."""
+        """Return the answer of a model, as text or as a value of the type ``output``."""
         shape, schema = await _shape_of(output)
         parts, bodies = with_references(parts_of(given))
         await store_bodies(bodies, self._services.store.attachments)
@@ -288,11 +288,11 @@ class Completions:
             return await model_reply(self._services, machine, model, number=number, turn_id=turn_id)
 
         async def pause(wanted: Pause) -> None:
-            # In real time, like everything a tool does: a simulated clock waits for the tool.
+            # In real time, because everything that a tool does takes real time: a simulated clock waits for the tool.
             await asyncio.sleep(wanted.milliseconds / 1000)
 
         try:
-            end = await play_completion(machine, call, pause)
-        finally:  # also if the tool has no time left
+            end = await run_completion(machine, call, pause)
+        finally:  # also if the tool is cancelled by its timeout
             self.used += machine.usage
         return _value_of(end, shape)

@@ -33,12 +33,12 @@ from pylash.engine.executors import await_options, process_executor, sleep_execu
 from pylash.engine.retries import Retry
 from pylash.engine.run import ContinueAs, LiveRun
 from pylash.processes.completions import ProcessCompletion
-from pylash.processes.definition import Definition, Prepared, prepared
+from pylash.processes.definition import Definition, Prepared, as_prepared
 from pylash.processes.handles import ChildHandle, without_result
 from pylash.processes.sessions import ProcessSession
-from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, checked_name
+from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, check_effect_name
 from pylash.processes.tool_calls import ProcessCallSite
-from pylash.tools.catalog import several_tools
+from pylash.tools.catalog import check_tool_list
 from pylash.tools.signatures import ANY
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
@@ -69,7 +69,7 @@ _MISSING: Final[Any] = object()
 
 
 class WaitKey(str):
-    """The signed key of a wait: a string, safe to mail. Awaiting it gives itself."""
+    """The signed key of a wait: a string, safe to mail. Awaiting it returns it at once."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class WaitKey(str):
         return self
 
 
-class QuietWhileReplaying(logging.LoggerAdapter[logging.Logger]):
+class ReplayAwareLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that is silent while recorded effects are replayed."""
 
     def __init__(self, run: LiveRun) -> None:
@@ -104,7 +104,7 @@ class ProcessContext(StepContext[D]):
     def __init__(self, run: LiveRun, services: Services) -> None:
         super().__init__(run, DEFAULT_OPTIONS)
         self._services = services
-        self._log: QuietWhileReplaying | None = None
+        self._log: ReplayAwareLogger | None = None
         self._completions = count()
 
     @property
@@ -121,7 +121,7 @@ class ProcessContext(StepContext[D]):
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that is silent during replay."""
-        self._log = self._log or QuietWhileReplaying(self._run)
+        self._log = self._log or ReplayAwareLogger(self._run)
         return self._log
 
     def options(
@@ -136,7 +136,7 @@ class ProcessContext(StepContext[D]):
         >>> await ctx.options(retry=Retry(5), timeout="30s").step(fetch, url)
         """
         if key is not None:
-            checked_name(self._run, "step key", key)
+            check_effect_name(self._run, "step key", key)
         return StepContext(self._run, StepOptions(key, retry, timeout))
 
     # --- time and chance ---
@@ -156,10 +156,10 @@ class ProcessContext(StepContext[D]):
         part = branch.take(key)
         command = Sleep(milliseconds, retry=key != "sleep")
 
-        async def slept() -> None:
+        async def perform() -> None:
             await self._run.effect(branch, branch.key(part), key, command, sleep_executor())
 
-        return slept()
+        return perform()
 
     def now(self) -> datetime:
         """Return the time, the same on every replay."""
@@ -194,7 +194,7 @@ class ProcessContext(StepContext[D]):
         command = WaitSignal(name)
         ask = self.command("wait_signal", command, timeout=timeout, label=name)
 
-        async def received() -> Any:
+        async def receive() -> Any:
             result = await ask
             if result.get("timeout"):
                 if default is _MISSING:
@@ -202,14 +202,14 @@ class ProcessContext(StepContext[D]):
                 return default
             return result["payload"]
 
-        return received()
+        return receive()
 
     def wait_key(self, name: str) -> WaitKey:
         """Return the signed key of a wait of this process: anyone who has it may answer.
 
         >>> key = ctx.wait_key("approval")
         """
-        checked_name(self._run, "wait name", name)
+        check_effect_name(self._run, "wait name", name)
         epoch = self._run.process.state.epoch
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
@@ -220,7 +220,7 @@ class ProcessContext(StepContext[D]):
         part = branch.take(f"wait {name}")
         command = AwaitEvent(key, title=name)
 
-        async def answered() -> Any:
+        async def wait_for_answer() -> Any:
             local = await_options(timeout=timeout)
             outcome = await self._run.effect(branch, branch.key(part), name, command, local)
             match expect(outcome, AwaitEventOutcome).resolution:
@@ -233,14 +233,14 @@ class ProcessContext(StepContext[D]):
                 case _:
                     raise AwaitEventUnknownOrRevoked
 
-        return answered()
+        return wait_for_answer()
 
-    # --- others ---
+    # --- processes, tools, models and sessions ---
 
     def start(
         self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, ChildHandle[R]]:
-        """Start a process of this one and return its handle.
+        """Start a child process and return its handle.
 
         >>> child = await ctx.start(resize, picture="cat.png")
         >>> await child.result()
@@ -248,23 +248,24 @@ class ProcessContext(StepContext[D]):
         branch, run = own_branch(self._run, "start"), self._run
         name = f"start {target.name}"
         seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
-        chosen = prepared(target)
+        chosen = as_prepared(target)
         inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
         start = chosen.command(args, kwargs, lambda: seed, inherited)
-        # The effect's name is in recorded hashes. Its key is counted by target, which all processes of Lashlang share.
+        # ``name`` determines the child's id, which is in recorded hashes, so it must not change. The key of the effect
+        # counts by target instead, which all Lashlang processes share.
         ask = self.command("start", start, label=name)
 
-        async def started() -> ChildHandle[R]:
+        async def start_child() -> ChildHandle[R]:
             await ask
             result = chosen.definition.arguments.result
             return ChildHandle(start.registration.id, self, result)
 
-        return started()
+        return start_child()
 
     def call_tool(self, name: str, /, **arguments: Any) -> Coroutine[Any, Any, Any]:
         """Return the result of a tool, with the tool's own retries and approval.
 
-        Raises CallRefused if a person does not agree to the call.
+        Raises CallRefused if a person rejects the call.
 
         >>> await ctx.call_tool("refund", order_id="7", cents=500)
         """
@@ -294,10 +295,10 @@ class ProcessContext(StepContext[D]):
         """
         branch = own_branch(self._run, "complete")
         part = branch.take("complete")
-        asking = ProcessCompletion(
+        completion = ProcessCompletion(
             self._run, self._services, branch, part, self._completions, model
         )
-        return asking.answer(prompt, output)
+        return completion.answer(prompt, output)
 
     def session(
         self,
@@ -313,7 +314,7 @@ class ProcessContext(StepContext[D]):
 
         >>> draft = await ctx.session("writer").turn("Write to Ann")
         """
-        names = None if tools is None else tuple(several_tools("ctx.session", tools))
+        names = None if tools is None else tuple(check_tool_list("ctx.session", tools))
         options = SessionOptions(
             model=model,
             instructions=instructions,
@@ -325,7 +326,7 @@ class ProcessContext(StepContext[D]):
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once."""
-        return self._append("emit", checked_name(self._run, "event type", kind), payload)
+        return self._append("emit", check_effect_name(self._run, "event type", kind), payload)
 
     def wake(self, text: str) -> Coroutine[Any, Any, None]:
         """Send a message to the session that started this process."""
@@ -336,20 +337,19 @@ class ProcessContext(StepContext[D]):
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:
         branch = own_branch(self._run, method)
         part = branch.take(f"{method} {kind}")
-        number = (
-            branch.key(part) if self._run.epoch == "0" else f"{self._run.epoch}:{branch.key(part)}"
-        )
-        event = AppendEvent("", kind, ANY.dump(payload), number)
+        key = branch.key(part)
+        event_key = key if self._run.epoch == "0" else f"{self._run.epoch}:{key}"
+        event = AppendEvent("", kind, ANY.dump(payload), event_key)
         return without_result(self.command(method, event, part=part))
 
     def continue_as(self, **arguments: Any) -> NoReturn:
-        """End this run and go on with new arguments and a fresh journal, as the same process."""
+        """End this run and continue the same process with new arguments and a fresh journal."""
         own_branch(self._run, "continue_as")
         given = self._run.process.registration.input
         if not isinstance(given, EngineInput):
             raise NotAProcess(self._run.id)
         plain = self._services.definitions[given.program].signature.dump((), arguments)
-        write_payload(plain)  # refused here, where the process may go on otherwise
+        write_payload(plain)  # refused here, where the process can still handle the error
         raise ContinueAs(plain)
 
     # --- branches ---
@@ -360,27 +360,27 @@ class ProcessContext(StepContext[D]):
         >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
         """
         branch = own_branch(self._run, "gather")
-        checked_name(self._run, "gather key", key)
+        check_effect_name(self._run, "gather key", key)
         part = branch.take(key)
 
-        async def gathered() -> list[Any]:
+        async def run_all() -> list[Any]:
             return await self._group(branch, part, works).all() if works else []
 
-        return gathered()
+        return run_all()
 
     def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
         """Run works at once and return the result of the first to end; the others are cancelled."""
         branch = own_branch(self._run, "race")
-        checked_name(self._run, "race key", key)
+        check_effect_name(self._run, "race key", key)
         part = branch.take(key)
 
-        async def raced() -> T:
+        async def run_race() -> T:
             if not works:
                 raise ValueError("ctx.race needs at least one awaitable")
             winner: T = await self._group(branch, part, works).first()
             return winner
 
-        return raced()
+        return run_race()
 
     def _group(
         self, branch: Branch, part: tuple[str, int], works: Sequence[Awaitable[Any]]
@@ -398,11 +398,11 @@ class ProcessContext(StepContext[D]):
         ...     first = group.create_task(fetch(ctx, 1))
         """
         branch = own_branch(self._run, "task_group")
-        checked_name(self._run, "task group key", key)
+        check_effect_name(self._run, "task group key", key)
         group = BranchGroup(self._run, branch, branch.take(key))
         try:
             yield TaskGroup(group)
-        except Exception as error:  # noqa: BLE001 - the block's, and raised again with its branches'
+        except Exception as error:  # noqa: BLE001 - of the block; raised again in a group
             if group.tasks:
                 await group.cancel()
             raise ExceptionGroup("unhandled errors in a task group", [error]) from None
@@ -433,12 +433,12 @@ class ProcessContext(StepContext[D]):
         local = process_executor(self._services.registry_work(self._run, key), timeout)
         plain = decode(write(command))
 
-        async def performed() -> Any:
+        async def perform() -> Any:
             work = Process(plain)
             outcome = await self._run.effect(branch, key, label or name, work, local)
             return expect(outcome, ProcessOutcome).result
 
-        return performed()
+        return perform()
 
 
 class TaskGroup:

@@ -45,7 +45,7 @@ class ProcessControl:
         self, holder: SessionRef, mode: Literal["live", "all"] = "live"
     ) -> list[dict[str, Any]]:
         """Return the processes whose handles a session holds."""
-        found: list[dict[str, Any]] = await self._ask(ListProcesses(holder, mode))
+        found: list[dict[str, Any]] = await self._perform(ListProcesses(holder, mode))
         return found
 
     async def transfer(
@@ -53,38 +53,38 @@ class ProcessControl:
     ) -> None:
         """Give handles of one session to another."""
         if process_ids:
-            await self._ask(TransferHandles(source, target, tuple(process_ids)))
+            await self._perform(TransferHandles(source, target, tuple(process_ids)))
 
     async def cancel_unreferenced(self, holder: SessionRef, keep: Sequence[str] = ()) -> list[str]:
-        """Let go of every handle but those kept; return the processes that are cancelled by that."""
-        cancelled: list[str] = await self._ask(CancelUnreferenced(holder, tuple(keep)))
+        """Release every handle except those in ``keep``; return the processes that were cancelled because of it."""
+        cancelled: list[str] = await self._perform(CancelUnreferenced(holder, tuple(keep)))
         return cancelled
 
     async def delete_session(self, session_id: str) -> SessionReport:
         """Remove the process handles of a session, and report it."""
-        return SessionReport(**await self._ask(DeleteSessionProcesses(session_id)))
+        return SessionReport(**await self._perform(DeleteSessionProcesses(session_id)))
 
     async def check_visible(self, holder: SessionRef, process_ids: Sequence[str]) -> None:
-        """Refuse processes that a session has no handle of, and that it did not start itself."""
-        registry = self._available()
+        """Refuse processes that a session neither has a handle of nor started itself."""
+        registry = self._require_registry()
         held = {grant.process_id for grant in await registry.grants(holder)}
         for process in process_ids:
             if process not in held | self._started:
                 raise ProcessNotVisible(process, holder.session_id)
 
-    def _available(self) -> Processes:
+    def _require_registry(self) -> Processes:
         if self._registry is None:
             raise ProcessRegistryUnavailable
         return self._registry
 
-    async def _ask(self, command: ProcessCommand) -> Any:
-        registry = self._available()
-        asked = envelope(
+    async def _perform(self, command: ProcessCommand) -> Any:
+        registry = self._require_registry()
+        request = envelope(
             Process(decode(write(command))),
             scope=RuntimeScope.of(self._boundary.execution_scope),
             effect_id=command.effect_id,
             replay_key=process_key(self._parent, command.effect_id),
             causal_parent=self._parent,
         )
-        local = process_executor(lambda wanted, _timeout: registry.perform(wanted))
-        return expect(await self._boundary.execute(asked, local), ProcessOutcome).result
+        local = process_executor(lambda command, _timeout: registry.perform(command))
+        return expect(await self._boundary.execute(request, local), ProcessOutcome).result

@@ -125,20 +125,20 @@ class ProcessDefinition(Definition[P, R]):
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
     ) -> None:
-        call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object may be called
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object with this method can be called
         if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
             raise NotAProcess(function)
         self.function = function
         named = str(getattr(function, "__name__", "process")) if name is None else name
         self.name = check_name("process name", named)
         self.timeout = None if timeout is None else micros(timeout)
-        self._refuse_slot(concurrency, key)
+        self._check_slot(concurrency, key)
         self._concurrency = concurrency
         self._key = key
         self._prepared = False
         self.__doc__ = function.__doc__
 
-    def _refuse_slot(self, concurrency: Any, key: Any) -> None:
+    def _check_slot(self, concurrency: Any, key: Any) -> None:
         limited = isinstance(concurrency, int) and not isinstance(concurrency, bool)
         reason = None
         if concurrency is not None and not (limited and concurrency >= 1):
@@ -148,11 +148,11 @@ class ProcessDefinition(Definition[P, R]):
         elif not (key is None or isinstance(key, str) or callable(key)):
             reason = f"key={key!r} is neither a string such as '{{user}}' nor a function"
         elif isinstance(key, str):
-            reason = self._key_trouble(key)
+            reason = self._key_problem(key)
         if reason is not None:
             raise ArgumentsInvalid(f"process {self.name!r}", reason)
 
-    def _key_trouble(self, key: str) -> str | None:
+    def _key_problem(self, key: str) -> str | None:
         """Return why a template is not a concurrency key of the process; None if it is one."""
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
@@ -283,8 +283,8 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
         )
 
 
-def prepared(target: object) -> Prepared[Any, Any]:
-    """Return target with its options, or refuse an object that is not a process."""
+def as_prepared(target: object) -> Prepared[Any, Any]:
+    """Return a process with its options for one start; refuses an object that is not a process."""
     if isinstance(target, Prepared):
         return target
     if isinstance(target, Definition):

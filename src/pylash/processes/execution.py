@@ -1,6 +1,6 @@
 """The execution of a process by a worker: from its first line to its end.
 
-Rule 1. An exception of user code is the process's failure. Trouble of the runtime is raised as Detached, where it arises.
+Rule 1. An exception of user code is the process's failure. An error of the runtime detaches the run where it occurs.
 Rule 2. A detached execution writes nothing more, whatever its code does.
 Rule 3. The settings of a process are its captured environment, never those of the app that executes it.
 Rule 4. The reason of a cancel is in the recorded request: a timeout is one of the reasons.
@@ -63,10 +63,10 @@ from pylash.values.process_errors import (
 )
 
 TIMED_OUT: Final = "its timeout is over"
-"""The reason with which a process is asked to end when its time is over."""
+"""The reason of the cancel that a process gets when its timeout has passed."""
 
-PlayTurn = Callable[[LiveRun, SessionTurnInput], Awaitable[Any]]
-"""Plays one turn of a child session in a process's run."""
+RunTurn = Callable[[LiveRun, SessionTurnInput], Awaitable[Any]]
+"""Runs one turn of a child session in a process's run."""
 
 _BUILT_IN: Final = ("external", LASHLANG, TURN_TARGET, SESSION_TURN)
 
@@ -76,19 +76,19 @@ _log = logging.getLogger("pylash")
 class PythonPrograms:
     """The programs of an app: its processes, its tools, and programs that run elsewhere."""
 
-    def __init__(self, services: Services, play: PlayTurn) -> None:
+    def __init__(self, services: Services, run_turn: RunTurn) -> None:
         self._services = services
-        self._play = play
+        self._run_turn = run_turn
         self._environments: set[str] = set()
 
     def targets(self) -> list[str]:
-        """Return the targets that are known here."""
+        """Return the targets that this app can run."""
         python = map("python:{}".format, self._services.definitions)
         tools = map("tool:{}".format, self._services.catalog.tools)
         return sorted((*python, *tools, *_BUILT_IN))
 
     def knows(self, target: str) -> bool:
-        """Return whether target is known here."""
+        """Return whether this app can run a target."""
         engine, _, name = target.partition(":")
         if engine == "python":
             return name in self._services.definitions
@@ -127,13 +127,13 @@ class PythonPrograms:
             case LashlangInput() as workflow:
                 return await self._services.run_workflow(run, workflow)
             case SessionTurnInput() as turn:
-                return await self._play(run, turn)
+                return await self._run_turn(run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
 
 
 class Cancelled:
-    """A program ended because its process was asked to end; the store knows why."""
+    """A program ended because its process was cancelled; the store has the reason."""
 
 
 CodeResult = Output | ContinueAs | Cancelled | None
@@ -153,10 +153,12 @@ class Execution:
 
     async def drive(self, run: LiveRun) -> Output | None:
         """Execute the run until it ends or is detached; return the output of its process, if it has ended."""
-        # Both variables are of this task. Steps and tools that it starts inherit them.
+        # Both context variables belong to this task; steps and tools that it starts inherit them.
         CURRENT.set(run.root)
         if LANES.get():
-            LANES.set(frozenset())  # the tool that started it does not wait for it
+            LANES.set(
+                frozenset()
+            )  # inherited from a tool that started the process and does not wait for it
         try:
             end = await self._outcome(run)
         finally:
@@ -165,12 +167,12 @@ class Execution:
 
     async def _outcome(self, run: LiveRun) -> CodeResult:
         """Return how the program ended; None if it was detached."""
-        task, expiring = current_task(), None
+        task, timer = current_task(), None
         try:
             run.begin(cancelled=bool(run.process.state.cancel))
             await run.read(partial(self._programs.check, run.process.registration))
             if run.deadline is not None:
-                expiring = self._tasks.start(self._expire(run, run.deadline))
+                timer = self._tasks.start(self._expire(run, run.deadline))
             return Success(await self._programs.run(run))
         except Detached:
             return None
@@ -188,8 +190,8 @@ class Execution:
             _log_failure(run, error)
             return failure_of(error)
         finally:
-            if expiring is not None:
-                expiring.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _cancel_outcome(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
         """Return how a program ended that raised CancelledError: by a cancel, by its own error, or detached."""
@@ -203,7 +205,7 @@ class Execution:
         return Cancelled()
 
     async def _end(self, run: LiveRun, end: CodeResult) -> Output | None:
-        """Write what the run leaves behind; return how the process ended, if it did."""
+        """Make the last writes of the run; return how the process ended, if it did."""
         output, write = None, await run.end_code(_code_end(end))
         while write is not None:
             output, answer = await self._write(run, write, end)
@@ -215,7 +217,7 @@ class Execution:
     async def _write(
         self, run: LiveRun, write: Write, end: CodeResult
     ) -> tuple[Output | None, WriteAnswer]:
-        """Make the last write; return the output it settles the process with, and the answer."""
+        """Make one write; return the output that it settles the process with, and the answer."""
         match write.what:
             case LastWrite.SETTLE:
                 try:
@@ -244,7 +246,7 @@ class Execution:
         return Aborted(reason)
 
     async def _continue(self, run: LiveRun, end: ContinueAs) -> WriteAnswer:
-        """Write that the process goes on with a fresh run."""
+        """Continue the process with a fresh run."""
         given = run.process.registration.input
         changed = msgspec.structs.replace(given, arguments=end.arguments)
         registration = msgspec.structs.replace(run.process.registration, input=changed)
@@ -252,16 +254,16 @@ class Execution:
         return await self._endings.continue_as(run, registration, cancelled=cancelled)
 
     async def _expire(self, run: LiveRun, deadline: Instant) -> None:
-        """Ask a process to end when its time is over."""
+        """Cancel a process when its timeout has passed."""
         await self._host.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
         # The cancel is a durable request, like a person's: it is repeated until it is written or the run is gone.
         is_due = bool(run.driver.tell(run.machine.deadline_passed))
         while is_due and not run.closed:
             try:
                 await self._host.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
-            except StoreError:  # it cannot be reached for now
+            except StoreError:  # the store cannot be reached for now
                 await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:  # it has ended
+            except LashError:  # the process has ended
                 return
             else:
                 return
@@ -274,7 +276,9 @@ def _code_end(end: CodeResult) -> CodeEnd:
 
 
 def _log_failure(run: LiveRun, error: BaseException) -> None:
-    if isinstance(error, WorkflowFailed):  # of a Lashlang program: Python's stack is of no use
+    if isinstance(
+        error, WorkflowFailed
+    ):  # a Lashlang program failed: Python's traceback does not help
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)

@@ -30,11 +30,13 @@ async def fork_registration(
         attached=False,
     )
     effects = await store.journal.timeline(record.run)
-    return registration, _before(process_id, effects, from_effect)
+    return registration, _copied_effects(process_id, effects, from_effect)
 
 
-def _before(process_id: str, effects: list[JournalEntry], from_effect: str | None) -> list[str]:
-    """Return the keys of the effects that had ended when an effect began; waits are opened again."""
+def _copied_effects(
+    process_id: str, effects: list[JournalEntry], from_effect: str | None
+) -> list[str]:
+    """Return the keys of the effects that had ended when ``from_effect`` began. Waits are left out: the fork opens them again."""
     done = [entry for entry in effects if entry.size or entry.due is not None]
     done = [entry for entry in done if entry.kind != AWAIT and not entry.key.startswith("!")]
     if from_effect is None:

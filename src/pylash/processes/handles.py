@@ -60,7 +60,7 @@ class ProcessHandle(Generic[R]):
 
     async def status(self) -> RunState:
         """Return the state: ``queued``, ``running``, ``waiting``, ``blocked`` or how the process ended."""
-        self._services.outside("handle.status")
+        self._services.refuse_inside_process("handle.status")
         view = await self._services.store.processes.view(self.id)
         if view is None:
             raise ProcessUnknown(self.id)
@@ -74,7 +74,7 @@ class ProcessHandle(Generic[R]):
 
         Cancellation: safe, the process goes on.
         """
-        self._services.outside("handle.result")
+        self._services.refuse_inside_process("handle.result")
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
@@ -98,7 +98,7 @@ class ProcessHandle(Generic[R]):
 
         Cancellation: atomic.
         """
-        self._services.outside("handle.signal")
+        self._services.refuse_inside_process("handle.signal")
         signal_id = self._services.new_id() if id is None else id
         command = signal_command(self.id, name, signal_id, payload)
         await self._services.store.processes.perform(command)
@@ -108,18 +108,18 @@ class ProcessHandle(Generic[R]):
 
         Cancellation: atomic.
         """
-        self._services.outside("handle.cancel")
+        self._services.refuse_inside_process("handle.cancel")
         command = CancelProcess(self.id, reason, force)
         await self._services.store.processes.perform(command)
 
     def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[ProcessEvent]:
-        """Yield the process's log after a sequence; ``follow`` waits for more until it ends."""
-        self._services.outside("handle.events")
+        """Yield the process's log after a sequence number; ``follow`` waits for more until the process has ended."""
+        self._services.refuse_inside_process("handle.events")
         return process_log(self._services.hub, self._services.store, self.id, after, follow)
 
     async def timeline(self) -> list[Effect]:
         """Return the effects of the process so far, with their times: draw them with ``draw_timeline``."""
-        self._services.outside("handle.timeline")
+        self._services.refuse_inside_process("handle.timeline")
         return await effects_of(self._services.store, self.id)
 
 
@@ -140,12 +140,12 @@ class ChildHandle(Generic[R]):
         """Wait for the result of the process; raises ProcessFailed or ProcessCancelled."""
         ask = self._ctx.command("result", AwaitProcess(self.id))
 
-        async def ended() -> R:
+        async def wait_for_result() -> R:
             output = OUTPUTS.decode(encode((await ask)["output"]))
             value: R = value_of(self.id, output, self._result)
             return value
 
-        return ended()
+        return wait_for_result()
 
     def signal(
         self,
@@ -165,7 +165,7 @@ class ChildHandle(Generic[R]):
 
 
 async def without_result(work: Coroutine[Any, Any, Any]) -> None:
-    """Await a command whose result is not for users."""
+    """Await a command and drop its result, which is not for users."""
     await work
 
 
@@ -177,7 +177,10 @@ async def process_log(
     follow: bool = False,
     net: float = NET_SECONDS,
 ) -> AsyncIterator[ProcessEvent]:
-    """Yield the log of a process after a sequence; ``follow`` waits for more until the process has ended."""
+    """Yield the log of a process after a sequence number; ``follow`` waits for more until the process has ended.
+
+    ``net``: the seconds after which the store is read again even without a hint.
+    """
     with hub.listen(f"events:{process_id}", f"process:{process_id}") as listener:
         while True:
             # Read before the log, so that the log of a process that has ended is complete.

@@ -63,8 +63,8 @@ class Services:
         """
         return f"{self.clock.now() // 1000:x}{self._entropy(6).hex()}"
 
-    def outside(self, name: str) -> None:
-        """Refuse to be called inside a process; ``name`` is the method."""
+    def refuse_inside_process(self, name: str) -> None:
+        """Refuse a call inside a process; ``name`` is the called method, for the error."""
         if CURRENT.get() is not None:
             raise AppInsideProcess(name)
 

@@ -38,8 +38,8 @@ class TurnResult(Generic[T]):
         self.usage = msgspec.convert(plain.get("usage") or {}, Usage)
         self.error: str | None = plain.get("error")
         self.code: str | None = plain.get("code")
-        made = plain.get("attachments") or ()
-        self.attachments = msgspec.convert(made, tuple[Attachment, ...])
+        attachments = plain.get("attachments") or ()
+        self.attachments = msgspec.convert(attachments, tuple[Attachment, ...])
         self._plain = plain
         self._shape = shape
 
@@ -95,7 +95,7 @@ class ProcessSession:
         turn_id: str | None = None,
         output: Any = None,
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
-        """Ask, and return the result of the turn; other workers may run it."""
+        """Submit a turn and return its result; any worker may run it."""
         parts = parts_of(input)
         if any(isinstance(part, Attachment) and part.ref is None for part in parts):
             reason = "attachments are not stored in processes: pass one that has a ref"
@@ -113,12 +113,12 @@ class ProcessSession:
         submit = self._ctx.command("session.turn", command)
         wait = self._ctx.command("session.turn", AwaitTurn(self.id, name))
 
-        async def ended() -> TurnResult[Any]:
+        async def wait_for_result() -> TurnResult[Any]:
             try:
                 await submit
                 answer = await wait
             finally:
-                wait.close()  # if it was never awaited
+                wait.close()  # it was never awaited if the submission failed
             return TurnResult(name, answer["result"], shape)
 
-        return ended()
+        return wait_for_result()

@@ -55,8 +55,8 @@ class StepOptions(msgspec.Struct, frozen=True):
 DEFAULT_OPTIONS: Final = StepOptions()
 
 
-def checked_name(run: LiveRun, what: str, name: str) -> str:
-    """Return the name of a new effect, or refuse it.
+def check_effect_name(run: LiveRun, what: str, name: str) -> str:
+    """Return the name of a new effect, or refuse an invalid one.
 
     While a run is replayed nothing is checked: recorded names stay valid if the rules change.
     """
@@ -81,7 +81,7 @@ class StepContext(Generic[D]):
     def step(self, function: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Return the recorded result of ``function(*args, **kwargs)``, or call it and record the result.
 
-        A plain function runs in a thread. Raises StepFailed if it fails, or failed.
+        A plain function runs in a thread. Raises StepFailed if the function fails, or a failure is recorded.
 
         >>> profile = await ctx.step(load_profile, "ann")
         """
@@ -93,7 +93,7 @@ class StepContext(Generic[D]):
         branch = own_branch(self._run, "step")
         call = (function, args, kwargs)
         step = _Step(self._run, branch, branch.take(name), self._options, call)
-        return step.attempt(1) if self._options.retry is None else step.retried()
+        return step.attempt(1) if self._options.retry is None else step.attempt_until_success()
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class _Step(msgspec.Struct, frozen=True):
     options: StepOptions
     call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-    async def retried(self) -> Any:
+    async def attempt_until_success(self) -> Any:
         """Return the result of the first attempt that succeeds."""
         tries = Tries(
             self.run,
@@ -117,7 +117,7 @@ class _Step(msgspec.Struct, frozen=True):
         return await tries.first_success(self.attempt, StepFailed)
 
     async def attempt(self, number: int) -> Any:
-        """Return the result of one attempt: the recorded one, or that of a call now."""
+        """Return the result of one attempt: the recorded one, or that of a call of the function."""
         (function, args, kwargs), name = self.call, self.part[0]
         shape = result_of(function)
         if not shape.is_known:
@@ -147,7 +147,7 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Return an argument as it is hashed: a value with a JSON form of its own is taken as that."""
+    """Return an argument as plain JSON, for the hash: pydantic models, dataclasses and similar values are converted."""
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         value = dump(mode="json")

@@ -35,8 +35,9 @@ _NAME: Final = 12
 _BARS: Final = 60
 _TIME: Final = 9
 _LONG: Final = 2
+"""A wait is folded if it takes more than this many times as long as all work together."""
 _FOLDED: Final = 0.5
-"""A wait that is so much longer than all work together is drawn as if it took this part of it."""
+"""A folded wait is drawn as if it took this fraction of all work."""
 
 _ATTEMPT: Final = re.compile(r"(?:[/.]attempt|\.llm)\.(\d+)$")
 
@@ -44,7 +45,7 @@ _ATTEMPT: Final = re.compile(r"(?:[/.]attempt|\.llm)\.(\d+)$")
 class Effect(msgspec.Struct, frozen=True):
     """One effect of a process or a turn: its key and name, when it began and ended, and how.
 
-    ``attempt`` counts repetitions, ``waits_for`` says what it waits or waited for, ``error`` why it failed.
+    ``attempt`` counts repetitions, ``waits_for`` is what it waits or waited for, ``error`` why it failed.
     """
 
     key: str
@@ -87,15 +88,15 @@ def _effect(entry: JournalEntry, until: int | None) -> Effect:
         passed = until is not None and entry.due <= until
         ended = entry.due if passed else None
     status = _status(entry, ended)
-    tried = _ATTEMPT.search(entry.key)
+    attempt = _ATTEMPT.search(entry.key)
     return Effect(
         entry.key,
-        entry.label or ("words" if entry.kind == "queue" else entry.key),
+        entry.label or ("messages" if entry.kind == "queue" else entry.key),
         entry.kind,
         entry.started,
         ended,
         status,
-        int(tried[1]) if tried else 1,
+        int(attempt[1]) if attempt else 1,
         _waits_for(entry),
         _error(entry) if status == "failed" else None,
     )
@@ -151,8 +152,8 @@ class _Axis:
         at_work = accumulate(working[moment] for moment in self.moments)
         spans = [(a, b, n > 0) for (a, b), n in zip(pairwise(self.moments), at_work, strict=False)]
         busy = sum(b - a for a, b, works in spans if works)
-        long = max(busy * _LONG, SECOND) if busy else float("inf")
-        self.folded = {(a, b) for a, b, works in spans if not works and b - a > long}
+        threshold = max(busy * _LONG, SECOND) if busy else float("inf")
+        self.folded = {(a, b) for a, b, works in spans if not works and b - a > threshold}
         weights = [busy * _FOLDED if (a, b) in self.folded else b - a for a, b, _ in spans]
         self._places = list(accumulate(weights, initial=0.0))
         self._scale = room / max(1.0, self._places[-1])
@@ -203,15 +204,15 @@ def _label(effect: Effect) -> str:
 def _row(effect: Effect, name: str, size: int, axis: _Axis, colour: bool) -> str:
     begin = min(axis.room - 1, int(axis.column(effect.started)))
     end = axis.room if effect.ended is None else round(axis.column(effect.ended))
-    long = max(1, min(axis.room - begin, end - begin))
-    look = "waited" if effect.is_wait and effect.status == "done" else effect.status
-    drawn = _BAR[look] * long
+    length = max(1, min(axis.room - begin, end - begin))
+    style = "waited" if effect.is_wait and effect.status == "done" else effect.status
+    drawn = _BAR[style] * length
     if effect.ended is None:
         drawn = f"{drawn[1:]}▸"
-    bar = _paint(drawn, look, colour)
+    bar = _paint(drawn, style, colour)
     took = "open" if effect.seconds is None else shown_duration(effect.seconds)
     shown = padded(clipped(name, size), size)
-    return f"{shown} {' ' * begin}{bar}{' ' * (axis.room - begin - long)} {took:>{_TIME - 1}}"
+    return f"{shown} {' ' * begin}{bar}{' ' * (axis.room - begin - length)} {took:>{_TIME - 1}}"
 
 
 def _mark(at: int, text: str, size: int, axis: _Axis, colour: bool) -> str:
@@ -236,7 +237,7 @@ def _paint(text: str, what: str, colour: bool) -> str:
 
 
 def shown_duration(seconds: float) -> str:
-    """Return a duration as people say it: two figures that matter, and a unit.
+    """Return a duration for people: about two significant digits, and a unit.
 
     >>> shown_duration(0.0123), shown_duration(200000)
     ('12 ms', '2.3 d')

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ProcessCallSite:
-    """A place of a process that calls a tool: the effects of a call have the key of the place before theirs."""
+    """A call of a tool by a process. The key of the call is the prefix of the keys of its effects."""
 
     record: RecordEffect | None = None
 
@@ -40,7 +40,7 @@ class ProcessCallSite:
         self._id = branch.key(part)
 
     async def call(self, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """Return the result of a tool; raises CallRefused if a person does not agree."""
+        """Return the result of a tool; raises CallRefused if a person rejects the call."""
         await tool.prepare()
         loaded = tool.load(arguments)
         call = ToolCall(self._id, self.name, tool.dump(loaded))
@@ -48,7 +48,7 @@ class ProcessCallSite:
         return await call_tool(self, await approve(self, ready))
 
     def key(self, part: str) -> str:
-        """Return the key of an effect of this call; the first attempt has that of the place."""
+        """Return the key of an effect of this call; the first attempt has the key of the call itself."""
         return self._id if part == "attempt.1" else self.branch.key(self._part, part)
 
     def wait_key(self, wait: WaitIdentity) -> str:
@@ -91,12 +91,14 @@ class ProcessCallSite:
         ]
         return ToolAttemptOutcome(value, emitted)
 
-    async def result(self, _: int, outcome: ToolAttemptOutcome, given: AwaitDeferred) -> Any:
+    async def result(
+        self, _: int, outcome: ToolAttemptOutcome, await_deferred: AwaitDeferred
+    ) -> Any:
         """Return the value of the tool, or its deferred result."""
         with self.run.guarded():
             for one in outcome.triggers:
                 await self._services.emit_trigger(one, one["key"])
-        return await given(outcome.launch) if outcome.deferred else outcome.launch
+        return await await_deferred(outcome.launch) if outcome.deferred else outcome.launch
 
     def on_wait(self, part: str, command: AwaitEvent) -> None:
         """Do nothing: open waits of processes are read from the store."""

@@ -20,7 +20,7 @@ from pylash.durable.triggers import (
     ValueBinding,
 )
 from pylash.engine.user_code import called
-from pylash.processes.definition import prepared
+from pylash.processes.definition import as_prepared
 from pylash.processes.services import Services
 from pylash.tools.catalog import Catalog
 from pylash.tools.signatures import Shape, reason_of
@@ -28,7 +28,7 @@ from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid, TriggerUnknown
 
 EVENT: Final = EventBinding()
-"""Stands for the event's payload in the inputs of a subscription."""
+"""Placeholder for the event's payload in the inputs of a subscription."""
 
 
 SourceGrant = bool | Callable[[str, str], bool | Awaitable[bool]]
@@ -98,13 +98,13 @@ class Triggers:
 
         The same key again replaces the subscription. Cancellation: atomic.
         """
-        self._app.services.outside("triggers.register")
+        self._app.services.refuse_inside_process("triggers.register")
         check_name("trigger key", key)
-        self._declared(type)
+        self._declared_type(type)
         if key.startswith(SESSION_KEYS):
             reason = f"its key {key!r} starts with {SESSION_KEYS!r}, which is reserved for sessions"
             raise ArgumentsInvalid("triggers.register", reason)
-        chosen = prepared(target)
+        chosen = as_prepared(target)
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
         chosen.definition.arguments.check_names(given)
@@ -137,18 +137,18 @@ class Triggers:
 
         Cancellation: atomic.
         """
-        self._app.services.outside("triggers.emit")
+        self._app.services.refuse_inside_process("triggers.emit")
         if idempotency_key is not None:
             check_name("idempotency key", idempotency_key)
         plain = self.payload(type, payload)
-        return await self._emitted(type, source_key, plain, idempotency_key)
+        return await self._emit(type, source_key, plain, idempotency_key)
 
     async def emit_recorded(self, emitted: Mapping[str, Any], key: str) -> None:
-        """Emit a trigger that an effect recorded, once: it was checked then."""
+        """Emit a trigger that an effect recorded, once. Its payload was checked before it was recorded."""
         name, source = emitted["trigger"], emitted["source_key"]
-        await self._emitted(name, source, emitted["payload"], key)
+        await self._emit(name, source, emitted["payload"], key)
 
-    async def _emitted(
+    async def _emit(
         self, name: str, source_key: str, plain: Any, key: str | None
     ) -> list[Delivery]:
         occurrence = Occurrence(
@@ -161,7 +161,7 @@ class Triggers:
 
     def payload(self, name: str, payload: Any) -> Any:
         """Return a payload as plain JSON; refuse one that does not fit, or a type that is not declared."""
-        declared = self._declared(name)
+        declared = self._declared_type(name)
         try:
             return Shape(declared.payload).dump(payload)
         except ValueError as error:
@@ -169,18 +169,18 @@ class Triggers:
 
     async def list(self, session_id: str | None = None) -> list[SubscriptionView]:
         """Return the subscriptions, the oldest first."""
-        self._app.services.outside("triggers.list")
+        self._app.services.refuse_inside_process("triggers.list")
         if session_id is not None:
             checked_session(session_id)
         return await self._app.services.store.triggers.listed(session_id)
 
     async def cancel(self, key: str) -> bool:
         """End a subscription; False if there is none."""
-        self._app.services.outside("triggers.cancel")
+        self._app.services.refuse_inside_process("triggers.cancel")
         check_name("trigger key", key, limit=MAX_ID_BYTES)
         return await self._app.services.store.triggers.cancel(key)
 
-    def _declared(self, name: str) -> TriggerType:
+    def _declared_type(self, name: str) -> TriggerType:
         types = self._app.trigger_types
         if name not in types:
             raise TriggerUnknown(name, ", ".join(sorted(types)) or "none")

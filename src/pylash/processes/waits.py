@@ -39,13 +39,13 @@ async def open_waits(
     found = [wait for one in hosts for wait in await one.open_waits(session_id)]
     if session_id is not None:
         waits = [wait for one in hosts for wait in await one.open_waits()]
-        found += await _of_subagents(host, waits, session_id)
+        found += await _subagent_waits(host, waits, session_id)
     else:
         found += [_open_wait(host, wait) for wait in await host.store.processes.signal_waits()]
     return sorted(found, key=lambda wait: wait.opened)
 
 
-async def _of_subagents(
+async def _subagent_waits(
     host: JournalHost, waits: Sequence[OpenWait], session_id: str
 ) -> list[OpenWait]:
     """Return the waits of a session's subagents, and of its own turn if that runs as a process."""
@@ -55,10 +55,9 @@ async def _of_subagents(
         if isinstance(scope, ProcessScope) and wait.kind in ("approval", "deferred"):
             record = await host.store.processes.get(scope.process_id)
             given = None if record is None else record.registration.input
-            if isinstance(given, SessionTurnInput) and session_id in (
-                given.session_id,
-                *given.lanes,
-            ):
+            if not isinstance(given, SessionTurnInput):
+                continue
+            if session_id in (given.session_id, *given.lanes):
                 found.append(wait)
     return found
 
@@ -70,7 +69,7 @@ def _open_wait(host: JournalHost, wait: SignalWait) -> OpenWait:
 
 
 def _identity(wait: SignalWait) -> ProcessSignal:
-    """Return the identity of a wait, from its effect's key: the branch, and the number in it."""
+    """Return the identity of a wait for a signal: the branch and the count are in the key of its effect."""
     branch, _, effect = wait.key.partition(":process:")
     count = key_parts(effect.rpartition("/")[2])[-1][1]
     signal = wait.name if branch == "root" else f"{wait.name}{BRANCH_OF_SIGNAL}{branch}"
@@ -90,12 +89,12 @@ async def resolve_wait(
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         if by is not None:
             raise ArgumentsInvalid("resolve", "a signal does not record its sender: leave out by=")
-        return await _send(host, name, name.wait, value)
+        return await _send_signal(host, name, name.wait, value)
     plain = ANY.dump(value)
     if name is not None and is_approval(name) and error is None:
-        trouble = approval_trouble(plain)
-        if trouble is not None:
-            raise ArgumentsInvalid("resolve", trouble)
+        problem = approval_problem(plain)
+        if problem is not None:
+            raise ArgumentsInvalid("resolve", problem)
     resolution = Ok(plain) if error is None else Err("wait_failed", error)
     return await effects.resolve(key, resolution, by=by)
 
@@ -105,8 +104,8 @@ def is_approval(name: WaitName) -> bool:
     return getattr(name.wait, "key", "").startswith("approval:")
 
 
-def approval_trouble(answer: Any) -> str | None:
-    """Return why a value is not an answer to an approval: a typing error must not count as a no."""
+def approval_problem(answer: Any) -> str | None:
+    """Return why a value is not an answer to an approval, or None: a typo must not count as a rejection."""
     if isinstance(answer, bool):
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("approved"), bool):
@@ -121,7 +120,7 @@ def approval_trouble(answer: Any) -> str | None:
     return None
 
 
-async def _send(
+async def _send_signal(
     host: JournalHost, name: WaitName, wait: ProcessSignal, value: Any
 ) -> ResolveOutcome:
     waits = await host.store.processes.signal_waits(wait.process_id)

@@ -23,7 +23,7 @@ from pylash.engine.records import is_outcome, message_of
 from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
 from pylash.sessions.writer import queued_message
-from pylash.tools.plugins import TurnView, listens
+from pylash.tools.plugins import TurnView, has_checkpoint
 from pylash.turn.messages import Text, UserMessage
 from pylash.values.canonical import write
 from pylash.values.errors import PluginError
@@ -95,7 +95,9 @@ class Checkpoints:
         turn, key = self._turn, f"i{iteration}.plugins"
         listeners = turn.environment.listeners
         if listeners is None:
-            listeners = tuple(name for name, plugin in turn.plugins.items() if listens(plugin))
+            listeners = tuple(
+                name for name, plugin in turn.plugins.items() if has_checkpoint(plugin)
+            )
         if (later or not listeners) and not turn.run.memory.recorded(key):
             return []
         view = TurnView(turn.session.id, turn.turn_id, iteration, tuple(turn.machine.messages))

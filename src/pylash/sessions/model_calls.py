@@ -24,7 +24,7 @@ from pylash.engine.branches import outside
 from pylash.engine.executors import turn_executor
 from pylash.engine.run_driver import ignore
 from pylash.models.messages import llm_key, model_failed, reply_message, with_bytes
-from pylash.tools.catalog import NOT_HERE, call_model
+from pylash.tools.catalog import MODEL_UNAVAILABLE, call_model
 from pylash.turn.events import TurnEvent
 from pylash.turn.histories import Extent
 from pylash.turn.machine import ModelFailed, ModelReplied
@@ -98,7 +98,7 @@ class ModelCalls:
             async with stream:
                 provider = turn.services.catalog.provider(request.model)
                 reply = await call_model(provider, request, stream.listen)
-        except NOT_HERE as error:
+        except MODEL_UNAVAILABLE as error:
             if iteration == 1:
                 raise
             # A turn that has begun is not lost because this worker lacks its model.

@@ -157,7 +157,7 @@ class Session:
 
         Cancellation: safe, the turn goes on.
         """
-        self._services.outside("session.turn")
+        self._services.refuse_inside_process("session.turn")
         new, shape = await self.submit(input, turn_id, output)
         limit = None if timeout is None else seconds(timeout)
         try:
@@ -190,7 +190,7 @@ class Session:
     ) -> TurnStream[None]: ...
     def stream(self, input: Input, *, turn_id: str | None = None, output: Any = None) -> Any:  # noqa: A002 - the public name
         """Ask, and stream the events of the turn; of a turn that has ended, the recorded ones."""
-        self._services.outside("session.stream")
+        self._services.refuse_inside_process("session.stream")
         return TurnStream(self, input, turn_id, output)
 
     async def submit(
@@ -237,19 +237,19 @@ class Session:
         >>> async for item in session.observe(cursor):
         ...     cursor = item.cursor
         """
-        self._services.outside("session.observe")
+        self._services.refuse_inside_process("session.observe")
         return observe_session(self.id, cursor, self._services, self._worker)
 
     async def timeline(self, turn_id: str) -> list[Effect]:
         """Return the effects of a turn with their times: draw them with ``draw_timeline``."""
-        self._services.outside("session.timeline")
+        self._services.refuse_inside_process("session.timeline")
         check_name("turn id", turn_id)
         turn = await self._turn(turn_id)
         return effects_from(await self._services.store.journal.timeline(turn.run))
 
     async def retry(self) -> bool:
         """Let a blocked turn continue; False if none is blocked."""
-        self._services.outside("session.retry")
+        self._services.refuse_inside_process("session.retry")
         blocked = await self._services.store.sessions.blocked(self.id)
         token = self._services.new_id()
         return blocked is not None and await self._services.store.runs.retry(blocked, token)
@@ -268,7 +268,7 @@ class Session:
         ``interrupt`` also replaces the answers that the turn waits for, and stops a model that streams its
         reply. An idle session begins a turn. Cancellation: atomic.
         """
-        self._services.outside("session.enqueue")
+        self._services.refuse_inside_process("session.enqueue")
         if when not in ("next_turn", "now", "interrupt"):
             known = "next_turn, now, interrupt"
             raise ArgumentsInvalid("session.enqueue", f"when={when!r} is not one of {known}")
@@ -285,26 +285,26 @@ class Session:
 
         Cancellation: atomic.
         """
-        self._services.outside("session.cancel")
+        self._services.refuse_inside_process("session.cancel")
         await self._services.store.sessions.cancel(self.id, reason)
 
     # --- history ---
 
     async def history(self) -> list[Message]:
         """Return all messages, the oldest first."""
-        self._services.outside("session.history")
+        self._services.refuse_inside_process("session.history")
         record = await self._services.store.sessions.get(self.id)
         return [] if record is None else await self._services.histories.messages(record)
 
     async def usage(self) -> Usage:
         """Return the usage of all turns of the session, with their subagents."""
-        self._services.outside("session.usage")
+        self._services.refuse_inside_process("session.usage")
         record = await self._services.store.sessions.get(self.id)
         return msgspec.convert((record.usage if record else None) or {}, Usage)
 
     async def fork(self, new_id: str, at: str | None = None) -> Session:
         """Return a new session that begins with this one's turns, up to and with ``at``."""
-        self._services.outside("session.fork")
+        self._services.refuse_inside_process("session.fork")
         checked_session(new_id)
         record = await self._record()
         head, counts = record.head, (record.revision, record.calls)
@@ -343,7 +343,7 @@ class Session:
 
     async def delete(self) -> DeleteReport:
         """Delete the session with its turns, messages, waits and queue; return a report."""
-        self._services.outside("session.delete")
+        self._services.refuse_inside_process("session.delete")
         record = await self._services.store.sessions.get(self.id)
         if record is not None:
             self._services.histories.forget(record.number)

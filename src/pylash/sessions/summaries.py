@@ -18,7 +18,7 @@ from pylash.durable.effects import Direct, DirectOutcome, Envelope, Outcome, exp
 from pylash.engine.branches import outside
 from pylash.engine.executors import direct_executor
 from pylash.models.messages import llm_key
-from pylash.processes.completions import model_reply, play_completion_as_effects
+from pylash.processes.completions import model_reply, run_completion_as_effects
 from pylash.turn.budgets import remaining, spent
 from pylash.turn.histories import (
     SUMMARY,
@@ -123,7 +123,7 @@ class _Piece:
     async def summarise(self) -> TurnEnd:
         """Return how it ended; ``upto`` is then the recorded one."""
         turn = self._turn
-        return await play_completion_as_effects(
+        return await run_completion_as_effects(
             turn.run, turn.run.root, self._key, "summary", self._machine, self._call
         )
 

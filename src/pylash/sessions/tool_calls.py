@@ -346,7 +346,7 @@ class TurnCallSite:
         return ToolAttemptOutcome({"place": place}, msgspec.to_builtins(ctx.emitted))
 
     async def result(
-        self, number: int, outcome: ToolAttemptOutcome, given: AwaitDeferred
+        self, number: int, outcome: ToolAttemptOutcome, await_deferred: AwaitDeferred
     ) -> ToolMessage:
         """Return the message that was recorded with the attempt, or that of a deferred result.
 
@@ -360,7 +360,7 @@ class TurnCallSite:
             message = writer.read(launch["place"])
             assert isinstance(message, ToolMessage)
             return message
-        value = await given(launch["deadline"])
+        value = await await_deferred(launch["deadline"])
         attached: dict[str, bytes] = {}
         message = result_message(self._call, value, 0.0, attached)
         writer.attachments.update(attached)

@@ -20,7 +20,7 @@ from pylash.tools.context import ToolContext
 from pylash.values.turn_errors import ToolDefinitionInvalid
 
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
-_OPEN: Final = {
+_NOT_BY_NAME: Final = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
     inspect.Parameter.VAR_KEYWORD: "takes any number of arguments",
@@ -53,8 +53,8 @@ def tool_signature(function: Callable[..., Any], name: str) -> inspect.Signature
     except (TypeError, ValueError):
         raise ToolDefinitionInvalid(name, "its signature cannot be inspected") from None
     for one in signature.parameters.values():
-        if one.kind in _OPEN:
-            reason = f"its parameter {one.name!r} {_OPEN[one.kind]}, and a model passes arguments by name"
+        if one.kind in _NOT_BY_NAME:
+            reason = f"its parameter {one.name!r} {_NOT_BY_NAME[one.kind]}, and a model passes arguments by name"
             raise ToolDefinitionInvalid(name, reason)
     if next(iter(signature.parameters), None) == "self":
         raise ToolDefinitionInvalid(name, "it is an unbound method: pass the bound one")
@@ -82,16 +82,16 @@ def hints_of(function: Callable[..., Any], local: Mapping[str, Any]) -> dict[str
     """Return annotations by parameter; one with an unknown name stays a string."""
     inner = innermost(function)
     names = getattr(inner, "__globals__", {})
-    found = {}
+    resolved = {}
     for name, hint in getattr(inner, "__annotations__", {}).items():
         alone = SimpleNamespace(__annotations__={name: hint})
         try:
             hints = typing.get_type_hints(alone, names, dict(local), include_extras=True)
         except (NameError, AttributeError, SyntaxError, TypeError):
-            found[name] = str(hint)
+            resolved[name] = str(hint)
         else:
-            found[name] = hints[name]
-    return found
+            resolved[name] = hints[name]
+    return resolved
 
 
 def has_unknown(hints: Mapping[str, Any]) -> bool:
@@ -100,7 +100,7 @@ def has_unknown(hints: Mapping[str, Any]) -> bool:
 
 
 def locals_around(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the local names where a function is being defined: types may be local, too."""
+    """Return the local variables of the code that is defining a function: its annotations may name local types."""
     code, frame = getattr(innermost(function), "__code__", ""), inspect.currentframe()
     while frame is not None and not any(one is code for one in frame.f_code.co_consts):
         frame = frame.f_back
@@ -117,7 +117,7 @@ def is_context(hint: Any) -> bool:
 
 
 def mentions_struct(hint: Any) -> bool:
-    """Return whether an annotation names a msgspec struct, such as Deferred: pydantic knows none."""
+    """Return whether an annotation names a msgspec struct, such as Deferred: pydantic does not support them."""
     if isinstance(hint, type) and get_origin(hint) is None:
         return issubclass(hint, msgspec.Struct)
     return any(mentions_struct(one) for one in get_args(hint))

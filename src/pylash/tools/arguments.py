@@ -2,7 +2,7 @@
 
 Rule 1. The annotations decide; pydantic makes the schema, checks and converts. It is imported late.
 Rule 2. Only given arguments are loaded and dumped: a new parameter with a default changes no digest.
-Rule 3. An error names the wrong part of the data that was sent: a model and people read it.
+Rule 3. An error names the wrong part of the data that was sent: models and people read it.
 Rule 4. A projected reference is an object with ``$ref`` and nothing else. References are replaced by
         the attachments they refer to, except in the one field that the tool keeps them in.
 
@@ -28,8 +28,8 @@ from pylash.values.turn_errors import (
     ToolDefinitionInvalid,
 )
 
-MAX_TROUBLES: Final = 8
-"""Of more wrong fields only the number is shown."""
+MAX_PROBLEMS: Final = 8
+"""How many wrong fields an error names; the others are only counted."""
 
 SHOWN_CHARACTERS: Final = 60
 REFERENCE: Final = "$ref"
@@ -60,7 +60,7 @@ class Parameters:
         try:
             made = self._model.model_json_schema(schema_generator=_generator())
         except (TypeError, RuntimeError, NameError, ValueError) as error:
-            raise self._undefined(error) from error
+            raise self._definition_error(error) from error
         schema: dict[str, Any] = _without_titles(made)
         for name, field in self._fields.items():
             if field.description and isinstance(part := schema["properties"].get(name), dict):
@@ -77,9 +77,11 @@ class Parameters:
             raise ToolArgumentsInvalid(self.tool, error.message) from None
         except ValueError as error:
             raise ToolArgumentsInvalid(self.tool, self._problems(error, arguments)) from None
-        set_ = loaded.model_fields_set
+        given_fields = loaded.model_fields_set
         return {
-            name: getattr(loaded, inner) for name, inner in self._inner.items() if inner in set_
+            name: getattr(loaded, inner)
+            for name, inner in self._inner.items()
+            if inner in given_fields
         }
 
     def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Parameters:
 
     @cached_property
     def _model(self) -> Any:
-        import pydantic  # noqa: PLC0415 - costly, and not everyone needs it
+        import pydantic  # noqa: PLC0415 - slow to import, and often not needed
 
         config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
         fields: dict[str, Any] = {
@@ -121,13 +123,13 @@ class Parameters:
         try:
             return pydantic.create_model("Arguments", __config__=config, **fields)
         except (TypeError, RuntimeError, NameError, ValueError) as error:
-            raise self._undefined(error) from error
+            raise self._definition_error(error) from error
 
-    def _undefined(self, error: Exception) -> Exception:
-        """Return the error that names the parameter that pydantic cannot describe."""
+    def _definition_error(self, error: Exception) -> Exception:
+        """Return an error that names the parameter for which pydantic cannot generate a schema."""
         cause = str(error).partition("\n")[0].rstrip(".")
         for name, field in self._fields.items():
-            if not _describable(field.annotation):
+            if not _has_schema(field.annotation):
                 shown = getattr(field.annotation, "__name__", None) or str(field.annotation)
                 reason = f"its parameter {name!r} ({shown}) has no JSON Schema"
                 plain = getattr(error, "code", None) == "schema-for-unknown-type"
@@ -147,8 +149,8 @@ class Parameters:
             if problem not in (parts := found.setdefault(path, [])):
                 parts.append(problem)
         texts = [_join_problems(path, parts) for path, parts in found.items()]
-        more = len(texts) - MAX_TROUBLES
-        return "; ".join(texts[:MAX_TROUBLES]) + (f"; and {more} more." if more > 0 else ".")
+        more = len(texts) - MAX_PROBLEMS
+        return "; ".join(texts[:MAX_PROBLEMS]) + (f"; and {more} more." if more > 0 else ".")
 
 
 def read_arguments(tool: str, given: Any, known: Sequence[str] = ()) -> dict[str, Any]:
@@ -234,7 +236,7 @@ def _fill(value: Any, bodies: Mapping[str, Any]) -> Any:
 
 
 def _where(location: Sequence[str | int], arguments: Any, *, missing: bool) -> str:
-    """Return the path of a location in arguments, without the names that pydantic adds for unions."""
+    """Return the path of an error's location in arguments, without the names that pydantic adds for unions."""
     path, value = "", arguments
     for n, step in enumerate(location):
         absent = missing and n == len(location) - 1
@@ -251,7 +253,7 @@ def _problem(error: Mapping[str, Any], known: Sequence[str]) -> str:
         return " is missing"
     if error["type"] == "extra_forbidden":
         location = error["loc"]
-        return f" is not known{_instead(str(location[0]), known) if len(location) == 1 else ''}"
+        return f" is not known{_suggestion(str(location[0]), known) if len(location) == 1 else ''}"
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     should = re.sub(r"^\w+(?: \w+)? should ", " should ", message)
     return f"{should if should != message else f': {message}'} (got {_shown(error['input'])})"
@@ -262,7 +264,7 @@ def _join_problems(path: str, problems: Sequence[str]) -> str:
     return " or ".join((f"{path}{first}".lstrip(" :"), *(one.lstrip(" :") for one in others)))
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, 1)
     meant = f"did you mean {close[0]}? " if close else ""
     return f" ({meant}known: {', '.join(known) or 'none'})"
@@ -280,7 +282,7 @@ def _shown(value: Any) -> str:
 
 
 def _generator() -> Any:
-    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415 - costly
+    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415 - slow to import
 
     class Generator(GenerateJsonSchema):
         """Leaves out defaults that have no JSON without a warning: they are of no use to a model."""
@@ -290,8 +292,8 @@ def _generator() -> Any:
     return Generator
 
 
-def _describable(annotation: Any) -> bool:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - costly
+def _has_schema(annotation: Any) -> bool:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - slow to import
 
     try:
         TypeAdapter(annotation).json_schema()

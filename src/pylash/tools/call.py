@@ -1,8 +1,8 @@
 """One tool call, of a turn or of a process: its approval, attempts with retries, and a deferred result.
 
 Rule 1. An attempt is one effect; an approval and a deferred result are waits.
-Rule 2. An approval is bound to the arguments it was asked for; corrected ones are checked again. Whether
-        to ask is decided once and recorded.
+Rule 2. An approval is bound to the arguments that were shown; corrected ones are checked again. Whether an
+        approval is needed is decided once and recorded.
 Rule 3. Triggers that a tool emits are recorded with its attempt and emitted after it, each under a key of its
         own: a replay emits nothing twice.
 Rule 4. The differences between a turn and a process are in their ``CallSite``: keys, recorded shapes, listeners.
@@ -102,11 +102,13 @@ class CallSite(Protocol[R_co]):
     def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
         """Return the recorded outcome for the tool's return value."""
 
-    async def result(self, number: int, outcome: ToolAttemptOutcome, given: AwaitDeferred) -> R_co:
+    async def result(
+        self, number: int, outcome: ToolAttemptOutcome, await_deferred: AwaitDeferred
+    ) -> R_co:
         """Emit the triggers of the attempt that succeeded and return the result; also called on replay."""
 
     def on_wait(self, part: str, command: AwaitEvent) -> None:
-        """Handle that a wait can be answered now."""
+        """Handle a wait that can be answered from now on."""
 
     def on_retry(self, number: int, error: LashError) -> None:
         """Handle an attempt that failed and is not the last; also called on replay."""
@@ -136,24 +138,24 @@ async def approve(site: CallSite[Any], ready: Ready) -> Ready:
     reason = await _ask_tool(site, ready) if ready.policy.asks else ready.policy.approval
     if not reason:
         return ready
-    # The digest is of the given arguments: new code may read them differently while the wait is open.
-    asked = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
+    # The digest covers the arguments as given: new code may load them differently while the wait is open.
+    digest = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
     title = reason if isinstance(reason, str) else f"Approve {tool.name}"
-    shown = AwaitEvent("", "approval", title, tool.name, _as_given(ready))
-    identity = CustomWait(f"approval:{call.id}:{asked}")
+    shown = AwaitEvent("", "approval", title, tool.name, _shown_arguments(ready))
+    identity = CustomWait(f"approval:{call.id}:{digest}")
     answer = await call_wait(site, "approval", identity, shown, tool.approval_timeout)
     return _apply_decision(ready, answer)
 
 
-def _as_given(ready: Ready) -> Any:
-    """Return all arguments as the tool reads them, in the order in which they were given."""
+def _shown_arguments(ready: Ready) -> Any:
+    """Return the loaded arguments as JSON for people, in the order in which they were given."""
     read = ready.tool.dump(ready.arguments)
     given = ready.given if isinstance(ready.given, dict) else {}
     return {name: read[name] for name in (*given, *read) if name in read}
 
 
 async def _ask_tool(site: CallSite[Any], ready: Ready) -> bool | str:
-    """Return whether the tool's own function wants an approval, or its reason; recorded."""
+    """Return whether the tool's own function asks for an approval, or its reason; recorded as an effect."""
 
     async def ask(_: Any) -> Any:
         with outside():
@@ -225,9 +227,10 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
 
     async def perform(_: Envelope) -> Outcome:
         ctx = site.context(number)
-        waiting = {ctx.session_id} if ctx.session_id else set()  # a process has no session
-        # A turn of this session waits for the tool: one that the tool asks for in it would wait for ever.
-        lanes = LANES.set(LANES.get() | waiting)
+        occupied = {ctx.session_id} if ctx.session_id else set()  # a process has no session
+        # The session's lane is occupied by the turn that waits for this tool: a turn that the tool submitted to the
+        # same session would deadlock.
+        lanes = LANES.set(LANES.get() | occupied)
         try:
             with outside(), FailsAs(failure):
                 value = await ready.tool.call(ctx, ready.arguments)

@@ -17,7 +17,7 @@ import msgspec
 from pylash.engine.records import is_outcome, message_of
 from pylash.engine.user_code import FailsAs
 from pylash.tools.operation_names import check_tool_names
-from pylash.tools.plugins import PluginFactory, SessionPlugin, listens
+from pylash.tools.plugins import PluginFactory, SessionPlugin, has_checkpoint
 from pylash.tools.tool import Tool, as_tool
 from pylash.turn.asks import SessionOptions, ToolPolicy, TurnEnvironment
 from pylash.turn.histories import Summarise
@@ -37,7 +37,13 @@ from pylash.values.turn_errors import (
 
 _log = logging.getLogger("pylash")
 
-NOT_HERE: Final = (ExtraMissing, ModelKeyMissing, ModelMissing, ModelUnknown, ModelUnusable)
+MODEL_UNAVAILABLE: Final = (
+    ExtraMissing,
+    ModelKeyMissing,
+    ModelMissing,
+    ModelUnknown,
+    ModelUnusable,
+)
 """Raised for a model that this worker lacks. Another worker may have it, or this one after a deployment."""
 
 
@@ -51,20 +57,23 @@ class Agent(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
-    """Return whether a function is a known one, or that one defined again: a notebook's cell ran twice."""
-    if known == function:  # not ``is``: a method is another object each time it is taken
+def is_redefinition(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Return whether a function is a known one, or a new definition of it: a notebook's cell may run twice."""
+    if known == function:  # not ``is``: each access to a method creates a new object
         return True
     if not (isfunction(known) and isfunction(function)) or "<locals>" in function.__qualname__:
-        return False  # the function around them may define more, each with its own variables
+        return (
+            False  # each call of the enclosing function defines another one, with its own variables
+        )
     before, now = known.__code__, function.__code__
-    beside = before.co_filename == now.co_filename and before.co_firstlineno != now.co_firstlineno
+    # Definitions at different lines of one file are different functions.
+    is_other = before.co_filename == now.co_filename and before.co_firstlineno != now.co_firstlineno
     names = ((one.__module__, one.__qualname__) for one in (known, function))
-    return not beside and len(set(names)) == 1
+    return not is_other and len(set(names)) == 1
 
 
-def several_tools(method: str, tools: Any) -> Sequence[Any]:
-    """Return tools that were given as a list; a string would count as a list of letters."""
+def check_tool_list(method: str, tools: Any) -> Sequence[Any]:
+    """Return a list of tools, or refuse anything else: a string would count as a list of characters."""
     if isinstance(tools, str) or not isinstance(tools, Sequence):
         raise ArgumentsInvalid(method, f"tools={tools!r} is not a list of tools or of their names")
     return tools
@@ -80,17 +89,18 @@ class Catalog:
         plugins: Sequence[PluginFactory],
         adapt: Callable[[Any], Provider | None] = lambda _: None,
     ) -> None:
-        self._adapt = adapt  # makes a provider of a name, or of an object that is not a provider
+        # Returns a provider for a name, or for an object that is not a provider; None if there is none.
+        self._adapt = adapt
         self.tools: dict[str, Tool[..., Any]] = {}
         self.models: dict[str, Provider] = {}
         self.agents: dict[str, Agent] = {}
         self.plugins = {plugin.name: plugin for plugin in plugins}
         self.private: set[str] = set()
         self.instructions = instructions
-        self.model = self.named_model(model)
+        self.model = self.model_name(model)
 
-    def named_model(self, model: Any) -> str | None:
-        """Return the name of a model; an object gets the one it has, or that of its class."""
+    def model_name(self, model: Any) -> str | None:
+        """Return the name of a model; an object is registered under its own name, or that of its class."""
         if model is None or isinstance(model, str):
             return model
         name = str(
@@ -103,18 +113,18 @@ class Catalog:
         """Register a model under a name, or refuse an object that is not a model."""
         if isinstance(model, type):
             raise ModelInvalid(model)
-        speaks = iscoroutinefunction(getattr(model, "respond", None))
-        made = model if speaks else self._adapt(model)
-        if made is None:
+        is_provider = iscoroutinefunction(getattr(model, "respond", None))
+        provider = model if is_provider else self._adapt(model)
+        if provider is None:
             raise ModelInvalid(model)
-        self.models[name] = made
+        self.models[name] = provider
 
-    def named_tools(self, tools: Sequence[Any] | None) -> tuple[str, ...] | None:
-        """Return the names of tools, and add those that are not in the catalog yet."""
+    def tool_names(self, tools: Sequence[Any] | None) -> tuple[str, ...] | None:
+        """Return the names of tools; functions and tools that are not in the catalog yet are added as private ones."""
         if tools is None:
             return None
         names = []
-        for given in several_tools("tools", tools):
+        for given in check_tool_list("tools", tools):
             if isinstance(given, str):
                 names.append(self.tool(given).name)
             else:
@@ -126,7 +136,7 @@ class Catalog:
         """Make a function a tool of the app; a private one is offered only to sessions that name it."""
         made = as_tool(given)
         known = self.tools.get(made.name)
-        if known is not None and not is_again(known.function, made.function):
+        if known is not None and not is_redefinition(known.function, made.function):
             raise NameTaken("tool", made.name)
         check_tool_names(made, self.tools.values())
         if not private:
@@ -152,11 +162,11 @@ class Catalog:
         if name is None:
             raise ModelMissing
         if name not in self.models:
-            made = self._adapt(name)
-            if made is None:
-                known = (known for known in self.models if ":" not in known)
+            provider = self._adapt(name)
+            if provider is None:
+                known = (one for one in self.models if ":" not in one)
                 raise ModelUnknown(name, ", ".join(sorted(known)) or "none")
-            self.models[name] = made
+            self.models[name] = provider
         return self.models[name]
 
     def build_plugins(self, session_id: str, options: SessionOptions) -> dict[str, SessionPlugin]:
@@ -169,16 +179,16 @@ class Catalog:
         return built
 
     def check(self, options: SessionOptions) -> None:
-        """Refuse options for plugins that are not there, and tools that are not there."""
+        """Refuse options that name unknown plugins or tools."""
         for name in options.plugin_options or ():
             if name not in self.plugins:
                 known = ", ".join(sorted(self.plugins)) or "none"
                 raise SessionOptionUnknown("plugin", name, known)
-        for name in self._named_by(options) or ():
+        for name in self._chosen_tools(options) or ():
             self.tool(name)
 
-    def _named_by(self, options: SessionOptions) -> tuple[str, ...] | None:
-        """Return the names of the tools that a session or its agent was given; None if it has all."""
+    def _chosen_tools(self, options: SessionOptions) -> tuple[str, ...] | None:
+        """Return the names of the tools that the options or their agent select; None for all tools of the app."""
         if options.tools is not None or options.agent is None:
             return options.tools
         return self.agent(options.agent).tools
@@ -198,7 +208,7 @@ class Catalog:
         Tools that are gone are left out: a turn in flight may not need them.
         """
         offered = {}
-        named = self._named_by(options)
+        named = self._chosen_tools(options)
         for name in self.tools if named is None else named:
             tool = self.tools.get(name) or self.by_id().get(name)
             if tool is not None and not (named is None and name in self.private):
@@ -216,7 +226,9 @@ class Catalog:
     ) -> TurnEnvironment:
         """Capture the settings that a turn keeps to its end."""
         if isinstance(options.history, Summarise) and options.history.model is not None:
-            self.provider(options.history.model)  # now, rather than when the chat has become long
+            self.provider(
+                options.history.model
+            )  # an unknown model fails now, not when the chat is long
         agent = None if options.agent is None else self.agent(options.agent)
         instructions = options.instructions
         if instructions is None:
@@ -225,7 +237,7 @@ class Catalog:
         prompt, listeners = [instructions], []
         for name, plugin in plugins.items():
             prompt.append(plugin.prompt() or "")
-            if listens(plugin):
+            if has_checkpoint(plugin):
                 listeners.append(name)
         manifests, policies = [], {}
         for name, tool in tools.items():
@@ -246,15 +258,15 @@ def _plugin_failure(name: str, error: BaseException) -> PluginFailed:
 
 
 async def call_model(provider: Provider, request: ModelRequest, listen: Listen) -> ModelReply:
-    """Return a model's reply; any other outcome is raised as a ProviderError."""
+    """Return a model's reply; an exception or a reply of another type is raised as a ProviderError."""
 
     def failure(error: BaseException) -> BaseException:
         if is_outcome(error):
             return error
         _log.warning("model %s failed", request.model, exc_info=error)
-        away = isinstance(error, OSError)  # lost connections and timeouts are
+        retryable = isinstance(error, OSError)  # lost connections and timeouts
         message = " ".join(message_of(error).split())
-        return ProviderError(f"{type(error).__name__}: {message}", retryable=away)
+        return ProviderError(f"{type(error).__name__}: {message}", retryable=retryable)
 
     with FailsAs(failure):
         reply = await provider.respond(request, listen)

@@ -55,7 +55,7 @@ Progress = Callable[[str, float | None], None]
 """Takes a text and how much is done, from 0 to 1 or None. It may be called from a thread."""
 
 Check = Callable[[str, Any], Any]
-"""Takes the name of a trigger and a payload; returns that as plain JSON, or refuses it."""
+"""Takes the name of a trigger and a payload; returns the payload as plain JSON, or refuses it."""
 
 Complete = Callable[[Input, Any, str | None], Awaitable[Any]]
 """Calls a model: takes the prompt, the type of the answer, and the model's name."""
@@ -159,7 +159,7 @@ class ToolContext(Generic[D]):
         return Deferred(None if deadline is None else micros(deadline))
 
     def emit(self, trigger: str, *, source_key: str, payload: Any = None) -> None:
-        """Keep an event; it is emitted with the tool's result. One that is not declared is refused.
+        """Emit an event once the tool has succeeded; a trigger that is not declared is refused.
 
         >>> ctx.emit("order.refunded", source_key=order_id, payload={"cents": 500})
         """

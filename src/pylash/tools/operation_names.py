@@ -59,7 +59,7 @@ def check_tool_names(new: Tool[..., Any], others: Iterable[Tool[..., Any]]) -> N
 
 
 def check_trigger_name(new: str, others: Iterable[str]) -> None:
-    """Refuse a trigger whose sources would be another one's."""
+    """Refuse a trigger whose sources would have the constructor of another trigger."""
     path = trigger_path(new)
     for other in others:
         if other != new and trigger_path(other) == path:

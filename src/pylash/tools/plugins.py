@@ -66,6 +66,6 @@ class ToolProvider(Protocol):
         ...
 
 
-def listens(plugin: SessionPlugin) -> bool:
+def has_checkpoint(plugin: SessionPlugin) -> bool:
     """Return whether a plugin has a checkpoint."""
     return type(plugin).checkpoint is not SessionPlugin.checkpoint

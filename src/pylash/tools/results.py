@@ -1,7 +1,7 @@
 """Results of tools as messages to a model.
 
 Rule 1. The same value gives the same text, always.
-Rule 2. A text that is too long keeps its head and its tail, with the size and the place of the rest between them.
+Rule 2. A text that is too long keeps its head and its tail, with the size and the reference of the whole between them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def result_text(value: Any) -> str:
 def fit_text(text: str, limit: int = RESULT_CHARACTERS, ref: str | None = None) -> tuple[str, bool]:
     """Return a text of at most ``limit`` characters, and whether anything was left out.
 
-    ``ref`` names where the whole text is kept. Where not even the line that says so fits, it is all
-    that remains.
+    The middle is replaced by a line with the size of the omitted part and ``ref``, the reference of the whole text.
+    If even that line does not fit, it is returned alone.
     """
     if len(text) <= limit:
         return text, False

@@ -39,7 +39,7 @@ class Shape:
         self.is_known = self.is_plain or annotation is None or annotation in _SCALARS
         """Whether values are read and written without pydantic."""
         self.is_text = annotation is str
-        """Whether a model's answer is taken as the text it is."""
+        """Whether a model's answer is used as plain text."""
         # The types of values that fit and are their own JSON. A float is checked: it may be NaN.
         exact = type(None) if annotation is None else annotation
         self._own_json = [one for one in _EXACT if one is exact or annotation in _PLAIN]
@@ -90,11 +90,11 @@ class Shape:
         return None if self.is_text else self.json_schema()
 
     def json_schema(self) -> Any:
-        """Return the JSON Schema of the values, as they are given."""
+        """Return the JSON Schema of the values as input."""
         return _adapter(self.annotation).json_schema()
 
-    def written_schema(self) -> Any:
-        """Return the JSON Schema of the values, as they are written."""
+    def serialized_schema(self) -> Any:
+        """Return the JSON Schema of the values as output."""
         return _adapter(self.annotation).json_schema(mode="serialization")
 
 
@@ -119,7 +119,7 @@ class Arguments(Protocol):
         ...
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names that are no parameters, and missing ones."""
+        """Refuse unknown names, and missing ones."""
         ...
 
 
@@ -130,7 +130,9 @@ class Signature(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Shape]
     result: Shape
     bound: inspect.Signature
+    """The signature without the first parameter."""
     rest: str | None = None
+    """The name of the ``**kwargs`` parameter, if there is one."""
 
     async def prepare(self) -> None:
         """Prepare the checks of arguments and result."""
@@ -190,10 +192,12 @@ def signature_of(function: Callable[..., Any], name: str | None = None) -> Signa
     whole = inspect.signature(function)
     parameters = list(whole.parameters.values())[1:]
     hints = _hints(function)
-    varied = [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
-    shapes = {one.name: Shape(hints.get(one.name, Any)) for one in parameters if one not in varied}
+    variadic = [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
+    shapes = {
+        one.name: Shape(hints.get(one.name, Any)) for one in parameters if one not in variadic
+    }
     bound = whole.replace(parameters=parameters)
-    rest = varied[0].name if varied else None
+    rest = variadic[0].name if variadic else None
     called = name or str(getattr(function, "__name__", "the process"))
     return Signature(called, shapes, Shape(hints.get("return", Any)), bound, rest)
 
@@ -218,7 +222,7 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> Any:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - costly, and not everyone needs it
+    from pydantic import TypeAdapter  # noqa: PLC0415 - slow to import, and often not needed
 
     return TypeAdapter(annotation)
 

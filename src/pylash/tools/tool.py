@@ -118,7 +118,7 @@ class Tool(Generic[P, R]):
                 raise NotSupported(
                     what, "make the call idempotent with ctx.idempotency_key instead"
                 )
-        self._refuse_options()
+        self._check_options()
         if approval is False and approval_timeout is not msgspec.UNSET:
             reason = f"its approval_timeout={approval_timeout!r} has no effect without approval="
             raise ToolDefinitionInvalid(self.name, reason)
@@ -222,8 +222,8 @@ class Tool(Generic[P, R]):
         return self._plain(value) if result.is_plain else result.dump_result(value, self.name)
 
     def _plain(self, value: Any) -> Any:
-        """Return a result without an annotation as plain JSON, written as well as it can be."""
-        from pydantic_core import to_jsonable_python  # noqa: PLC0415 - costly
+        """Return a result without an annotation as plain JSON, as far as pydantic or msgspec can convert it."""
+        from pydantic_core import to_jsonable_python  # noqa: PLC0415 - slow to import
 
         try:
             plain = to_jsonable_python(value, fallback=msgspec.to_builtins)
@@ -234,7 +234,7 @@ class Tool(Generic[P, R]):
 
     # --- checks of a definition ---
 
-    def _refuse_options(self) -> None:
+    def _check_options(self) -> None:
         module, approval = self.module, self.approval
         names = module.split(".") if isinstance(module, str) else ["", ""]
         blank = isinstance(approval, str) and not approval.strip()
