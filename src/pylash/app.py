@@ -58,7 +58,7 @@ from pylash.sessions.execution import TurnExecution
 from pylash.sessions.histories import Histories
 from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
-from pylash.sessions.subagents import SpawnAgent, play_session_turn
+from pylash.sessions.subagents import SpawnAgent, run_session_turn
 from pylash.stores.store import SqlStore, open_store
 from pylash.tools.catalog import Agent, Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
@@ -337,7 +337,7 @@ class Lash:
         for declared in self.catalog.tools.values():
             await declared.prepare()
         services.deps = await self._made_deps(stack)
-        programs = PythonPrograms(services, partial(play_session_turn, services))
+        programs = PythonPrograms(services, partial(run_session_turn, services))
         processes, turns = partial(Execution, journal, programs), partial(TurnExecution, services)
         worker = Worker(journal, effects, programs, processes, turns, config, self._retention)
         results = partial(RunResults, journal.hub, runs_here=worker.live.has, tasks=journal.tasks)

@@ -259,14 +259,14 @@ async def test_a_turn_that_cannot_be_replayed_and_is_given_up_takes_its_subagent
         await begin(session, "go", "t1")
         await open_wait(app, 1)
         await comes_to(app, "chat", "t1", "waiting")
-        play = TurnDriver.play
+        run_turn = TurnDriver.run_turn
 
         async def broken(driver: TurnDriver) -> Any:
             if driver.session.id == "chat":
                 raise ValueError("it cannot be replayed")
-            return await play(driver)
+            return await run_turn(driver)
 
-        monkeypatch.setattr(TurnDriver, "play", broken)
+        monkeypatch.setattr(TurnDriver, "run_turn", broken)
         await session.cancel()
         result = await session.turn("go", turn_id="t1", timeout="10s")
         assert result.status == "cancelled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pylash.sessions.feeds import Feed, Feeds, Seat
+from pylash.sessions.feeds import Feed, FeedListener, Feeds
 from pylash.tasks import TaskOwner
 from pylash.turn.events import TurnEvent
 
@@ -60,26 +60,26 @@ def test_a_recorded_reply_is_added_unless_it_was_streamed() -> None:
     assert [event.text for event in replayed.events] == ["It ships."]
 
 
-async def test_a_seat_keeps_its_place_while_the_turn_is_parked() -> None:
+async def test_a_listener_keeps_its_place_while_the_turn_is_parked() -> None:
     feeds = Feeds()
-    seat = Seat(feeds)
+    listener = FeedListener(feeds)
     feeds.open("turn").add(delta("a"))
-    assert seat.take("turn")
+    assert listener.listen_to("turn")
     feeds.leave("turn", ended=False)
-    assert [event.text async for event in seat.follow()] == ["a"]
+    assert [event.text async for event in listener.follow()] == ["a"]
     feeds.open("turn").add(delta("b"))  # it runs here again
-    assert not seat.take("turn")
+    assert not listener.listen_to("turn")
     feeds.leave("turn", ended=True)
-    assert [event.text async for event in seat.follow()] == ["b"]
-    assert seat.has_ended
+    assert [event.text async for event in listener.follow()] == ["b"]
+    assert listener.has_ended
 
 
 def test_a_feed_is_dropped_when_it_has_neither_a_turn_nor_a_listener() -> None:
     feeds = Feeds()
     feeds.open("turn")
-    seat = Seat(feeds)
-    seat.take("turn")
+    listener = FeedListener(feeds)
+    listener.listen_to("turn")
     feeds.leave("turn", ended=False)
     assert feeds.find("turn") is not None
-    seat.leave()
+    listener.stop()
     assert feeds.find("turn") is None

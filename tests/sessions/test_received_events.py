@@ -20,7 +20,7 @@ USAGE = TurnEvent("usage", "i1.llm")
 
 def told(heard: ReceivedEvents, *events: TurnEvent) -> list[str]:
     """Return what is new in events, as lines."""
-    fresh = [one for event in events for one in heard.new_of(event)]
+    fresh = [one for event in events for one in heard.new_part(event)]
     return [one.text or one.type for one in fresh]
 
 
@@ -30,11 +30,11 @@ def test_a_reply_streamed_from_its_start_by_several_workers_is_yielded_once(
 ) -> None:
     heard, lines = ReceivedEvents(), []
     for upto in [*places, len(WHOLE)]:
-        heard.begin_again()
+        heard.restart()
         pieces = [WHOLE[at : min(at + size, upto)] for at in range(0, upto, size)]
         lines += told(heard, *map(delta, pieces))
     lines += told(heard, USAGE)
-    heard.begin_again()
+    heard.restart()
     lines += told(heard, delta(WHOLE), USAGE)
     assert "".join(lines) == f"{WHOLE}usage"
 
@@ -42,7 +42,7 @@ def test_a_reply_streamed_from_its_start_by_several_workers_is_yielded_once(
 def test_a_reply_that_is_another_the_second_time_starts_anew() -> None:
     heard = ReceivedEvents()
     assert told(heard, delta("It sh"), delta("ips.")) == ["It sh", "ips."]
-    heard.begin_again()
+    heard.restart()
     assert told(heard, delta("It "), delta("does not."), USAGE) == [
         "text_reset",
         "It does not.",
@@ -53,23 +53,23 @@ def test_a_reply_that_is_another_the_second_time_starts_anew() -> None:
 def test_a_reply_that_is_shorter_the_second_time_starts_anew() -> None:
     heard = ReceivedEvents()
     told(heard, delta("It ships today."))
-    heard.begin_again()
+    heard.restart()
     assert told(heard, delta("It ships"), USAGE) == ["text_reset", "It ships", "usage"]
 
 
 def test_recorded_events_are_yielded_if_they_were_not_streamed() -> None:
     heard = ReceivedEvents()
     told(heard, delta("It ships"))
-    assert [one.text for one in heard.left_of(delta(WHOLE))] == [" today."]
-    assert heard.left_of(delta(WHOLE)) == []
+    assert [one.text for one in heard.missing_part(delta(WHOLE))] == [" today."]
+    assert heard.missing_part(delta(WHOLE)) == []
 
 
 def test_recorded_reasoning_is_yielded_only_if_none_was_streamed() -> None:
     thought = TurnEvent("reasoning_delta", "i1.llm", text="Let me see.")
-    assert ReceivedEvents().left_of(thought) == [thought]
+    assert ReceivedEvents().missing_part(thought) == [thought]
     heard = ReceivedEvents()
-    heard.new_of(TurnEvent("reasoning_delta", "i1.llm", text="Let "))
-    assert heard.left_of(thought) == []
+    heard.new_part(TurnEvent("reasoning_delta", "i1.llm", text="Let "))
+    assert heard.missing_part(thought) == []
 
 
 def test_a_retry_is_reported_once() -> None:
@@ -78,6 +78,6 @@ def test_a_retry_is_reported_once() -> None:
     again = TurnEvent("tool_progress", "c1", text="it fell", attempt=2)
     half = TurnEvent("tool_progress", "c1", text="half")
     assert told(heard, reset, again, half, half) == ["overloaded", "it fell", "half", "half"]
-    heard.begin_again()
+    heard.restart()
     assert told(heard, reset, again) == []
     assert told(heard, delta("It"), reset) == ["It", "overloaded"]  # streamed events do not count

@@ -61,7 +61,7 @@ def prepared(writer: TurnWriter, key: str, index: int) -> Message:
 
 async def test_effects_that_end_in_the_same_cycle_of_the_loop_share_a_write() -> None:
     writer, sessions = writer_of()
-    writer.note([QUESTION])
+    writer.add_messages([QUESTION])
     first, second = prepared(writer, "a", 1), prepared(writer, "b", 2)
     tasks = await started(writer.record(FENCE, entry("a")), writer.record(FENCE, entry("b")))
     later = await started(writer.record(FENCE, entry("c")))

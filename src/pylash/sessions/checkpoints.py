@@ -2,7 +2,7 @@
 
 Rule 1. Queued messages are taken only while the model's next reply is not recorded: a replay gets the same
         messages as the first execution.
-Rule 2. Plugins are asked once, as an effect.
+Rule 2. The checkpoints of plugins are called once, as one effect.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ class Checkpoints:
     def __init__(self, turn: TurnDriver) -> None:
         self._turn = turn
         self._places: dict[str, list[int]] = {}
-        """The places of queued messages that this execution took, by effect key: the memory has only older ones."""
+        """The places of queued messages that this execution took, by effect key: the memory has only those of earlier executions."""
 
     async def take(self, iteration: int) -> tuple[tuple[UserMessage, ...], Outcome]:
         """Return the messages that join the turn after an iteration, and the outcome of the checkpoint."""
         turn, key = self._turn, f"i{iteration}.queue"
-        found = self.queued_before(key)
-        later = turn.run.memory.recorded(llm_key(iteration + 1, 1))
+        found = self.taken_messages(key)
+        has_reply = turn.run.memory.recorded(llm_key(iteration + 1, 1))
         if found is None:
             found = []
             woken = turn.run.turn is not None and turn.run.turn.stirred
             # The flag is taken before the read: a message that is queued during the read sets it again.
-            if not later and (turn.run.machine.take_stirred() or woken):
+            if not has_reply and (turn.run.machine.take_stirred() or woken):
                 found = await self._take_queued(key, begins=iteration == 0)
-        found += await self._plugin_messages(iteration, later=later)
+        found += await self._plugin_messages(iteration, has_reply=has_reply)
         if turn.summaries is not None:
             found += await turn.summaries.make(iteration, found)
         return tuple(found), CheckpointOutcome({"messages": len(found)})
 
     # --- queued messages ---
 
-    def queued_before(self, key: str) -> list[UserMessage] | None:
-        """Return the messages that were taken from the queue under a key, if it was done."""
+    def taken_messages(self, key: str) -> list[UserMessage] | None:
+        """Return the messages that were taken from the queue under a key; None if that has not happened."""
         places = self._places.get(key, self._turn.run.memory.decision(key))
         if places is None:
             return None
@@ -67,7 +67,7 @@ class Checkpoints:
         return [message for message in messages if isinstance(message, UserMessage)]
 
     async def _take_queued(self, key: str, *, begins: bool) -> list[UserMessage]:
-        """Move messages from the queue to the turn, in one transaction with the record of it."""
+        """Move messages from the queue to the turn, and record it in the same transaction."""
         turn = self._turn
         messages: list[UserMessage] = []
         nodes: tuple[tuple[int, bytes], ...] = ()
@@ -83,22 +83,22 @@ class Checkpoints:
 
         sessions = turn.services.store.sessions
         await sessions.take(turn.run.fence, turn.session, make, begins=begins)
-        turn.writer.wrote(nodes)
+        turn.writer.mark_written(nodes)
         if nodes:
             self._places[key] = [place for place, _ in nodes]
         return messages
 
     # --- plugins ---
 
-    async def _plugin_messages(self, iteration: int, *, later: bool) -> list[UserMessage]:
-        """Return the messages of plugins; ``later``: the next reply is recorded, so none are new."""
+    async def _plugin_messages(self, iteration: int, *, has_reply: bool) -> list[UserMessage]:
+        """Return the messages of plugins; ``has_reply``: the next reply is recorded, so there are no new ones."""
         turn, key = self._turn, f"i{iteration}.plugins"
         listeners = turn.environment.listeners
         if listeners is None:
             listeners = tuple(
                 name for name, plugin in turn.plugins.items() if has_checkpoint(plugin)
             )
-        if (later or not listeners) and not turn.run.memory.recorded(key):
+        if (has_reply or not listeners) and not turn.run.memory.recorded(key):
             return []
         view = TurnView(turn.session.id, turn.turn_id, iteration, tuple(turn.machine.messages))
 

@@ -73,7 +73,7 @@ CANCELLED: Final = "cancelled"
 
 
 class TurnDriver:
-    """Plays one turn in a run: the turn's own, or that of a session-turn process.
+    """Runs one turn inside a run: the turn's own, or that of a session-turn process.
 
     ``nodes`` are those that earlier executions of the turn wrote, by place.
     """
@@ -108,8 +108,8 @@ class TurnDriver:
         self._model_calls = ModelCalls(self)
         self._tool_calls = ToolCalls(self)
 
-    async def play(self) -> None:
-        """Play the turn to its end.
+    async def run_turn(self) -> None:
+        """Run the turn to its end.
 
         Cancellation: a cancel of the run ends the turn as cancelled.
         """
@@ -124,7 +124,7 @@ class TurnDriver:
                 self.run.runtime_scope = self._runtime_scope()
                 machine.handle_response(await self._answer(asked))
         except asyncio.CancelledError:
-            # A cancel of the run was delivered at an effect; any other is of the task, which the worker stops.
+            # A cancel of the run is delivered at an effect; any other cancels the task, because the worker stops it.
             if not self.run.is_cancelled_here():
                 raise
             await self._cancel()
@@ -153,8 +153,8 @@ class TurnDriver:
             case Pause(iteration=iteration, attempt=attempt, milliseconds=pause):
                 key = f"{llm_key(iteration, attempt)}.pause"
                 if self.is_new(key):
-                    trouble = self._model_calls.trouble
-                    self.feed.reset_reply(llm_key(iteration, 1), attempt + 1, trouble)
+                    error = self._model_calls.last_error
+                    self.feed.reset_reply(llm_key(iteration, 1), attempt + 1, error)
                 sleep = Sleep(pause, retry=True)
                 await self.run.effect(self.run.root, key, "model again", sleep, sleep_executor())
                 return Paused()
@@ -167,7 +167,7 @@ class TurnDriver:
         return RuntimeScope(self.session.id, self.turn_id, turn_index, self.machine.iteration)
 
     def is_new(self, key: str) -> bool:
-        """Return whether an effect begins now: listeners know of the others."""
+        """Return whether an effect starts now; events of the others were emitted by an earlier execution."""
         return not self.run.memory.begun(key)
 
     async def _sync(self) -> None:
@@ -212,7 +212,9 @@ class TurnDriver:
         self, key: str, command: Command, work: Callable[[], Awaitable[tuple[T, Outcome]]]
     ) -> T:
         """Return the result of an effect that consists of others and runs again on replay."""
-        results: list[T] = []  # the outcome is plain JSON, so the messages take this way
+        results: list[
+            T
+        ] = []  # the outcome is plain JSON, so the messages are passed through this list
 
         async def perform(_: Envelope) -> Outcome:
             with self.run.guarded():
@@ -253,13 +255,13 @@ class TurnDriver:
         )
 
     def _answer_partially(self) -> None:
-        """Give the machine the known results of a batch that was broken off."""
+        """Give the machine the known results of a batch that was interrupted."""
         known = self._tool_calls.partial_results
         if known and isinstance(self.machine.poll_effect(), RunTools):
             self.machine.handle_response(ToolsReturned(known))
 
     def _complete_events(self) -> None:
-        """Add the events of calls that were broken off."""
+        """Add the events of calls that were interrupted."""
         for message in self.machine.messages:
             if isinstance(message, ToolMessage) and self.feed.has_event(
                 "tool_started", message.call_id
@@ -274,7 +276,7 @@ class TurnDriver:
         self._answer_partially()
         if isinstance(machine.poll_effect(), SyncEnvironment | TakeCheckpoint):
             # Messages that were taken from the queue, and that the machine has not received yet.
-            taken = self._checkpoints.queued_before(f"i{machine.iteration}.queue")
+            taken = self._checkpoints.taken_messages(f"i{machine.iteration}.queue")
             machine.messages.extend(taken or ())
         streamed = await self._streamed_reply()
         machine.cancel(await self._cancel_reason(), streamed)
@@ -283,8 +285,8 @@ class TurnDriver:
     async def _streamed_reply(self) -> str:
         """Return the streamed part of the reply that a cancel cut off.
 
-        The text that this execution streamed counts first. An execution that streamed nothing may finish the
-        cancel of a worker that died: then it is the text that that worker relayed to listeners elsewhere.
+        The text that this execution streamed takes precedence. An execution that streamed nothing may finish the
+        cancel of a worker that died: then it is the text that the dead worker relayed to listeners elsewhere.
         """
         match self.machine.poll_effect():
             case CallModel(iteration=iteration, attempt=attempt):
@@ -292,7 +294,7 @@ class TurnDriver:
             case Pause(iteration=iteration):
                 relayed = False  # the text of a failed attempt does not count
             case SyncEnvironment() | TakeCheckpoint():
-                # The dead worker was further than its records: it had called the model.
+                # The dead worker had come further than its records show: it had called the model.
                 iteration, relayed = self.machine.iteration + 1, True
             case _:
                 return ""
@@ -302,24 +304,24 @@ class TurnDriver:
         key = llm_key(iteration, 1)
         text = streamed_reply(self.feed.events, key)
         if text is None and relayed and isinstance(self.run.record, TurnRecord):
-            ask = partial(relayed_reply, self.services.store, self.run.record.run, key)
-            text = await self._last_answer(ask)
+            read = partial(relayed_reply, self.services.store, self.run.record.run, key)
+            text = await self._read_for_end(read)
         return text or ""
 
     async def _cancel_reason(self) -> str:
         """Return the reason that the turn was cancelled with."""
         found = None
         if isinstance(self.run.record, TurnRecord):
-            ask = partial(self.services.store.sessions.turn, self.run.record.scope)
-            found = await self._last_answer(ask)
+            read = partial(self.services.store.sessions.turn, self.run.record.scope)
+            found = await self._read_for_end(read)
         reason = None if found is None else found.cancel_reason
         return CANCELLED if reason is None else reason
 
-    async def _last_answer(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return the store's answer about a cancelled turn, once it answers; None if it refuses to."""
+    async def _read_for_end(self, read: Callable[[], Awaitable[T]]) -> T | None:
+        """Read from the store for the end of a cancelled turn, retried while it is away; None if it refuses."""
         try:
-            return await answer_of(self.run, ask, lambda: not self.run.closed)
-        except StoreRefused:  # a text is not worth a turn
+            return await answer_of(self.run, read, lambda: not self.run.closed)
+        except StoreRefused:  # the turn must end even without this text
             return None
         except Unanswered:
             raise Detached from None

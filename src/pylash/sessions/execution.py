@@ -45,24 +45,24 @@ class TurnExecution:
 
     async def drive(self, run: LiveRun) -> Any:
         """Execute the turn until it ends or is detached; return its state and result, if it ended."""
-        CURRENT.set(run.root)  # of this task: tools and plugins that it starts inherit it
+        CURRENT.set(run.root)  # for this task; tools and plugins that it starts inherit it
         result = None
         try:
-            result = await self._end(run, await self._play(run))
+            result = await self._end(run, await self._run_turn(run))
         finally:
             CURRENT.set(None)
             self._services.feeds.leave(run.id, ended=result is not None)
         return result
 
-    async def _play(self, run: LiveRun) -> TurnDriver | None:
-        """Play the turn to its end; return its driver, or None if the run was detached."""
+    async def _run_turn(self, run: LiveRun) -> TurnDriver | None:
+        """Run the turn to its end; return its driver, or None if the run was detached."""
         task = current_task()
         try:
             assert run.turn is not None
             run.begin(cancelled=isinstance(run.record, TurnRecord) and bool(run.record.cancel))
             driver = self._driver(run, run.turn.nodes)
             async with self._relay_events(run, driver):
-                await driver.play()
+                await driver.run_turn()
         except (Detached, asyncio.CancelledError):
             return None
         except BaseException as error:
@@ -74,7 +74,7 @@ class TurnExecution:
         return driver
 
     async def _end(self, run: LiveRun, driver: TurnDriver | None) -> Any:
-        """Write what the turn leaves behind; return its state and result, if it ended."""
+        """Make the last writes of the turn; return its state and result, if it ended."""
         end = CodeEnd.STOPPED if driver is None else CodeEnd.FINISHED
         result = None
         try:
@@ -96,7 +96,7 @@ class TurnExecution:
         return result
 
     def _driver(self, run: LiveRun, nodes: Mapping[int, bytes]) -> TurnDriver:
-        """Return the driver of a turn: a question has the options it was asked with, a queue drain those of now."""
+        """Return the driver of a turn. A question has the options that it was submitted with, a queue drain the current ones."""
         turn = run.record
         assert run.turn is not None
         assert isinstance(turn, TurnRecord)
@@ -110,8 +110,8 @@ class TurnExecution:
 
     @asynccontextmanager
     async def _relay_events(self, run: LiveRun, driver: TurnDriver) -> AsyncIterator[None]:
-        """Write events for listeners in other processes, from when there is one."""
-        # At most one relay runs. It returns at once if no listener has asked, so a later one may have to start.
+        """Write events for listeners in other processes, as soon as there is one."""
+        # At most one relay runs. It returns at once if no listener has asked for events, so another one may start later.
         relaying: list[asyncio.Task[None]] = []
 
         def begin() -> None:

@@ -23,11 +23,13 @@ from pylash.values.canonical import write
 from pylash.values.errors import StoreError
 
 CHUNK_SECONDS: Final = 0.1
+"""The interval at which a relay writes new events."""
 FENCE_BITS: Final = 32
 
 _CHUNKS: msgspec.json.Decoder[list[TurnEvent]] = msgspec.json.Decoder(list[TurnEvent])
 
 ONCE = frozenset({"turn_started", "tool_started", "tool_completed", "wait_opened", "usage"})
+"""Types of events that happen once for each correlation id."""
 
 
 # --- listeners in this process ---
@@ -41,7 +43,7 @@ class Feed:
         self.ended = False
         # Whether the turn runs in this process. ``Feeds`` keeps a feed while it does, or while it has listeners
         # and has not ended: a parked turn continues in the same feed.
-        self.here = True
+        self.runs_here = True
         self.listeners = 0
         self._once: set[tuple[str, str]] = set()
         self._replies: set[str] = set()
@@ -70,7 +72,7 @@ class Feed:
         self._replies.add(correlation_id)
 
     def reset_reply(self, correlation_id: str, attempt: int, why: str = "") -> None:
-        """Add that a reply is streamed from its start again, and why."""
+        """Add an event that a reply is streamed from its start again, and why."""
         self.add(TurnEvent("text_reset", correlation_id, text=why, attempt=attempt))
         self._replies.discard(correlation_id)
 
@@ -82,7 +84,7 @@ class Feed:
 
     def close(self, *, ended: bool) -> None:
         """End all iterations: the turn has ended, or does not run here for now."""
-        self.here = False
+        self.runs_here = False
         self.ended = self.ended or ended
         self._changed.set()
 
@@ -93,7 +95,7 @@ class Feed:
             while place < len(self.events):
                 yield self.events[place]
                 place += 1
-            if self.ended or not self.here:
+            if self.ended or not self.runs_here:
                 return
             self._changed.clear()
             await self._changed.wait()
@@ -131,7 +133,7 @@ class Feeds:
         feed = self._feeds.get(turn)
         if feed is None or feed.ended:
             feed = self._feeds[turn] = Feed()
-        feed.here = True
+        feed.runs_here = True
         for on_open in tuple(self._watchers):
             on_open(turn)
         return feed
@@ -153,14 +155,14 @@ class Feeds:
             self.release(turn)
 
     def release(self, turn: str) -> None:
-        """Drop a feed without a writer and listeners."""
+        """Drop a feed that has no writer and no listeners."""
         feed = self._feeds.get(turn)
-        if feed is not None and not feed.here and (feed.ended or not feed.listeners):
+        if feed is not None and not feed.runs_here and (feed.ended or not feed.listeners):
             del self._feeds[turn]
 
 
-class Seat:
-    """The place of a listener: at the feed of one turn, which it keeps while the turn is parked."""
+class FeedListener:
+    """A listener to the feed of one turn; it keeps its position while the turn is parked."""
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
@@ -173,12 +175,12 @@ class Seat:
         """Whether the turn of the feed has ended."""
         return self._feed is not None and self._feed.ended
 
-    def take(self, turn: str) -> bool:
+    def listen_to(self, turn: str) -> bool:
         """Listen to a turn; return whether its feed is another one than before."""
         feed = self._feeds.open(turn)
         if feed is self._feed:
             return False
-        self.leave()
+        self.stop()
         self._turn, self._feed, self._received = turn, feed, 0
         feed.listeners += 1
         return True
@@ -190,8 +192,8 @@ class Seat:
                 self._received += 1
                 yield event
 
-    def leave(self) -> None:
-        """Stop to listen."""
+    def stop(self) -> None:
+        """Stop listening."""
         if self._feed is not None:
             self._feed.listeners -= 1
             self._feeds.release(self._turn)
@@ -206,8 +208,8 @@ async def relay_events(store: Store, run: LiveRun, feed: Feed) -> None:
     with suppress(StoreError):
         if not await store.turn_events.is_asked(run.record.run):
             return
-    # The fence is in the upper bits: the chunks of a later execution sort behind those of an earlier one, and a
-    # change of the upper bits tells a receiver that another execution streams now.
+    # The fence is in the upper bits, so that the chunks of a later execution sort after those of an earlier one. A
+    # change of the upper bits shows a receiver that another execution streams now.
     sent, sequence = 0, run.fence.token << FENCE_BITS
     while True:
         events = feed.events[sent:]
@@ -235,12 +237,9 @@ def join_deltas(events: list[TurnEvent]) -> list[TurnEvent]:
     result: list[TurnEvent] = []
     for event in events:
         last = result[-1] if result else None
-        same = last is not None and event.type in ("text_delta", "reasoning_delta")
-        if (
-            same
-            and last is not None
-            and (last.type, last.correlation_id) == (event.type, event.correlation_id)
-        ):
+        is_delta = event.type in ("text_delta", "reasoning_delta")
+        key = (event.type, event.correlation_id)
+        if is_delta and last is not None and (last.type, last.correlation_id) == key:
             result[-1] = msgspec.structs.replace(last, text=last.text + event.text)
         else:
             result.append(event)
@@ -254,27 +253,25 @@ async def receive_events(
     with hub.listen(f"chunk:{run}") as listener:
         # The listener exists before the request, so that the first chunk wakes it.
         await store.turn_events.ask(run)
-        after, speaking = 0, ""
+        after, reply = 0, ""
         while True:
-            over = (
-                ended()
-            )  # before the read: everything that was relayed until the end is then in it
+            # Checked before the read, so that the last read contains everything that was relayed.
+            is_over = ended()
             for sequence, body in await store.turn_events.read(run, after):
-                if speaking and sequence >> FENCE_BITS != after >> FENCE_BITS:
-                    yield TurnEvent(
-                        "text_reset", speaking
-                    )  # its worker died before the end of the reply
+                if reply and sequence >> FENCE_BITS != after >> FENCE_BITS:
+                    # The worker that streamed the reply died before its end.
+                    yield TurnEvent("text_reset", reply)
                 after = sequence
                 for event in _CHUNKS.decode(body):
-                    speaking = _speaking(event, speaking)
+                    reply = _open_reply(event, reply)
                     yield event
-            if over:
+            if is_over:
                 return
             await listener.wait(CHUNK_SECONDS * 2)
 
 
-def _speaking(event: TurnEvent, before: str) -> str:
-    """Return the reply that is streamed after an event; its usage ends it."""
+def _open_reply(event: TurnEvent, before: str) -> str:
+    """Return the id of the reply that is being streamed after an event; the event of its usage ends a reply."""
     if event.type == "text_delta":
         return event.correlation_id
     return "" if event.type == "usage" else before

@@ -26,10 +26,10 @@ from pylash.values.turn_errors import SessionUnknown
 
 MAX_MESSAGES: Final = 100_000
 """How many messages are cached for all sessions together, besides those of the last session."""
-MANY: Final = 500
-"""From this many messages on, they are decoded in a thread, so that the event loop is not blocked."""
-FEW: Final = 64
-"""How many messages are read first if a token limit applies; then as many again."""
+THREAD_THRESHOLD: Final = 500
+"""From this number on, messages are decoded in a thread, so that the event loop is not blocked."""
+FIRST_READ: Final = 64
+"""How many messages are read first if a token limit applies. Each further read doubles the number."""
 
 
 class Histories:
@@ -40,7 +40,7 @@ class Histories:
         self._keep = keep
         # By session number, least recently used first. A tail is never changed, only replaced, so
         # concurrent readers may share one; the last of them to finish replaces the entries of the others.
-        # All tails of a session share one list of messages, as long as nothing is put before its first.
+        # All tails of a session share one list of messages, as long as no message is inserted before its first one.
         self._cache: OrderedDict[int, Tail] = OrderedDict()
         self._cached_messages = 0
 
@@ -53,12 +53,12 @@ class Histories:
         if tail.stop > stop:  # a turn was committed since the record was read
             tail = replace(tail, messages=tail.messages.first(stop - tail.start))
         if tail.stop < stop:
-            tail = _appended(tail, await self._read(session, tail.stop, stop))
-        whole = limit is None or limit.tokens is None
+            tail = _append(tail, await self._read(session, tail.stop, stop))
+        is_unlimited = limit is None or limit.tokens is None
         while not suffices(limit, tail):
-            start = 0 if whole else max(0, tail.start - max(FEW, len(tail.messages)))
+            start = 0 if is_unlimited else max(0, tail.start - max(FIRST_READ, len(tail.messages)))
             older = await self._read(session, start, tail.start)
-            tail = _appended(Tail(start=start), [*older, *tail.messages])
+            tail = _append(Tail(start=start), [*older, *tail.messages])
         self._put(session.number, tail)
         return tail
 
@@ -74,7 +74,7 @@ class Histories:
         """Add the messages of a turn that this process committed."""
         tail = self._cache.get(session.number)
         if tail is not None and tail.stop == _length(session):
-            self._put(session.number, _appended(tail, added))
+            self._put(session.number, _append(tail, added))
 
     def forget(self, number: int) -> None:
         """Remove a session from the cache."""
@@ -82,7 +82,7 @@ class Histories:
         self._cached_messages -= 0 if tail is None else len(tail.messages)
 
     async def _read(self, session: SessionRecord, start: int, stop: int) -> list[Message]:
-        """Read some messages of a session, counted from its first."""
+        """Read the messages of a session from ``start`` to ``stop``, counted from its first."""
         bodies: list[bytes] = []
         count = stop - start
         for segment in session.path:
@@ -92,7 +92,11 @@ class Histories:
             start, stop = start - segment.upto, stop - segment.upto
         if len(bodies) != count:
             raise SessionUnknown(session.id)  # it was deleted while it was read
-        return _decoded(bodies) if count < MANY else await asyncio.to_thread(_decoded, bodies)
+        return (
+            _decode(bodies)
+            if count < THREAD_THRESHOLD
+            else await asyncio.to_thread(_decode, bodies)
+        )
 
     def _put(self, number: int, tail: Tail) -> None:
         if not self._keep:
@@ -109,10 +113,10 @@ def _length(session: SessionRecord) -> int:
     return sum(segment.upto for segment in session.path)
 
 
-def _decoded(bodies: Sequence[bytes]) -> list[Message]:
+def _decode(bodies: Sequence[bytes]) -> list[Message]:
     return [MESSAGES.decode(body) for body in bodies]
 
 
-def _appended(tail: Tail, added: list[Message]) -> Tail:
+def _append(tail: Tail, added: list[Message]) -> Tail:
     attached = tail.has_attachments or any(map(has_attachments, added))
     return Tail(tail.messages.plus(added), tail.start, has_attachments=attached)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
-from pylash.sessions.feeds import Seat, completion_event, receive_events
+from pylash.sessions.feeds import FeedListener, completion_event, receive_events
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import (
     MESSAGES,
@@ -47,7 +47,8 @@ class TurnListener:
         self._worker = worker
         self._results = results
         self._received = ReceivedEvents()
-        # Set by ``_watch`` alone. Between the two sources the turn may end unseen, so each loop checks it.
+        # Set by ``_watch`` alone. The turn may end while its listener switches between two sources, so each iteration
+        # checks it.
         self._ended = asyncio.Event()
 
     async def events(self) -> AsyncIterator[TurnEvent]:
@@ -55,43 +56,41 @@ class TurnListener:
         watching = self._services.tasks.start(self._watch())
         try:
             async for event in self._live():
-                for fresh in self._received.new_of(event):
+                for fresh in self._received.new_part(event):
                     yield fresh
             _, plain = await self._results.wait(self._run)
         finally:
             watching.cancel()
         for event in await self._recorded(plain):
-            for left in self._received.left_of(event):
-                yield left
+            for missing in self._received.missing_part(event):
+                yield missing
 
     async def _live(self) -> AsyncIterator[TurnEvent]:
-        """Yield the events of the turn while it runs; those of an earlier place may come again."""
-        services, seat = self._services, Seat(self._services.feeds)
+        """Yield the events of the turn while it runs; a new source may repeat events of an earlier one."""
+        services, local = self._services, FeedListener(self._services.feeds)
         try:
             while not self._ended.is_set():
                 if not self._worker.live.has(self._run):
                     turn = await services.store.sessions.turn(self._scope)
                     if turn is None or turn.settled:
                         return
-                    self._received.begin_again()
-                    relayed = receive_events(
-                        services.hub, services.store, turn.run, self._is_over_there
-                    )
+                    self._received.restart()
+                    relayed = receive_events(services.hub, services.store, turn.run, self._has_left)
                     async for event in relayed:
                         yield event
                     continue
                 # The same feed continues where it was left; another one starts with the first event again.
-                if seat.take(self._run):
-                    self._received.begin_again()
-                async for event in seat.follow():
+                if local.listen_to(self._run):
+                    self._received.restart()
+                async for event in local.follow():
                     yield event
-                if seat.has_ended:
+                if local.has_ended:
                     return
         finally:
-            seat.leave()
+            local.stop()
 
-    def _is_over_there(self) -> bool:
-        """Return whether the turn has ended, or runs in this process now."""
+    def _has_left(self) -> bool:
+        """Return whether the turn has left the other process: it has ended, or runs in this one now."""
         return self._ended.is_set() or self._worker.live.has(self._run)
 
     async def _watch(self) -> None:
@@ -120,23 +119,23 @@ class TurnListener:
 
 
 class ReceivedEvents:
-    """The events that a listener has received of a turn, so that none is passed on twice or left out."""
+    """The events of a turn that a listener has received, so that each event is yielded exactly once."""
 
     def __init__(self) -> None:
         self._once: set[tuple[str, str]] = set()
         self._texts: dict[str, str] = {}
         self._reasoned: set[str] = set()
-        self._again: dict[str, str] = {}
-        """Of replies that are streamed from their start again: how far."""
+        self._restarted: dict[str, str] = {}
+        """The text received so far of each reply that is being streamed from its start again."""
 
-    def begin_again(self) -> None:
-        """Prepare for a source that sends the turn's events from the start, or from an earlier place."""
-        self._again = {
+    def restart(self) -> None:
+        """Prepare for a source that sends the turn's events from the start, or from an earlier position."""
+        self._restarted = {
             reply: "" for reply, text in self._texts.items() if text and not self._is_over(reply)
         }
 
-    def new_of(self, event: TurnEvent) -> list[TurnEvent]:
-        """Take note of an event; return the part of it that is new."""
+    def new_part(self, event: TurnEvent) -> list[TurnEvent]:
+        """Record an event; return the part of it that is new."""
         reply = event.correlation_id
         match event.type:
             case "text_delta" | "text_reset" | "reasoning_delta" if self._is_over(reply):
@@ -144,28 +143,28 @@ class ReceivedEvents:
             case "text_delta":
                 return self._new_text(reply, event)
             case "text_reset":
-                self._again.pop(reply, None)
+                self._restarted.pop(reply, None)
                 before, self._texts[reply] = self._texts.get(reply), ""
-                return [event] if before or self._is_first(event) else []
+                return [event] if before or self._add_attempt(event) else []
             case "reasoning_delta":
                 self._reasoned.add(reply)
                 return [event]
             case "tool_progress":
-                return [event] if event.attempt == 1 or self._is_first(event) else []
+                return [event] if event.attempt == 1 or self._add_attempt(event) else []
             case _:
                 known = (event.type, reply)
                 if known in self._once:
                     return []
                 self._once.add(known)
-                shorter = self._again.pop(reply, None) if event.type == "usage" else None
-                return [*self.left_of(_text(reply, shorter)), event] if shorter else [event]
+                shorter = self._restarted.pop(reply, None) if event.type == "usage" else None
+                return [*self.missing_part(_text(reply, shorter)), event] if shorter else [event]
 
-    def left_of(self, event: TurnEvent) -> list[TurnEvent]:
+    def missing_part(self, event: TurnEvent) -> list[TurnEvent]:
         """Return the part of a recorded event that was not received."""
         if event.type == "reasoning_delta" and event.correlation_id in self._reasoned:
             return []
         if event.type != "text_delta":
-            return self.new_of(event)
+            return self.new_part(event)
         before = self._texts.get(event.correlation_id, "")
         if before == event.text:
             return []
@@ -176,20 +175,20 @@ class ReceivedEvents:
 
     def _new_text(self, reply: str, event: TurnEvent) -> list[TurnEvent]:
         before = self._texts.get(reply, "")
-        if reply not in self._again:
+        if reply not in self._restarted:
             self._texts[reply] = before + event.text
             return [event]
-        self._again[reply] += event.text
-        if before.startswith(self._again[reply]):
+        self._restarted[reply] += event.text
+        if before.startswith(self._restarted[reply]):
             return []
-        return self.left_of(_text(reply, self._again.pop(reply)))
+        return self.missing_part(_text(reply, self._restarted.pop(reply)))
 
-    def _is_first(self, event: TurnEvent) -> bool:
-        """Take note of a new attempt; return whether it is news."""
-        known = (f"{event.type} {event.attempt}", event.correlation_id)
-        first = known not in self._once
-        self._once.add(known)
-        return first
+    def _add_attempt(self, event: TurnEvent) -> bool:
+        """Record the attempt of an event; return whether it is new."""
+        attempt = (f"{event.type} {event.attempt}", event.correlation_id)
+        is_new = attempt not in self._once
+        self._once.add(attempt)
+        return is_new
 
     def _is_over(self, reply: str) -> bool:
         return ("usage", reply) in self._once
@@ -200,7 +199,7 @@ def _text(reply: str, text: str) -> TurnEvent:
 
 
 def recorded_events(messages: Sequence[Message]) -> list[TurnEvent]:
-    """Return the events of messages that were recorded."""
+    """Return the events that stored messages stand for."""
     events: list[TurnEvent] = []
     iteration = 0
     for message in messages:

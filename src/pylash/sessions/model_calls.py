@@ -1,6 +1,6 @@
 """The model calls of a turn: their requests, and their replies as messages.
 
-Rule 1. A call is one effect, recorded with its message. Of a request only its extent is recorded: it is
+Rule 1. A call is one effect, recorded with its message. Of a request only its extent is recorded: a request is
         everything before a place, in the recorded environment.
 Rule 2. The bytes of attachments are added right before a request is sent.
 Rule 3. A queued message that interrupts ends a call as soon as the model has streamed some text: the text is
@@ -49,15 +49,15 @@ class ModelCalls:
 
     def __init__(self, turn: TurnDriver) -> None:
         self._turn = turn
-        self.trouble = ""
-        """Why the last call failed."""
+        self.last_error = ""
+        """The message of the last call that failed."""
 
     async def call(self, iteration: int, attempt: int) -> ModelReplied | ModelFailed:
         """Return the model's reply, recorded or new."""
         turn = self._turn
         key, index = llm_key(iteration, attempt), len(turn.machine.messages)
         reply_id = llm_key(iteration, 1)  # for listeners all attempts are the same reply
-        turn.writer.note(turn.machine.messages)
+        turn.writer.add_messages(turn.machine.messages)
 
         async def perform(_: Envelope) -> Outcome:
             sent = Extent() if turn.summaries is None else turn.summaries.extent()
@@ -77,7 +77,7 @@ class ModelCalls:
         try:
             outcome = await turn.run.effect(turn.run.root, key, "model", request, local)
         except LashError as error:
-            self.trouble = error.message
+            self.last_error = error.message
             return model_failed(error)
         turn.writer.complete(key)
         message = turn.writer.read(expect(outcome, LlmCallOutcome).result["place"])
@@ -148,10 +148,10 @@ class _Stream:
         self._turn = turn
         self._reply_id = reply_id
         self._pieces: list[str] = []
-        # The block is ended by letting its timeout expire. ``_wanted``: an interruption is queued, and waits for
+        # The block is ended by letting its timeout expire. ``_requested``: an interruption is queued, and waits for
         # the first text. ``_open``: the block runs; outside of it the timeout must not be rescheduled, because it
         # would cancel whatever the caller awaits next.
-        self._wanted = self._open = False
+        self._requested = self._open = False
         self._scope = asyncio.timeout(None)
         # Reads of the queue in flight: the event loop itself keeps only weak references to tasks.
         self._reads: set[asyncio.Task[None]] = set()
@@ -162,20 +162,20 @@ class _Stream:
         return "".join(self._pieces)
 
     def listen(self, delta: Delta) -> None:
-        """Take a piece of the reply."""
+        """Receive a piece of the reply."""
         kind: Any = "text_delta" if delta.kind == "text" else "reasoning_delta"
         self._turn.feed.add(TurnEvent(kind, self._reply_id, text=delta.text))
         if delta.kind == "text":
             self._pieces.append(delta.text)
-            if self._wanted:
+            if self._requested:
                 self._stop()
 
     async def __aenter__(self) -> None:
         await self._scope.__aenter__()
         self._open, run = True, self._turn.run
-        # A wake-up between the checkpoint and now found no callback: ``stirred`` says that there was one.
+        # A wake-up between the checkpoint and now found no callback: ``stirred`` is set if there was one.
         run.driver.on_wake = self._read_soon
-        if run.machine.stirred:  # since the checkpoint
+        if run.machine.stirred:
             self._read_soon()
 
     async def __aexit__(
@@ -200,7 +200,7 @@ class _Stream:
         with suppress(StoreError):  # then the messages are taken at the next checkpoint
             queued = await self._turn.services.store.sessions.queued(self._turn.session.id)
             if any(one.policy is Policy.INTERRUPT for one in queued):
-                self._wanted = True
+                self._requested = True
                 self._stop()
 
     def _stop(self) -> None:

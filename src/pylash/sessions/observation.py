@@ -1,7 +1,7 @@
 """Observing a session: its messages and the events of its turns, from any cursor on.
 
 Rule 1. A cursor is a place in the transcript. Messages committed after it are yielded once and in order.
-Rule 2. A cursor of a session that does not exist any more gets a gap with a fresh view, never silence.
+Rule 2. A cursor that is not valid any more, because its session was deleted, gets a gap with a fresh view.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.durable.sessions import SessionRecord
-from pylash.sessions.feeds import Seat
+from pylash.sessions.feeds import FeedListener
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import Message
 from pylash.values.turn_errors import CursorInvalid, SessionUnknown
@@ -66,17 +66,17 @@ async def observe_session(
 ) -> AsyncIterator[Observed]:
     """Yield the messages after a cursor, then new messages and events, for ever."""
     place = None if cursor is None else Cursor.read(cursor)
-    seat = Seat(services.feeds)
+    local = FeedListener(services.feeds)
     # Both callbacks are registered before the first read, so that no change between a read and a wait is missed.
     with services.hub.listen(f"session:{session_id}") as listener, ExitStack() as stack:
 
-        def turn_begins(turn: str) -> None:
-            # The run of a turn has its scope as its id; that of a process has a plain one.
+        def on_turn_start(turn: str) -> None:
+            # The id of a turn's run is the text of its scope; that of a process's run is a plain id.
             if turn.startswith("{") and session_of(scope_from_text(turn)) == session_id:
                 listener.wake()
 
-        stack.callback(services.feeds.watch(turn_begins))
-        stack.callback(seat.leave)
+        stack.callback(services.feeds.watch(on_turn_start))
+        stack.callback(local.stop)
         while True:
             if (found := await _read(session_id, services)) is not None:
                 record, messages = found
@@ -85,7 +85,7 @@ async def observe_session(
                 for item in items:
                     yield item
             # Events are yielded with the cursor of the last message: a turn's messages come with its commit.
-            async for item in _running(session_id, place, worker, seat):
+            async for item in _local_events(session_id, place, worker, local):
                 yield item
             await listener.wait()
 
@@ -118,14 +118,14 @@ def _messages_after(
     ]
 
 
-async def _running(
-    session_id: str, place: Cursor | None, worker: Worker, seat: Seat
+async def _local_events(
+    session_id: str, place: Cursor | None, worker: Worker, local: FeedListener
 ) -> AsyncIterator[Observed]:
-    """Yield the events of the turn that runs here, until it ends or leaves."""
+    """Yield the events of the turn that runs in this process, until it ends or leaves it."""
     turn = worker.live.turn_of(session_id)
     if turn is None:
         return
     cursor = Cursor(0, 0).text if place is None else place.text
-    seat.take(turn)
-    async for event in seat.follow():
+    local.listen_to(turn)
+    async for event in local.follow():
         yield Observed("event", cursor, event=event)

@@ -100,7 +100,7 @@ class TurnStream(Generic[T]):
 
 
 class Session:
-    """A conversation: a handle, made by the first use.
+    """A handle of a conversation, which its first turn or queued message creates.
 
     >>> session = app.session("chat-42")
     >>> result = await session.turn("Refund order 7, please")
@@ -151,7 +151,7 @@ class Session:
         output: Any = None,
         timeout: Duration | None = None,
     ) -> TurnResult[Any]:
-        """Ask, and return the result of the turn. The same ``turn_id`` again gives the same result.
+        """Run a turn and return its result. The same ``turn_id`` again returns the same result.
 
         ``output`` is the type of ``result.value``. ``timeout`` ends the waiting, not the turn.
 
@@ -189,14 +189,14 @@ class Session:
         output: None = None,
     ) -> TurnStream[None]: ...
     def stream(self, input: Input, *, turn_id: str | None = None, output: Any = None) -> Any:  # noqa: A002 - the public name
-        """Ask, and stream the events of the turn; of a turn that has ended, the recorded ones."""
+        """Run a turn and stream its events; of a turn that has ended, the recorded ones."""
         self._services.refuse_inside_process("session.stream")
         return TurnStream(self, input, turn_id, output)
 
     async def submit(
         self, given: Input, turn_id: str | None, output: Any
     ) -> tuple[NewTurn, Shape | None]:
-        """Store a question, which a worker answers; return it, and how its answer is read."""
+        """Store a turn for a worker to run; return it, and the shape of its answer."""
         if self.id in LANES.get():
             raise SessionLaneReentrant(self.id)
         if turn_id is not None:
@@ -272,13 +272,13 @@ class Session:
         if when not in ("next_turn", "now", "interrupt"):
             known = "next_turn, now, interrupt"
             raise ArgumentsInvalid("session.enqueue", f"when={when!r} is not one of {known}")
-        words = self._services.new_id() if key is None else check_name("key", key)
+        message_key = self._services.new_id() if key is None else check_name("key", key)
         parts, bodies = with_references(parts_of(text))
         await store_bodies(bodies, self._services.store.attachments)
         body = {"parts": msgspec.to_builtins(parts)}
-        write_payload(body, 1)  # before the session is made for it
+        write_payload(body, 1)  # refused before the session is created
         await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
-        await self._services.store.sessions.enqueue(self.id, words, body, Policy(when))
+        await self._services.store.sessions.enqueue(self.id, message_key, body, Policy(when))
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Ask the turn that runs, waits or is blocked to end; the text that was streamed is kept.
@@ -309,12 +309,12 @@ class Session:
         record = await self._record()
         head, counts = record.head, (record.revision, record.calls)
         if at is not None:
-            record, head, calls = await self._place_of(record, at)
+            record, head, calls = await self._end_of_turn(record, at)
             counts = (record.revision, calls)
         await self._services.store.sessions.fork(record, new_id, head, counts)
         return Session(new_id, self.options, self._services, self._worker, self._results)
 
-    async def _place_of(
+    async def _end_of_turn(
         self, record: SessionRecord, turn_id: str
     ) -> tuple[SessionRecord, int, int]:
         """Return the end of a turn: the session it belongs to, its place, and the model calls up to it."""
@@ -323,15 +323,19 @@ class Session:
             for turn in await self._services.store.sessions.turns(self.id)
             if turn.scope.id == turn_id and turn.settled and "nodes" in (turn.result or {})
         ]
-        for turn in reversed(settled):  # of two with one id the session's own, which came later
-            head, whose = turn.result["nodes"][1], record
-            if turn.scope.session_id != self.id:  # one that it began with
+        for turn in reversed(
+            settled
+        ):  # of two turns with the id, the session's own is the later one
+            head, owner = turn.result["nodes"][1], record
+            if (
+                turn.scope.session_id != self.id
+            ):  # a turn of a session that this one was forked from
                 origin = await self._services.store.sessions.get(turn.scope.session_id)
                 if origin is None:
                     continue
-                whose = msgspec.structs.replace(origin, options=record.options)
-            if any(part.number == whose.number and head <= part.upto for part in record.path):
-                return whose, head, turn.result["calls"]
+                owner = msgspec.structs.replace(origin, options=record.options)
+            if any(part.number == owner.number and head <= part.upto for part in record.path):
+                return owner, head, turn.result["calls"]
         raise TurnUnknown(self.id, turn_id)
 
     async def _turn(self, turn_id: str) -> TurnRecord:

@@ -1,6 +1,6 @@
 """Subagents: turns of child sessions that run as processes.
 
-Rule 1. A session-turn process plays its turn in its own run: every effect is the process's.
+Rule 1. A session-turn process runs its turn in its own run: every effect is an effect of the process.
 Rule 2. The state of the child session is recorded first, so that a replay continues from there.
 Rule 3. The usage of subagents counts for the turn that called them, and so does their budget.
 """
@@ -53,15 +53,13 @@ from pylash.values.turn_errors import ProcessSessionTurnFailed
 SPAWN: Final = "spawn_agent"
 
 
-async def play_session_turn(
-    services: SessionServices, run: LiveRun, given: SessionTurnInput
-) -> Any:
-    """Play one turn of a child session in a process's run; return its result."""
+async def run_session_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
+    """Run one turn of a child session in a process's run; return its result."""
     LANES.set(frozenset(given.lanes))
     session = await _recorded_session(services, run, given)
     nodes = await run.read(partial(services.store.sessions.uncommitted, session))
     driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, nodes)
-    await driver.play()
+    await driver.run_turn()
     with run.guarded():
         await services.store.sessions.commit(run.fence, driver.commit(settle=False))
     services.feeds.leave(run.id, ended=True)
@@ -79,7 +77,7 @@ async def play_session_turn(
 async def _recorded_session(
     services: SessionServices, run: LiveRun, given: SessionTurnInput
 ) -> SessionRecord:
-    """Return the child session as it was when the process began: it is recorded."""
+    """Return the child session as it was when the process started; recorded as an effect."""
 
     async def open_session(session_id: str) -> Any:
         with run.guarded():
@@ -97,7 +95,7 @@ class SpawnAgent(TurnTool):
     def __init__(self, catalog: Catalog, names: tuple[str, ...]) -> None:
         async def spawn_agent(agent: str, task: str) -> str:
             """Let a subagent do a task by itself and return its answer."""
-            raise AssertionError((agent, task))  # it runs within the turn
+            raise AssertionError((agent, task))  # never called: ``call_within`` is
 
         spawn_agent.__annotations__["agent"] = Literal[names]
         super().__init__(spawn_agent, name=SPAWN)
@@ -144,7 +142,7 @@ class SpawnAgent(TurnTool):
 
 
 def _position(turn: TurnDriver, call: ToolCall) -> tuple[int, int]:
-    """Return the number of a subagent among those of one reply, and how many there are."""
+    """Return the position of a subagent among those of one reply, and their number."""
     asked = turn.machine.poll_effect()
     calls = asked.calls if isinstance(asked, RunTools) else (call,)
     ids = [one.id for one in calls if one.tool == SPAWN]
@@ -152,7 +150,7 @@ def _position(turn: TurnDriver, call: ToolCall) -> tuple[int, int]:
 
 
 def _lanes(turn: TurnDriver) -> tuple[str, ...]:
-    """Return the sessions that wait for a subagent of a turn: the same whenever it is replayed."""
+    """Return the sessions that wait for a subagent of a turn; the same on every replay."""
     record = turn.run.record
     given = record.registration.input if isinstance(record, ProcessRecord) else None
     above = given.lanes if isinstance(given, SessionTurnInput) else ()

@@ -121,7 +121,7 @@ class _Piece:
         )
 
     async def summarise(self) -> TurnEnd:
-        """Return how it ended; ``upto`` is then the recorded one."""
+        """Summarise the piece; return how that ended. ``upto`` is then the recorded end of the piece."""
         turn = self._turn
         return await run_completion_as_effects(
             turn.run, turn.run.root, self._key, "summary", self._machine, self._call
@@ -131,7 +131,7 @@ class _Piece:
         turn, machine = self._turn, self._machine
 
         async def perform(_: Envelope) -> Outcome:
-            if not self.span:  # recorded by code that estimates tokens differently
+            if not self.span:  # the summary was recorded by code that estimates tokens differently
                 raise ProviderError("There is nothing to summarise any more.")
             with outside():
                 message = await model_reply(
@@ -146,7 +146,7 @@ class _Piece:
 
         local = direct_executor(perform)
         local.record = turn.writer.record
-        # A reference, as in model calls: the turn defines the span, and the outcome its end.
+        # The command is a reference, as in model calls: the turn defines the span, and the outcome its end.
         command = Direct({"summary": self._key})
         outcome = await turn.run.effect(turn.run.root, key, "summary", command, local)
         result = expect(outcome, DirectOutcome).result

@@ -59,7 +59,7 @@ EmitTriggers = Callable[[str, Sequence[Any]], Awaitable[None]]
 """Emits the triggers of the attempt under a key."""
 
 _USED: Final = "model_usage"
-"""The field of an attempt's record with the model usage of it and the attempts before, if it has no message."""
+"""The field of an attempt's record with the model usage up to it, if the attempt has no message."""
 
 _log = logging.getLogger("pylash")
 
@@ -84,7 +84,7 @@ class ToolCalls:
         """The known results of a batch that the machine has not received."""
         self._turn = turn
         # Calls that certainly have not run, because their approval is open or was refused. Each call changes only
-        # its own id; a batch that is broken off reads it after all its branches have ended.
+        # its own id; an interrupted batch reads it after all its branches have ended.
         self._unapproved: set[str] = set()
         # The triggers of the calls of a batch, by call id; each call changes only its own.
         self._triggers: dict[str, list[Any]] = {}
@@ -130,17 +130,18 @@ class ToolCalls:
             queued = [calls[n].id for n in serial if calls[n].id not in done][1:]
             idle = {*self._unapproved, *queued}
             self.partial_results = tuple(
-                done.get(call.id) or _broken_off(call, ran=call.id not in idle) for call in calls
+                done.get(call.id) or _unfinished_result(call, may_have_run=call.id not in idle)
+                for call in calls
             )
             raise
-        # Also now: a cancel may come before the machine gets them.
+        # Kept here as well: a cancel may come before the machine receives the results.
         self.partial_results = tuple([done[call.id] for call in calls])
         ids = [call.id for call in calls]
         triggers = [one for call_id in ids for one in self._triggers.pop(call_id, ())]
         return self.partial_results, ToolBatchOutcome(ids, triggers)
 
     def _is_offered(self, call: ToolCall) -> bool:
-        """Return whether the model was offered the tool of a call: else "there is no such tool" is its result."""
+        """Return whether the model was offered the tool of a call; if not, the result is that there is no such tool."""
         return any(manifest.name == call.tool for manifest in self._turn.environment.tools)
 
     def _policy(self, tool: Tool[..., Any]) -> ToolPolicy:
@@ -157,7 +158,10 @@ class ToolCalls:
         try:
             known = await self._recorded_result(call, index)
             message = known or await self._result(call, index)
-        except (DurabilityError, StoreError) as error:  # ours: user code raises them as ToolFailed
+        except (
+            DurabilityError,
+            StoreError,
+        ) as error:  # of the runtime: in user code they become ToolFailed
             self._turn.run.give_up(error)
         except LashError as error:
             message = ToolMessage(
@@ -178,7 +182,7 @@ class ToolCalls:
         if not isinstance(message, ToolMessage) or message.call_id != call.id:
             return None
         if memory.recorded(llm_key(turn.machine.iteration + 1, 1)):
-            return message  # and everything that follows from it has happened
+            return message  # its triggers were emitted before the next model call
         attempt = 1
         while memory.recorded(key := f"{call.id}.attempt.{attempt}"):
             record = memory.decision(key)
@@ -201,7 +205,7 @@ class ToolCalls:
         tool = self.tools.get(call.tool)
         if tool is None:
             if self._is_offered(call):
-                self._break_off(call)
+                self._cancel_call(call)
             known = ", ".join(sorted(self.tools)) or "none"
             raise CallRefused(f"There is no tool {call.tool!r} (there are: {known}).")
         given = filled = read_arguments(tool.name, call.arguments)
@@ -213,16 +217,15 @@ class ToolCalls:
         emit = partial(self._emit_triggers, call.id)
         site = TurnCallSite(turn, call, index, tool.name, emit)
         self._unapproved.add(call.id)
-        ready = await approve(
-            site, ready
-        )  # raises if it is refused or cancelled: then the id stays
+        # Raises if the call is refused or cancelled: the id then stays in the set.
+        ready = await approve(site, ready)
         self._unapproved.discard(call.id)
         if isinstance(tool, TurnTool):
             return await tool.call_within(turn, call, ready.arguments)
         return await call_tool(site, ready)
 
-    def _break_off(self, call: ToolCall) -> NoReturn:
-        """Cancel a call whose tool this worker lacks; only a turn that was asked to end comes here."""
+    def _cancel_call(self, call: ToolCall) -> NoReturn:
+        """Cancel a call whose tool this worker lacks; reached only in a cancelled turn."""
         run, approval = self._turn.run, f"{call.id}.approval"
         if run.memory.begun(approval) and not run.memory.recorded(approval):
             self._unapproved.add(call.id)
@@ -250,7 +253,7 @@ class ToolCalls:
         return fill_references(arguments, bodies, tool.projection)
 
     async def _own_attachments(self, wanted: set[str]) -> set[str]:
-        """Return references to attachments in messages of the session; older ones only if one is wanted."""
+        """Return the references to attachments in messages of the session; older messages are read only if needed."""
         turn = self._turn
         found = {ref for message in turn.machine.messages for ref in attachment_refs(message)}
         if not found.issuperset(wanted):
@@ -289,7 +292,7 @@ class TurnCallSite:
         return turn.services.wait_key(self.run, wait, turn.session.generation)
 
     def request(self, ready: Ready) -> Mapping[str, Any]:
-        """Return the arguments as they were given: how the code reads them may change."""
+        """Return the arguments as they were given: how new code loads them may differ."""
         return {"tool": self.name, "arguments": ready.given, "call_id": self._call.id}
 
     def context(self, number: int) -> ToolContext[Any]:
@@ -323,7 +326,7 @@ class TurnCallSite:
 
     def failure(self, error: BaseException) -> BaseException:
         """Return the recorded failure of an attempt, with the model usage so far."""
-        # The message of an error of ours suffices; the traceback of any other shows its origin.
+        # The message of a LashError is enough; the traceback of any other exception shows its origin.
         trace = None if isinstance(error, LashError) else error
         _log.warning("tool %s failed: %s", self.name, message_of(error), exc_info=trace)
         failed = _tool_failure(error)
@@ -376,20 +379,20 @@ class TurnCallSite:
         """Count the model usage of a failed attempt; add the event of the next one, unless it is replayed."""
         self._used_before = _recorded_usage(error.data)
         if self._turn.is_new(self.key(f"delay.{number}")):
-            again = TurnEvent("tool_progress", self._call.id, error.message, self._call.tool)
-            self._turn.feed.add(replace(again, attempt=number + 1))
+            event = TurnEvent("tool_progress", self._call.id, error.message, self._call.tool)
+            self._turn.feed.add(replace(event, attempt=number + 1))
 
 
-def _broken_off(call: ToolCall, *, ran: bool) -> ToolMessage:
-    """Return the result of a call that the turn did not wait for; ``ran``: it may have run."""
+def _unfinished_result(call: ToolCall, *, may_have_run: bool) -> ToolMessage:
+    """Return the result of a call that a cancelled turn did not wait for."""
     text = "Not run: the turn was cancelled."
-    if ran:
+    if may_have_run:
         text = "No result: the turn was cancelled. It may have run."
     return ToolMessage(call.id, call.tool, text, error=True, provider_id=call.provider_id)
 
 
 def _tool_failure(error: BaseException) -> LashError:
-    """Return the failure for a tool's exception: an error of ours as it is, unless it is about a run."""
+    """Return the failure for a tool's exception; errors that are outcomes of effects stay as they are."""
     return error if is_outcome(error) else ToolFailed(error, message_of(error))
 
 

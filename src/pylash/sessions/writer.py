@@ -2,7 +2,7 @@
 
 Rule 1. An effect and its node are written together, or not at all.
 Rule 2. A message that follows from recorded ones (a refused call, a rejected approval) waits for the next write.
-Rule 3. An effect is held back only if nothing outside happens between it and the commit.
+Rule 3. An effect is held back only if no side effect happens between it and the commit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pylash.values.canonical import write, write_payload
 from pylash.values.errors import StoreError
 
 
-class _Gathering(NamedTuple):
-    """A write that effects of one cycle of the loop share; ``written`` completes with it."""
+class _SharedWrite(NamedTuple):
+    """A write that is shared by the effects of one cycle of the event loop; ``written`` completes with it."""
 
     fence: Fence
     written: asyncio.Future[None]
-    soon: asyncio.Handle
+    start: asyncio.Handle
 
 
 class TurnWriter:
@@ -51,7 +51,7 @@ class TurnWriter:
         self._nodes: dict[int, bytes] = {}
         self._held: list[JournalEntry] = []
         self._prepared: dict[str, tuple[int, bytes, Mapping[str, bytes]]] = {}
-        self._gathering: _Gathering | None = None
+        self._next_write: _SharedWrite | None = None
 
     # --- messages ---
 
@@ -60,14 +60,14 @@ class TurnWriter:
         body = self._on_disk.get(place) or self._nodes.get(place)
         return None if body is None else MESSAGES.decode(body)
 
-    def note(self, messages: Sequence[Message]) -> None:
-        """Keep those messages of the turn that are not written yet for the next write."""
+    def add_messages(self, messages: Sequence[Message]) -> None:
+        """Add the messages of the turn that are not written yet to the next write."""
         for place, message in enumerate(messages, self.base):
             if place not in self._on_disk and place not in self._nodes:
                 self._nodes[place] = write(message)
 
-    def wrote(self, nodes: Iterable[tuple[int, bytes]]) -> None:
-        """Take note of nodes that an operation of the store wrote itself."""
+    def mark_written(self, nodes: Iterable[tuple[int, bytes]]) -> None:
+        """Record that an operation of the store wrote nodes itself."""
         self._on_disk.update(nodes)
 
     # --- effects ---
@@ -81,7 +81,10 @@ class TurnWriter:
         return place
 
     def complete(self, key: str) -> None:
-        """Have the node of an effect written next. A host without a journal records no effect, so callers do it."""
+        """Add the node of a completed effect to the next write.
+
+        Callers do it too: a host without a journal does not call ``record``.
+        """
         prepared = self._prepared.pop(key, None)
         if prepared is not None:
             place, body, attached = prepared
@@ -98,30 +101,30 @@ class TurnWriter:
         """Write an effect with everything that waits, and with the effects that end in the same cycle of the loop."""
         self.complete(entry.key)
         self._held.append(entry)
-        if self._gathering is None:
+        if self._next_write is None:
             loop = asyncio.get_running_loop()
-            soon = loop.call_soon(self._send)
-            self._gathering = _Gathering(fence, loop.create_future(), soon)
+            start = loop.call_soon(self._start_write)
+            self._next_write = _SharedWrite(fence, loop.create_future(), start)
         # Shielded: the future is shared by all effects of the write, and one of them may be cancelled.
-        await asyncio.shield(self._gathering.written)
+        await asyncio.shield(self._next_write.written)
         return entry
 
-    def _send(self) -> None:
-        """Start the write of the gathered effects, if there are any."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is None:
+    def _start_write(self) -> None:
+        """Start the next shared write, if there is one."""
+        shared, self._next_write = self._next_write, None
+        if shared is None:
             return
-        gathering.soon.cancel()
+        shared.start.cancel()
         try:
-            writing = self._sessions.record(gathering.fence, self.session, self._take_pending())
+            writing = self._sessions.record(shared.fence, self.session, self._take_pending())
         except StoreError as error:  # the store has closed
-            gathering.written.set_exception(error)
+            shared.written.set_exception(error)
             return
         assert isinstance(writing, asyncio.Future)  # an operation of the store, and started
-        writing.add_done_callback(partial(_copy_result, gathering.written))
+        writing.add_done_callback(partial(_copy_result, shared.written))
 
     def _take_pending(self) -> Writing:
-        """Return everything that waits to be written: from now on it counts as written."""
+        """Return everything that waits to be written; from now on it counts as written."""
         nodes = tuple(sorted(self._nodes.items()))
         writing = Writing(
             entries=tuple(self._held),
@@ -142,13 +145,13 @@ class TurnWriter:
         is_fresh = max((*self._on_disk, *self._nodes), default=0) >= stop
         if is_fresh:
             self._on_disk, self._nodes = {}, {}
-        self.note(messages)
-        self._send()  # before the commit: effects are written in the order in which they ended
+        self.add_messages(messages)
+        self._start_write()  # before the commit: effects are written in the order in which they ended
         return self._take_pending(), is_fresh
 
 
 def _copy_result(written: asyncio.Future[None], writing: asyncio.Future[Any]) -> None:
-    """Complete the future of gathered effects with how their write ended."""
+    """Complete the future of a shared write with the result of the write."""
     if written.done():
         return
     if writing.cancelled():
@@ -159,12 +162,12 @@ def _copy_result(written: asyncio.Future[None], writing: asyncio.Future[Any]) ->
         written.set_result(None)
 
 
-def queued_message(words: Queued) -> UserMessage:
+def queued_message(queued: Queued) -> UserMessage:
     """Return a queued message as a message of a turn."""
-    source: Any = "wake" if words.policy == "wake" else "user"
+    source: Any = "wake" if queued.policy == "wake" else "user"
     # The text of a wake is data of the process, even if it has the form of parts: it must not name attachments.
-    if source == "user" and isinstance(words.body, dict) and "parts" in words.body:
-        parts = msgspec.convert(words.body["parts"], tuple[Text | Attachment, ...])
+    if source == "user" and isinstance(queued.body, dict) and "parts" in queued.body:
+        parts = msgspec.convert(queued.body["parts"], tuple[Text | Attachment, ...])
         return UserMessage(parts, source=source)
-    text = words.body if isinstance(words.body, str) else write(words.body).decode()
+    text = queued.body if isinstance(queued.body, str) else write(queued.body).decode()
     return UserMessage((Text(text),), source=source)
