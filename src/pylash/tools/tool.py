@@ -150,7 +150,7 @@ class Tool(Generic[P, R]):
     def result_schema(self) -> dict[str, Any]:
         """The JSON Schema of its result; empty if any value fits."""
         result = self._declared.result
-        schema: dict[str, Any] = {} if result.is_plain else result.written_schema()
+        schema: dict[str, Any] = {} if result.is_plain else result.serialized_schema()
         return schema
 
     @property
