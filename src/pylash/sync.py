@@ -152,6 +152,7 @@ class Session(Facade[AsyncSession]):
     enqueue = blocking(AsyncSession.enqueue)
     cancel = blocking(AsyncSession.cancel)
     history = blocking(AsyncSession.history)
+    view = blocking(AsyncSession.view)
     usage = blocking(AsyncSession.usage)
     delete = blocking(AsyncSession.delete)
 

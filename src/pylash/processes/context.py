@@ -322,7 +322,8 @@ class ProcessContext(StepContext[D]):
             budget=budget,
             history=history,
         )
-        return ProcessSession(id, checked_options("ctx.session", options), self)
+        checked = checked_options("ctx.session", options)
+        return ProcessSession(id, checked, self, self._run, self._services)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once."""

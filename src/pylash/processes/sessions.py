@@ -1,18 +1,30 @@
-"""Sessions inside processes: a turn is submitted and awaited as two effects of the process."""
+"""Sessions inside processes: a turn is submitted and awaited as two effects of the process, a view is one."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from pylash.durable.commands import AwaitTurn, SubmitTurn
+from pylash.durable.effects import (
+    DurableStep,
+    DurableStepOutcome,
+    EffectKind,
+    Envelope,
+    Outcome,
+    expect,
+)
 from pylash.durable.seeds import digest
 from pylash.durable.sessions import checked_session
+from pylash.engine.branches import own_branch
+from pylash.engine.executors import Executor
+from pylash.engine.run import LiveRun
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.messages import Attachment, Input, Usage, parts_of
+from pylash.turn.views import checked_last
 from pylash.values.canonical import decode, write
 from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
@@ -20,9 +32,11 @@ from pylash.values.turn_errors import TurnFailed, TurnOutputInvalid
 
 if TYPE_CHECKING:
     from pylash.processes.context import ProcessContext
-
+    from pylash.processes.services import Services
 
 T = TypeVar("T")
+
+_STEP: Final = frozenset({EffectKind.DURABLE_STEP})
 
 
 class TurnResult(Generic[T]):
@@ -80,10 +94,19 @@ class ProcessSession:
     >>> draft = await ctx.session(f"writer-{user}").turn("Write to Ann")
     """
 
-    def __init__(self, session_id: str, options: SessionOptions, ctx: ProcessContext[Any]) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        options: SessionOptions,
+        ctx: ProcessContext[Any],
+        run: LiveRun,
+        services: Services,
+    ) -> None:
         self.id = checked_session(session_id)
         self._options = options
         self._ctx = ctx
+        self._run = run
+        self._services = services
 
     def __repr__(self) -> str:
         return f"ProcessSession({self.id!r})"
@@ -122,3 +145,27 @@ class ProcessSession:
             return TurnResult(name, answer["result"], shape)
 
         return wait_for_result()
+
+    def view(self, last: int | None = None) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Return the history of the session as plain records, the oldest first; ``last`` limits it to the newest.
+
+        The records are an effect: a replay returns the history as it was at the first execution.
+
+        >>> questions = await ctx.session("chat-42").view(last=50)
+        """
+        limit = checked_last("ctx.session.view", last)
+        branch, run = own_branch(self._run, "session.view"), self._run
+        key = branch.key(branch.take(f"session.view {self.id}"))
+        command = DurableStep("session.view", {"session_id": self.id, "last": limit})
+
+        async def perform(_: Envelope) -> Outcome:
+            with run.guarded():
+                return DurableStepOutcome(await self._services.view_session(self.id, limit))
+
+        async def viewed() -> list[dict[str, Any]]:
+            local = Executor("step", _STEP, perform)
+            outcome = await run.effect(branch, key, "session.view", command, local)
+            records: list[dict[str, Any]] = expect(outcome, DurableStepOutcome).value
+            return records
+
+        return viewed()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from pylash.durable.effects import (
     CheckpointOutcome,
     DurableStep,
@@ -76,6 +78,10 @@ class Checkpoints:
             # Called again if the transaction is repeated, maybe with other messages.
             nonlocal messages, nodes
             messages = [queued_message(one) for one in queued]
+            if (
+                messages and not turn.machine.messages
+            ):  # the queue began the turn: its first message has its id
+                messages[0] = replace(messages[0], turn_id=turn.turn_id)
             first = turn.writer.base + len(turn.machine.messages)
             nodes = tuple((first + n, write(message)) for n, message in enumerate(messages))
             data = write([place for place, _ in nodes])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pylash.durable.ports import Clock, EffectHost, Entropy
 from pylash.durable.stores import Store
 from pylash.engine.hosts.journal import JournalHost
 from pylash.processes.services import Services
 from pylash.sessions.feeds import Feeds
 from pylash.sessions.histories import Histories
+from pylash.turn.views import view_of
 
 
 class SessionServices(Services):
@@ -19,3 +22,8 @@ class SessionServices(Services):
         super().__init__(store, host, effects, clock, entropy)
         self.feeds = Feeds()
         self.histories = Histories(store.sessions)
+        self.view_session = self._view_session
+
+    async def _view_session(self, session_id: str, last: int | None) -> list[dict[str, Any]]:
+        record = await self.store.sessions.get(session_id)
+        return [] if record is None else view_of(await self.histories.messages(record), last)

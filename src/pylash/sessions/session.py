@@ -29,6 +29,7 @@ from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import Input, Message, Usage, parts_of
+from pylash.turn.views import checked_last
 from pylash.values.canonical import write_payload
 from pylash.values.durations import Duration, seconds
 from pylash.values.names import check_name
@@ -295,6 +296,14 @@ class Session:
         self._services.refuse_inside_process("session.history")
         record = await self._services.store.sessions.get(self.id)
         return [] if record is None else await self._services.histories.messages(record)
+
+    async def view(self, last: int | None = None) -> list[dict[str, Any]]:
+        """Return the history as plain records for programs, the oldest first; ``last`` limits it to the newest.
+
+        >>> [entry["text"] for entry in await session.view() if entry["kind"] == "user"]
+        """
+        self._services.outside("session.view")
+        return await self._services.view_session(self.id, checked_last("session.view", last))
 
     async def usage(self) -> Usage:
         """Return the usage of all turns of the session, with their subagents."""
