@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from pylash import (
     EVENT,
@@ -14,8 +14,10 @@ from pylash import (
     Retry,
     Session,
     SessionPlugin,
+    Tool,
     ToolContext,
     TurnView,
+    tool,
 )
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import eventually
@@ -211,6 +213,62 @@ def make_advised(store: str) -> Lash:
 
 
 async def advised_story(app: Lash) -> str:
+    session = app.session("chat")
+    await session.turn("go", turn_id="t1")
+    return await transcript(session)
+
+
+class Skills(SessionPlugin):
+    """Has a tool to learn others; what is known is kept elsewhere, where every worker finds it."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.known = known
+
+    def tools(self) -> list[Tool[..., Any]]:
+        @tool
+        async def learn(ctx: ToolContext[None], skill: str) -> str:
+            self.known.add(skill)
+            ctx.sync_environment()
+            return f"learned {skill}"
+
+        @tool
+        async def draw() -> str:
+            return "drawn"
+
+        return [learn, *([draw] if "draw" in self.known else [])]
+
+    def prompt(self) -> str:
+        return f"Skills: {', '.join(sorted(self.known)) or 'none'}."
+
+
+class SkillsOfStore:
+    """Builds skills that are kept for a store."""
+
+    name = "skills"
+    known: ClassVar[dict[str, set[str]]] = {}
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+    def build(self, session_id: str, options: Any) -> SessionPlugin:
+        return Skills(self.known.setdefault(self.store, set()))
+
+
+def make_skilled(store: str) -> Lash:
+    """Make an app whose model learns a tool and calls it."""
+
+    def reply(request: ModelRequest) -> Any:
+        results = [message for message in request.messages if message.role == "tool"]
+        replies = (call("learn", skill="draw"), call("draw"), say("Done."))
+        prompt = "Skills: draw." if results else "Skills: none."
+        if request.messages[0].text != prompt:
+            return say(f"The prompt is {request.messages[0].text}")
+        return replies[len(results)]
+
+    return Lash(store, model=ScriptedModel(reply), plugins=[SkillsOfStore(store)])
+
+
+async def skilled_story(app: Lash) -> str:
     session = app.session("chat")
     await session.turn("go", turn_id="t1")
     return await transcript(session)

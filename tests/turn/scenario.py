@@ -12,7 +12,7 @@ tool       i1.c0 lookup: sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -80,6 +80,8 @@ class Script:
     heard: Mapping[int, Sequence[str]] = field(default_factory=dict)
     tool_usage: Usage = field(default_factory=Usage)
     tool_seconds: float = 0.0
+    syncs: Collection[str | int] = ()
+    """The tools that change the environment, and the iterations at whose checkpoints a plugin does."""
 
     def __post_init__(self) -> None:
         self.asked = 0
@@ -89,7 +91,8 @@ class Script:
             case SyncEnvironment():
                 return EnvironmentSynced()
             case TakeCheckpoint(iteration=iteration):
-                return CheckpointTaken(tuple(said(text) for text in self.heard.get(iteration, ())))
+                heard = tuple(said(text) for text in self.heard.get(iteration, ()))
+                return CheckpointTaken(heard, sync=iteration in self.syncs)
             case CallModel(iteration=iteration):
                 reply = self.replies[self.asked]
                 self.asked += 1
@@ -110,6 +113,7 @@ class Script:
             usage=self.tool_usage,
             seconds=self.tool_seconds,
             provider_id=one.provider_id,
+            sync=one.tool in self.syncs,
         )
 
 
@@ -212,8 +216,8 @@ def shown_message(message: Message) -> str:
 
 def shown_ask(ask: Ask) -> str:
     match ask:
-        case SyncEnvironment():
-            return "environment"
+        case SyncEnvironment(iteration=iteration):
+            return "environment" if iteration is None else f"environment again, {iteration}"
         case TakeCheckpoint(iteration=iteration):
             return f"checkpoint {iteration}"
         case CallModel(iteration=iteration, attempt=attempt):

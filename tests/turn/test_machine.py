@@ -103,6 +103,44 @@ assistant  Done.
     )
 
 
+@pytest.mark.proves("T7")
+def test_an_environment_that_a_tool_or_a_plugin_changed_is_captured_before_the_next_model_call() -> (
+    None
+):
+    script = (calls(call("unlock"), call("unlock")), calls(call("a")), says("Done."))
+    assert (
+        play(*script, syncs={"unlock", 0, 1})
+        == """
+user       Go.
+?          environment
+?          checkpoint 0
+?          environment again, 0
+?          model 1
+assistant  i1.c0 unlock(), i1.c1 unlock()
+?          tools i1.c0, i1.c1
+tool       i1.c0 unlock: done
+tool       i1.c1 unlock: done
+?          checkpoint 1
+?          environment again, 1
+?          model 2
+assistant  i2.c0 a()
+?          tools i2.c0
+tool       i2.c0 a: done
+?          checkpoint 2
+?          model 3
+assistant  Done.
+=          completed 'Done.'
+"""
+    )
+
+
+def test_a_turn_that_ends_captures_no_environment_before() -> None:
+    budget = {"budget": TurnBudget(iterations=1)}
+    transcript = play(calls(call("unlock")), syncs={"unlock"}, machine=budget)
+    assert "environment again" not in transcript
+    assert "=          stopped" in transcript
+
+
 def test_messages_sent_meanwhile_come_after_the_results() -> None:
     heard = {0: ["Hello?"], 1: ["Hurry!", "Please."]}
     assert (

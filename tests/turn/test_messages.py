@@ -49,7 +49,9 @@ FULL: tuple[Message, ...] = (
         (PICTURE,),
         interrupted=True,
     ),
-    ToolMessage("i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1", ("sha256:2",)),
+    ToolMessage(
+        "i1.c0", "look", "yes", True, (PICTURE,), Usage(1), 0.5, "p1", ("sha256:2",), sync=True
+    ),
 )
 
 

@@ -36,6 +36,7 @@ REPLIES = st.one_of(
     st.builds(fails, retryable=st.booleans()),
 )
 HEARD = st.dictionaries(st.integers(0, 3), st.lists(st.sampled_from(["Hey.", ""]), max_size=2))
+SYNCS = st.sets(st.sampled_from(["a", "b", 0, 1, 2]))
 ENOUGH = [says("Enough.")] * OUTPUT_TRIES
 
 
@@ -46,6 +47,7 @@ def turns(draw: st.DrawFn) -> dict[str, Any]:
         "replies": [*draw(st.lists(REPLIES, max_size=6)), *ENOUGH],
         "heard": draw(HEARD),
         "tool_usage": draw(USAGES),
+        "syncs": draw(SYNCS),
         "output_schema": draw(SCHEMAS),
         "budget": draw(BUDGETS),
     }

@@ -7,7 +7,7 @@ Rule 2. The checkpoints of plugins are called once, as one effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
 from pylash.sessions.writer import queued_message
 from pylash.tools.plugins import TurnView, has_checkpoint
+from pylash.turn.machine import CheckpointTaken
 from pylash.turn.messages import Text, UserMessage
 from pylash.values.canonical import write
 from pylash.values.errors import PluginError
@@ -42,8 +43,8 @@ class Checkpoints:
         self._places: dict[str, list[int]] = {}
         """The places of queued messages that this execution took, by effect key: the memory has only those of earlier executions."""
 
-    async def take(self, iteration: int) -> tuple[tuple[UserMessage, ...], Outcome]:
-        """Return the messages that join the turn after an iteration, and the outcome of the checkpoint."""
+    async def take(self, iteration: int) -> tuple[CheckpointTaken, Outcome]:
+        """Return what joins the turn after an iteration, and the outcome of the checkpoint."""
         turn, key = self._turn, f"i{iteration}.queue"
         found = self.taken_messages(key)
         has_reply = turn.run.memory.recorded(llm_key(iteration + 1, 1))
@@ -53,10 +54,11 @@ class Checkpoints:
             # The flag is taken before the read: a message that is queued during the read sets it again.
             if not has_reply and (turn.run.machine.take_stirred() or woken):
                 found = await self._take_queued(key, begins=iteration == 0)
-        found += await self._plugin_messages(iteration, has_reply=has_reply)
+        added, sync = await self._ask_plugins(iteration, has_reply=has_reply)
+        found += added
         if turn.summaries is not None:
             found += await turn.summaries.make(iteration, found)
-        return tuple(found), CheckpointOutcome({"messages": len(found)})
+        return CheckpointTaken(tuple(found), sync), CheckpointOutcome({"messages": len(found)})
 
     # --- queued messages ---
 
@@ -78,9 +80,8 @@ class Checkpoints:
             # Called again if the transaction is repeated, maybe with other messages.
             nonlocal messages, nodes
             messages = [queued_message(one) for one in queued]
-            if (
-                messages and not turn.machine.messages
-            ):  # the queue began the turn: its first message has its id
+            # A turn that the queue began has its id in the first message.
+            if messages and not turn.machine.messages:
                 messages[0] = replace(messages[0], turn_id=turn.turn_id)
             first = turn.writer.base + len(turn.machine.messages)
             nodes = tuple((first + n, write(message)) for n, message in enumerate(messages))
@@ -96,8 +97,13 @@ class Checkpoints:
 
     # --- plugins ---
 
-    async def _plugin_messages(self, iteration: int, *, has_reply: bool) -> list[UserMessage]:
-        """Return the messages of plugins; ``has_reply``: the next reply is recorded, so there are no new ones."""
+    async def _ask_plugins(
+        self, iteration: int, *, has_reply: bool
+    ) -> tuple[list[UserMessage], bool]:
+        """Return the messages of plugins, and whether one of them changed the environment.
+
+        ``has_reply``: the next reply is recorded, so there is nothing new.
+        """
         turn, key = self._turn, f"i{iteration}.plugins"
         listeners = turn.environment.listeners
         if listeners is None:
@@ -105,18 +111,25 @@ class Checkpoints:
                 name for name, plugin in turn.plugins.items() if has_checkpoint(plugin)
             )
         if (has_reply or not listeners) and not turn.run.memory.recorded(key):
-            return []
-        view = TurnView(turn.session.id, turn.turn_id, iteration, tuple(turn.machine.messages))
+            return [], False
 
-        async def ask_plugins(_: None) -> list[str]:
+        async def ask_plugins(_: None) -> Any:
             plugins = [turn.plugins[name] for name in listeners if name in turn.plugins]
+            changes: list[bool] = []
+            messages = tuple(turn.machine.messages)
+            view = TurnView(
+                turn.session.id, turn.turn_id, iteration, messages, lambda: changes.append(True)
+            )
             with outside(), FailsAs(_plugin_failure):
-                return [text for plugin in plugins for text in await plugin.checkpoint(view)]
+                texts = [text for plugin in plugins for text in await plugin.checkpoint(view)]
+            return {"messages": texts, "sync": True} if changes else texts
 
         command, local = DurableStep("plugins"), step_executor(ask_plugins)
         outcome = await turn.run.effect(turn.run.root, key, "plugins", command, local)
-        texts = expect(outcome, DurableStepOutcome).value
-        return [UserMessage((Text(text),), source="plugin") for text in texts]
+        texts, sync = expect(outcome, DurableStepOutcome).value, False
+        if isinstance(texts, dict):
+            texts, sync = texts["messages"], texts["sync"]
+        return [UserMessage((Text(text),), source="plugin") for text in texts], sync
 
 
 def _plugin_failure(error: BaseException) -> BaseException:

@@ -2,7 +2,8 @@
 
 Rule 1. Everything the machine asks for crosses the effect boundary under a key of its own, named by
         iteration and call. Batches and checkpoints run again on replay; only their parts are recorded.
-Rule 2. The prompt, the tools and the model are captured once; a turn uses them to its end.
+Rule 2. The prompt, the tools and the model are captured once; a turn uses them to its end. Only a tool or a plugin
+        of the turn can have the prompt and the tools captured again, before the next model call.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from pylash.turn.machine import (
     Answer,
     Ask,
     CallModel,
-    CheckpointTaken,
     EnvironmentSynced,
     Pause,
     Paused,
@@ -93,7 +93,7 @@ class TurnDriver:
         self.turn_id = run.scope.id
         self.writer = TurnWriter(services.store.sessions, session, nodes)
         self.feed = services.feeds.open(run.id)
-        # Set once: the history and plugins before the first effect, the environment by the first effect.
+        # The history and the plugins are set once, before the first effect; the environment by each sync.
         self.environment = TurnEnvironment()
         self.history = Tail()
         self.plugins: Mapping[str, SessionPlugin] = {}
@@ -117,7 +117,7 @@ class TurnDriver:
         self.feed.add(TurnEvent("turn_started", self.turn_id))
         try:
             self.plugins = catalog.build_plugins(self.session.id, options)
-            self._tool_calls.tools = catalog.offered_tools(options, self.plugins.values())
+            self._offer_tools()
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
             while (asked := machine.poll_effect()) is not None:
@@ -138,14 +138,13 @@ class TurnDriver:
     async def _answer(self, asked: Ask) -> Answer:
         """Perform an effect that the machine asks for."""
         match asked:
-            case SyncEnvironment():
-                await self._sync()
+            case SyncEnvironment(iteration=changed):
+                await self._sync(changed)
                 return EnvironmentSynced()
             case TakeCheckpoint(iteration=iteration):
                 command: Command = Checkpoint({"iteration": iteration})
                 work = partial(self._checkpoints.take, iteration)
-                joined = await self._composite(f"i{iteration}.checkpoint", command, work)
-                return CheckpointTaken(joined)
+                return await self._composite(f"i{iteration}.checkpoint", command, work)
             case CallModel(iteration=iteration, attempt=attempt):
                 return await self._model_calls.call(iteration, attempt)
             case RunTools(iteration=iteration, calls=calls):
@@ -170,24 +169,36 @@ class TurnDriver:
         """Return whether an effect starts now; events of the others were emitted by an earlier execution."""
         return not self.run.memory.begun(key)
 
-    async def _sync(self) -> None:
-        """Capture the environment, or load the one that was captured."""
+    def _offer_tools(self) -> None:
+        """Ask for the tools that this worker has for the turn."""
+        self._tool_calls.tools = self.services.catalog.offered_tools(
+            self.ask.options, self.plugins.values()
+        )
+
+    async def _sync(self, changed: int | None) -> None:
+        """Capture the environment, or load the one that was captured; ``changed``: in which iteration it changed."""
         made: dict[str, TurnEnvironment] = {}
+        if changed is not None:
+            self._offer_tools()
 
         async def perform(_: Envelope) -> Outcome:
             catalog, tools = self.services.catalog, self._tool_calls.tools
-            catalog.check(self.ask.options)
+            if changed is None:
+                catalog.check(self.ask.options)
             for tool in tools.values():
                 await tool.prepare()  # its description may have to be loaded first
             environment = catalog.environment(self.ask.options, self.plugins, tools)
+            if changed is not None:  # a turn keeps its model
+                environment = msgspec.structs.replace(environment, model=self.environment.model)
             ref, body = environment.stored()
             self.writer.envs[ref] = body
             made[ref] = environment
             return SyncExecutionEnvironmentOutcome({"env": ref})
 
         local = turn_executor(perform, record=self.writer.hold)
-        command = SyncExecutionEnvironment()
-        outcome = await self.run.effect(self.run.root, "env", "environment", command, local)
+        command = SyncExecutionEnvironment(update_machine_config=changed is not None)
+        key = "env" if changed is None else f"i{changed}.env"
+        outcome = await self.run.effect(self.run.root, key, "environment", command, local)
         ref = expect(outcome, SyncExecutionEnvironmentOutcome).result["env"]
         if ref in made:
             self.environment = made[ref]
@@ -212,9 +223,8 @@ class TurnDriver:
         self, key: str, command: Command, work: Callable[[], Awaitable[tuple[T, Outcome]]]
     ) -> T:
         """Return the result of an effect that consists of others and runs again on replay."""
-        results: list[
-            T
-        ] = []  # the outcome is plain JSON, so the messages are passed through this list
+        # The outcome is plain JSON, so the result takes this way.
+        results: list[T] = []
 
         async def perform(_: Envelope) -> Outcome:
             with self.run.guarded():
@@ -274,7 +284,7 @@ class TurnDriver:
         """End the turn as cancelled; it keeps everything that was recorded or streamed."""
         machine = self.machine
         self._answer_partially()
-        if isinstance(machine.poll_effect(), SyncEnvironment | TakeCheckpoint):
+        if machine.poll_effect() in (SyncEnvironment(), TakeCheckpoint(machine.iteration)):
             # Messages that were taken from the queue, and that the machine has not received yet.
             taken = self._checkpoints.taken_messages(f"i{machine.iteration}.queue")
             machine.messages.extend(taken or ())

@@ -338,12 +338,11 @@ class TurnCallSite:
     def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
         """Return the place of the result's message, or when a deferred result is due."""
         if isinstance(value, Deferred):
-            return ToolAttemptOutcome(
-                {"deadline": value.deadline, **_usage_record(self._model_usage())}
-            )
+            used, sync = _usage_record(self._model_usage()), {"sync": True} if ctx.syncs else {}
+            return ToolAttemptOutcome({"deadline": value.deadline, **used, **sync})
         took = self._turn.services.clock.monotonic() - self._started
         message = result_message(self._call, value, took, ctx.attached)
-        message = replace(message, usage=self._model_usage())
+        message = replace(message, usage=self._model_usage(), sync=ctx.syncs)
         key = self.key(f"attempt.{ctx.attempt}")
         place = self._turn.writer.prepare(key, self._index, message, ctx.attached)
         return ToolAttemptOutcome({"place": place}, msgspec.to_builtins(ctx.emitted))
@@ -367,7 +366,7 @@ class TurnCallSite:
         attached: dict[str, bytes] = {}
         message = result_message(self._call, value, 0.0, attached)
         writer.attachments.update(attached)
-        return replace(message, usage=_recorded_usage(launch))
+        return replace(message, usage=_recorded_usage(launch), sync=launch.get("sync", False))
 
     def on_wait(self, part: str, command: AwaitEvent) -> None:
         """Add the event of an open wait."""

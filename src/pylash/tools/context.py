@@ -96,6 +96,7 @@ class ToolContext(Generic[D]):
         self.deps = deps
         self.attached: dict[str, bytes] = {}
         self.emitted: list[Emitted] = []
+        self.syncs = False
         self._listen = listen
         self._check = check
         self._complete = complete
@@ -165,3 +166,12 @@ class ToolContext(Generic[D]):
         """
         check_name("source key", source_key)
         self.emitted.append(Emitted(trigger, source_key, self._check(trigger, payload)))
+
+    def sync_environment(self) -> None:
+        """Have the prompt and the tools of the turn captured again, with the tool's result: a plugin changed them.
+
+        The model's next call has the new ones. In a process it does nothing.
+
+        >>> ctx.sync_environment()
+        """
+        self.syncs = True

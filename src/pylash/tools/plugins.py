@@ -7,7 +7,7 @@ it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -23,6 +23,17 @@ class TurnView(msgspec.Struct, frozen=True):
     turn_id: str
     iteration: int
     messages: Sequence[Message]
+    on_sync: Callable[[], None] = lambda: None
+
+    def sync_environment(self) -> None:
+        """Have the prompt and the tools of the turn captured again before the model's next call: they changed.
+
+        >>> async def checkpoint(self, turn: TurnView) -> Sequence[str]:
+        ...     if await self.load_skills():
+        ...         turn.sync_environment()
+        ...     return ()
+        """
+        self.on_sync()
 
 
 class SessionPlugin:

@@ -43,7 +43,12 @@ OUTPUT_TRIES: Final = 3
 
 
 class SyncEnvironment(msgspec.Struct, frozen=True, tag_field="ask", tag="sync_environment"):
-    """Capture the prompt, the tools and the model of this turn."""
+    """Capture the prompt, the tools and the model of this turn.
+
+    ``iteration``: capture the prompt and the tools again, because they changed during it. None is the first capture.
+    """
+
+    iteration: int | None = None
 
 
 class TakeCheckpoint(msgspec.Struct, frozen=True, tag_field="ask", tag="checkpoint"):
@@ -85,9 +90,10 @@ class EnvironmentSynced(msgspec.Struct, frozen=True, tag_field="tell", tag="envi
 
 
 class CheckpointTaken(msgspec.Struct, frozen=True, tag_field="tell", tag="checkpoint_taken"):
-    """The messages that joined the turn."""
+    """The messages that joined the turn; ``sync``: a plugin changed the prompt or the tools."""
 
     messages: tuple[UserMessage, ...] = ()
+    sync: bool = False
 
 
 class ModelReplied(msgspec.Struct, frozen=True, tag_field="tell", tag="model_replied"):
@@ -150,7 +156,8 @@ class TurnEnd(msgspec.Struct, frozen=True, omit_defaults=True):
 class TurnMachine(msgspec.Struct):
     """A turn in progress. The struct *is* its checkpoint.
 
-    ``messages`` are those of this turn, the input first.
+    ``messages`` are those of this turn, the input first. ``is_stale``: the prompt or the tools changed since the
+    environment was captured.
     """
 
     messages: list[Message]
@@ -158,6 +165,7 @@ class TurnMachine(msgspec.Struct):
     budget: TurnBudget | None = None
     iteration: int = 0
     misfits: int = 0
+    is_stale: bool = False
     outstanding: Ask | None = SyncEnvironment()
     end: TurnEnd | None = None
 
@@ -176,9 +184,11 @@ class TurnMachine(msgspec.Struct):
                 raise TurnAnswerUnexpected(f"the results of {given}", f"the calls {wanted}")
         match answer:
             case EnvironmentSynced():
-                self.outstanding = TakeCheckpoint(self.iteration)
-            case CheckpointTaken(messages=messages):
+                assert isinstance(asked, SyncEnvironment)
+                self._synced(asked)
+            case CheckpointTaken(messages=messages, sync=sync):
                 self.messages.extend(messages)
+                self.is_stale = self.is_stale or sync
                 self._ask_model()
             case ModelReplied(message=message):
                 self._reply(message)
@@ -186,6 +196,7 @@ class TurnMachine(msgspec.Struct):
                 self._fail_model(answer)
             case ToolsReturned(messages=messages):
                 self.messages.extend(messages)
+                self.is_stale = self.is_stale or any(message.sync for message in messages)
                 self.outstanding = TakeCheckpoint(self.iteration)
             case Paused():
                 assert isinstance(asked, Pause)
@@ -218,10 +229,20 @@ class TurnMachine(msgspec.Struct):
 
     # --- handling of legal answers ---
 
+    def _synced(self, asked: SyncEnvironment) -> None:
+        self.is_stale = False
+        if asked.iteration is None:
+            self.outstanding = TakeCheckpoint(self.iteration)
+        else:
+            self._ask_model()
+
     def _ask_model(self) -> None:
         reason = None if self.budget is None else overrun(self.budget, spent(self.messages))
         if reason is not None:
             self._finish("stopped", error=reason, code="turn_stopped", closing=reason)
+            return
+        if self.is_stale:
+            self.outstanding = SyncEnvironment(self.iteration)
             return
         self.iteration += 1
         self.outstanding = CallModel(self.iteration)

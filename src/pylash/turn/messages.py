@@ -146,6 +146,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omi
     """The result of a tool call. ``usage`` is that of subagents and models that worked for it.
 
     ``stored`` are the references of bytes that the tool stored with ``ctx.attach`` and only mentions in its result.
+    ``sync``: the tool changed the tools or the prompt of the turn.
     """
 
     role: ClassVar[Literal["tool"]] = "tool"
@@ -158,6 +159,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool", omi
     seconds: float = ZERO
     provider_id: str | None = None
     stored: tuple[str, ...] = ()
+    sync: bool = False
 
 
 Message = UserMessage | AssistantMessage | ToolMessage
