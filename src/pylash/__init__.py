@@ -42,6 +42,7 @@ _NAMES = {
     "pylash.engine.retries": "Retry",
     "pylash.processes.steps": "StepContext",
     "pylash.processes.definition": "Prepared ProcessDefinition",
+    "pylash.processes.event_types": "ProcessEventType",
     "pylash.sessions.session": "Session TurnStream",
     "pylash.engine.steps": "durable_step",
     "pylash.processes.timeline": "Effect draw_timeline",

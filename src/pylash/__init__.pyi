@@ -49,6 +49,7 @@ from pylash.processes.context import TaskGroup as TaskGroup
 from pylash.processes.context import WaitKey as WaitKey
 from pylash.processes.definition import Prepared as Prepared
 from pylash.processes.definition import ProcessDefinition as ProcessDefinition
+from pylash.processes.event_types import ProcessEventType as ProcessEventType
 from pylash.processes.handles import ChildHandle as ChildHandle
 from pylash.processes.handles import ProcessHandle as ProcessHandle
 from pylash.processes.sessions import ProcessSession as ProcessSession

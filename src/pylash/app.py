@@ -181,6 +181,7 @@ class Lash:
         timeout: Duration | None = None,
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
+        events: Mapping[str, Any] | None = None,
     ) -> Callable[
         [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
     ]: ...
@@ -190,7 +191,8 @@ class Lash:
         """Make an async function a process of this app.
 
         ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
-        a function of the arguments or a text such as ``"{user}"``).
+        a function of the arguments or a text such as ``"{user}"``). ``events`` declares the events that it may emit:
+        the type of each payload, or a ``ProcessEventType``.
 
         >>> @app.process(concurrency=1, key="{user}")
         ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...

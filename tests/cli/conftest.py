@@ -80,7 +80,9 @@ def filled(url: str) -> None:
     """Leave an order that waits for a signal, and a turn that waits for approval."""
 
     async def fill(app: Lash) -> None:
-        await app.start(shop.order.options(id="order-7"), item=f"teapot {shop.EVIL}")
+        await app.start(
+            shop.order.options(id="order-7", label="Ann's teapot"), item=f"teapot {shop.EVIL}"
+        )
         asking = app.session("chat-42").turn(
             "Refund order 7, please", turn_id="refund-7", timeout=0
         )

@@ -58,6 +58,7 @@ def test_everything_is_listed_and_shown_and_nothing_is_changed(place: str, pylas
         "python:order",
     )
     assert order["waits_for"] == ["signal address"]
+    assert (order["label"], turn["label"]) == ("Ann's teapot", None)
     assert (turn["kind"], turn["status"], turn["session"]) == ("turn", "waiting", "chat-42")
     assert turn["waits_for"] == ["approval"]
     assert [one["id"] for one in ask(pylash, "ps", "--kind", "turn")] == ["chat-42/refund-7"]

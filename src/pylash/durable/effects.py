@@ -96,16 +96,23 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
     command: Any
 
     def hash_input(self) -> Any:
-        """Return the command without the handles in the arguments of a start: older versions did not record them."""
+        """Return the command; of a start without what does not decide which process is started.
+
+        That is the handles in its arguments, which older versions did not record, its label, and the types of its
+        events: a new deployment may change them.
+        """
         match self.command:
-            case {"registration": {"input": {"handles": _}}}:
-                registration = self.command["registration"]
+            case {"registration": {"input": {"handles": _}} as registration}:
                 given = {**registration["input"]}
                 del given["handles"]
-                start = {**self.command, "registration": {**registration, "input": given}}
-                return {"kind": "process", "command": start}
+                hashed = {**registration, "input": given}
+            case {"registration": {"event_types": _} | {"label": _} as registration}:
+                hashed = {**registration}
             case _:
                 return self
+        hashed.pop("event_types", None)
+        hashed.pop("label", None)
+        return {"kind": "process", "command": {**self.command, "registration": hashed}}
 
 
 class ExecCode(_Command, frozen=True, gc=False, tag="exec_code"):

@@ -130,7 +130,7 @@ class Slot(msgspec.Struct, frozen=True):
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process to start.
 
-    ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
+    ``label`` is its name for people. ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
     by name; None accepts any. ``seed``: in a fork, the id of the process that it was forked from, because both must
     derive the same random names.
     """
@@ -148,6 +148,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     slot: Slot | None = None
     seed: str | None = None
     seed_epoch: int = 0
+    label: str | None = None
 
     @property
     def target(self) -> str:
@@ -321,6 +322,11 @@ def _folded(state: ProcessState, event: ProcessEvent, terminal: set[str]) -> Pro
     return msgspec.structs.replace(state, status=STATES[type(output)].value, output=output)
 
 
+def is_reserved(kind: str) -> bool:
+    """Return whether a type of event is one of the runtime's."""
+    return kind.startswith(_OURS)
+
+
 def semantics_of(registration: Registration, kind: str, payload: Any) -> Semantics:
     """Return the semantics of an event, or raise ProcessEventInvalid if the process does not accept it."""
     if kind == WAKE:
@@ -333,7 +339,7 @@ def semantics_of(registration: Registration, kind: str, payload: Any) -> Semanti
         return Semantics.PLAIN
     if (problem := name_problem(kind)) is not None:
         raise ProcessEventInvalid(registration.id, kind, problem)
-    if kind.startswith(_OURS):
+    if is_reserved(kind):
         raise ProcessEventInvalid(registration.id, kind, "this name is reserved")
     if registration.event_types is None:
         return Semantics.PLAIN
@@ -436,8 +442,15 @@ def shown_target(target: str, registration: bytes | None) -> str:
     return f"{target}:{given.process_name}" if isinstance(given, LashlangInput) else target
 
 
+def shown_label(registration: bytes | None) -> str | None:
+    """Return the label of a process; most have none, and are not decoded."""
+    if registration is None or b'"label"' not in registration:
+        return None
+    return REGISTRATIONS.decode(registration).label
+
+
 class ProcessView(msgspec.Struct, frozen=True):
-    """A process in a list."""
+    """A process in a list; ``label`` is the one that it was started with."""
 
     id: str
     target: str
@@ -445,6 +458,7 @@ class ProcessView(msgspec.Struct, frozen=True):
     reason: str | None
     created: Instant
     settled: Instant | None
+    label: str | None = None
 
 
 def just_started(registration: Registration, number: int, now: Instant) -> ProcessRecord:

@@ -24,7 +24,7 @@ from pylash.durable.effects import (
     Sleep,
     expect,
 )
-from pylash.durable.processes import WAKE, EngineInput, signal_type
+from pylash.durable.processes import WAKE, EngineInput, semantics_of, signal_type
 from pylash.durable.seeds import chance, digest, uuid_text
 from pylash.durable.waits import CustomWait, Err, Ok, Timeout
 from pylash.engine.branch_groups import BranchGroup, BranchTask
@@ -326,21 +326,40 @@ class ProcessContext(StepContext[D]):
         return ProcessSession(id, checked, self, self._run, self._services)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
-        """Append an event to the process's log, once."""
-        return self._append("emit", check_effect_name(self._run, "event type", kind), payload)
+        """Append an event to the process's log, once.
+
+        If the process declares its events, raises ProcessEventInvalid for one that was not declared or does not fit.
+
+        >>> await ctx.emit("progress", Progress(done=3, total=10))
+        """
+        check_effect_name(self._run, "event type", kind)
+        return self._append("emit", kind, self._event_payload(kind, payload))
+
+    def _event_payload(self, kind: str, payload: Any) -> Any:
+        """Return the payload of an event as plain JSON, or refuse the event."""
+        registration, given = self._run.process.registration, self._run.process.registration.input
+        if registration.event_types is None or not isinstance(given, EngineInput):
+            return ANY.dump(payload)
+        declared = self._services.definitions[given.program].events
+        plain = (
+            ANY.dump(payload) if declared is None else declared.dump(self._run.id, kind, payload)
+        )
+        if not self._run.memory.is_replaying:  # recorded events stay valid if the rules change
+            semantics_of(registration, kind, plain)
+        return plain
 
     def wake(self, text: str) -> Coroutine[Any, Any, None]:
         """Send a message to the session that started this process."""
         if not isinstance(text, str):
             raise ArgumentsInvalid("ctx.wake", f"text={text!r} is not a string")
-        return self._append("wake", WAKE, {"text": text})
+        return self._append("wake", WAKE, ANY.dump({"text": text}))
 
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:
         branch = own_branch(self._run, method)
         part = branch.take(f"{method} {kind}")
         key = branch.key(part)
         event_key = key if self._run.epoch == "0" else f"{self._run.epoch}:{key}"
-        event = AppendEvent("", kind, ANY.dump(payload), event_key)
+        event = AppendEvent("", kind, payload, event_key)
         return without_result(self.command(method, event, part=part))
 
     def continue_as(self, **arguments: Any) -> NoReturn:

@@ -18,12 +18,14 @@ import msgspec
 from pylash.durable.commands import StartProcess
 from pylash.durable.processes import (
     EngineInput,
+    EventType,
     LashlangInput,
     Registration,
     SessionRef,
     Slot,
 )
 from pylash.durable.sessions import checked_session
+from pylash.processes.event_types import DeclaredEvents
 from pylash.tools.signatures import Arguments, Signature, signature_of
 from pylash.values.canonical import encode
 from pylash.values.durations import Duration, micros
@@ -74,6 +76,10 @@ class Definition(Generic[P, R]):
         """Return the input that a process of it is registered with."""
         raise NotImplementedError
 
+    def event_types(self) -> tuple[EventType, ...] | None:
+        """Return the types of the events that it emits; None emits any."""
+        return None
+
     def signals(self) -> dict[str, Any] | None:
         """Return the JSON Schemas of the signals it takes, by name; None takes any."""
         return None
@@ -96,16 +102,19 @@ class Definition(Generic[P, R]):
         wake: str | None = None,
         delay: Duration | None = None,
         attached: bool = False,
+        label: str | None = None,
     ) -> Prepared[P, R]:
-        """Return the process with options for one start.
+        """Return the process with options for one start; ``label`` is shown to people in lists.
 
-        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h"), user="ann")
+        >>> await app.start(onboarding.options(id="onboard-ann", delay="1h", label="Ann Lee"), user="ann")
         """
         if id is not None:
             check_name("process id", id, error=MissingProcessExecutionId)
         if wake is not None:
             checked_session(wake)
-        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached)
+        if label is not None:
+            check_name("process label", label)
+        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached, label)
 
 
 class ProcessDefinition(Definition[P, R]):
@@ -124,6 +133,7 @@ class ProcessDefinition(Definition[P, R]):
         timeout: Duration | None = None,
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
+        events: Mapping[str, Any] | None = None,
     ) -> None:
         call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object with this method can be called
         if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
@@ -135,6 +145,8 @@ class ProcessDefinition(Definition[P, R]):
         self._check_slot(concurrency, key)
         self._concurrency = concurrency
         self._key = key
+        owner = f"process {self.name!r}"
+        self.events = None if events is None else DeclaredEvents(owner, events)
         self._prepared = False
         self.__doc__ = function.__doc__
 
@@ -193,7 +205,13 @@ class ProcessDefinition(Definition[P, R]):
         """Prepare the checks of arguments and result, once."""
         if not self._prepared:
             await self.signature.prepare()
+            if self.events is not None:
+                await self.events.prepare()
             self._prepared = True
+
+    def event_types(self) -> tuple[EventType, ...] | None:
+        """Return the types of the events that it emits; None emits any."""
+        return None if self.events is None else self.events.captured()
 
     def slot(self, arguments: Mapping[str, Any]) -> Slot | None:
         """Return the concurrency key of a start."""
@@ -229,6 +247,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
     wake: str | None = None
     delay: int = 0
     attached: bool = False
+    label: str | None = None
 
     @property
     def name(self) -> str:
@@ -248,6 +267,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
         registration = Registration(
             id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
             input=self.definition.input(arguments),
+            event_types=self.definition.event_types(),
             signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
@@ -256,6 +276,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
             attached=self.attached,
             timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,
             slot=self.definition.slot(arguments),
+            label=self.label,
         )
         return StartProcess(registration, self.delay)
 
@@ -274,12 +295,14 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
         return Registration(
             id="",
             input=self.definition.input(arguments),
+            event_types=self.definition.event_types(),
             signals=self.definition.signals(),
             originator=session or inherited.originator,
             wake_target=wake,
             env=inherited.env,
             timeout=self.definition.timeout,
             slot=self.definition.slot_template(),
+            label=self.label,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pylash.durable.processes import ProcessView, shown_target
+from pylash.durable.processes import ProcessView, shown_label, shown_target
 from pylash.durable.runs import Instant, RunState, run_id_time
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.stores.operation import Statement, Steps
@@ -30,7 +30,7 @@ _COLUMNS: Final = """
             else r.state end as shown,
        r.kind, r.created, r.id as run, r.scope, r.target, p.id as process, r.reason,
        coalesce(p.settled, r.settled) as settled, r.attempts, r.owner, r.lane,
-       case when r.target = 'lashlang' then p.registration end as registration,
+       p.registration as registration,
        p.created as process_created"""
 
 _RUN_COLUMNS: Final = _COLUMNS.replace("{number}", "r.id")
@@ -121,6 +121,7 @@ class RunRow(msgspec.Struct, frozen=True):
     attempts: int
     owner: str | None
     scope: str
+    label: str | None = None
 
 
 def run_from(row: tuple[Any, ...]) -> RunRow:
@@ -134,13 +135,15 @@ def run_from(row: tuple[Any, ...]) -> RunRow:
     target, status = shown_target(target, row[13]), RunState(shown)
     why = (reason or "unknown_target") if status is RunState.BLOCKED else None
     times = (created, settled)
-    return RunRow(run, kind, name, session, target, status, why, *times, attempts, owner, scope)
+    ids = (attempts, owner, scope, shown_label(row[13]))
+    return RunRow(run, kind, name, session, target, status, why, *times, *ids)
 
 
 def view_from(row: tuple[Any, ...]) -> ProcessView:
     """Return the process in a row."""
     run = run_from(row)
-    return ProcessView(run.id, run.target, run.status, run.reason, row[14], run.settled)
+    times = (row[14], run.settled)
+    return ProcessView(run.id, run.target, run.status, run.reason, *times, run.label)
 
 
 def known_targets() -> Steps[list[str]]:

@@ -38,6 +38,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     print_line(
         f"{paint(printable(view['id']), None, bold=True)}  {status}  {paint(printable(kind), 'bright_black')}"
     )
+    if view["label"]:
+        _fact("label", view["label"])
     _blocked(view)
     for wait in view["waits"]:
         _wait(view, wait)

@@ -157,6 +157,7 @@ def _described(row: RunRow, now: int) -> dict[str, Any]:
         "kind": "turn" if row.kind == "queue_drain" else row.kind,
         "session": row.session,
         "target": row.target,
+        "label": row.label,
         "status": row.status.value,
         "reason": row.reason,
         "waits_for": [],
@@ -202,7 +203,7 @@ def print_runs(described: Sequence[dict[str, Any]]) -> None:
         (
             Cell(view["status"], STATUS_COLOURS[view["status"]]),
             view["id"],
-            _ENGINE.sub("", view["target"]) or view["kind"],
+            view["label"] or _ENGINE.sub("", view["target"]) or view["kind"],
             length(round(view["seconds"] * SECOND)),
             Cell(reason_of(view), "bright_black"),
         )
