@@ -109,7 +109,7 @@ class OpenParts(NamedTuple):
 
 
 class Lash:
-    """An app: a store, what runs on it, and a worker.
+    """An app: a store, the processes and sessions that run on it, and a worker.
 
     >>> app = Lash("sqlite:///agents.db")
     >>> @app.process
@@ -256,7 +256,7 @@ class Lash:
 
         >>> app.agent("researcher", instructions="Find sources.", tools=[search])
         """
-        # The ids of subagents begin with it.
+        # The ids of subagents begin with the name.
         check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
         names = self.catalog.tool_names(tools)
         agent = Agent(name, instructions, names, self.catalog.model_name(model), description)
@@ -338,7 +338,7 @@ class Lash:
             await definition.prepare()
         for declared in self.catalog.tools.values():
             await declared.prepare()
-        services.deps = await self._made_deps(stack)
+        services.deps = await self._open_deps(stack)
         programs = PythonPrograms(services, partial(run_session_turn, services))
         processes, turns = partial(Execution, journal, programs), partial(TurnExecution, services)
         worker = Worker(journal, effects, programs, processes, turns, config, self._retention)
@@ -367,7 +367,7 @@ class Lash:
         if (watch := getattr(self._clock, "watch", None)) is not None:
             stack.callback(watch(worker.quiet))
 
-    async def _made_deps(self, stack: AsyncExitStack) -> Any:
+    async def _open_deps(self, stack: AsyncExitStack) -> Any:
         """Return the dependencies: a value, or the result of a factory, closed with the app if it is a context manager."""
         made = self._deps() if callable(self._deps) else self._deps
         if isawaitable(made):
@@ -377,7 +377,7 @@ class Lash:
         return made
 
     async def close(self) -> None:
-        """Drain: claim nothing more, wait the grace, park or release the rest."""
+        """Close the app: claim no more runs, wait for running ones up to the grace period, and park or release the rest."""
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.aclose()
@@ -527,9 +527,8 @@ class Lash:
             plugin_options=plugin_options,
         )
         checked_options("app.session", options)
-        if (
-            self.worker_config is not None
-        ):  # otherwise other workers run it, with their own catalogs
+        # Without a worker, other apps run the session with their own catalogs.
+        if self.worker_config is not None:
             self.catalog.check(options)
         return Session(id, options, parts.services, parts.worker, parts.turn_results)
 
@@ -563,7 +562,7 @@ class Lash:
             check_name("name in by=", by)
         return await resolve_wait(parts.journal, parts.effects, key, value, error, by)
 
-    # --- inside ---
+    # --- internals ---
 
     @property
     def store(self) -> Store:

@@ -100,7 +100,7 @@ class ProcessHandle(Facade[AsyncHandle[R]], Generic[R]):
         return value
 
     def events(self, after: int = 0, follow: bool = False) -> Iterator[ProcessEvent]:
-        """Yield the process's log after a sequence; ``follow`` waits for more until it ends."""
+        """Yield the process's log after a sequence number; ``follow`` waits for more until the process has ended."""
         yield from _each(self._async.events(after, follow), self._run)
 
 
@@ -157,11 +157,11 @@ class Session(Facade[AsyncSession]):
     delete = blocking(AsyncSession.delete)
 
     def stream(self, input: Any, **options: Any) -> TurnStream:  # noqa: A002 - the public name
-        """Ask, and read the events of the turn while it runs; of a turn that has ended, those recorded."""
+        """Run a turn and stream its events; of a turn that has ended, the recorded ones."""
         return TurnStream(self._async.stream(input, **options), self._run)
 
     def observe(self, cursor: str | None = None) -> Iterator[Observed]:
-        """Yield the messages after a cursor, then new ones as they come; it can be reconnected."""
+        """Yield the messages after a cursor, then new messages and events; continue from any cursor later."""
         return _each(self._async.observe(cursor), self._run)
 
     def fork(self, new_id: str, at: str | None = None) -> Session:
@@ -273,12 +273,12 @@ def _each(items: AsyncIterator[T], run: Run) -> Iterator[T]:
             yield item
     finally:
         with suppress(AppNotOpen):
-            run(_closed(items))
+            run(_close_iterator(items))
 
 
 async def _next(items: Any) -> Any:
     return await anext(items, None)
 
 
-async def _closed(items: Any) -> None:
+async def _close_iterator(items: Any) -> None:
     await items.aclose()

@@ -2,8 +2,8 @@
 
 Rule 1. Every task has an owner; closing the owner ends it.
 Rule 2. A failure of a task that is not awaited is raised when the owner closes.
-Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait for ever. So a call
-        in a thread returns what it raised as a value.
+Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait for ever. So a call in a
+        thread returns its exception as a value.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class TaskOwner:
         """Start work that is not awaited; its failure is raised when the owner closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._serving.add(task)
-        task.add_done_callback(self._served)
+        task.add_done_callback(self._on_served_end)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _on_served_end(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a background task failed", exc_info=error)
@@ -71,16 +71,16 @@ class TaskOwner:
 
     async def finish(self) -> None:
         """Wait until all work has ended, including work that it starts meanwhile."""
-        while tasks := self._undone():  # again, because tasks may have started others
+        while tasks := self._unfinished():  # again, because tasks may have started others
             await asyncio.wait(tasks)
         await self.close()
 
-    def _undone(self) -> set[asyncio.Task[Any]]:
+    def _unfinished(self) -> set[asyncio.Task[Any]]:
         return {task for task in (*self._awaited, *self._serving) if not task.done()}
 
     async def close(self) -> None:
         """Cancel every task, wait for their ends, and raise the first failure of a served task."""
-        tasks = self._undone()
+        tasks = self._unfinished()
         for task in tasks:  # all of them before any runs again: ``is_stopping`` relies on it
             task.cancel()
         if tasks:
@@ -94,7 +94,7 @@ class TaskOwner:
 # --- threads ---
 
 
-class _Ended(NamedTuple):
+class _Outcome(NamedTuple):
     """The outcome of a call: a value or an exception."""
 
     value: Any
@@ -128,9 +128,9 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 def outcome_in_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Ended:
+) -> _Outcome:
     """Call a function and return its outcome."""
     try:
-        return _Ended(function(*args, **kwargs), None)
+        return _Outcome(function(*args, **kwargs), None)
     except BaseException as error:  # noqa: BLE001 - raised again where the call is awaited
-        return _Ended(None, error)
+        return _Outcome(None, error)

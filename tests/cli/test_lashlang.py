@@ -239,8 +239,8 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--store", "memory://", "check", "a.lash"), "--store is not for programs"),
-        (("--store", "memory://", "fmt", "a.lash"), "--store is not for programs"),
+        (("--store", "memory://", "check", "a.lash"), "--store has no effect on Lashlang programs"),
+        (("--store", "memory://", "fmt", "a.lash"), "--store has no effect on Lashlang programs"),
         (("graph", "--json", "--svg", "a.lash"), "leave --svg and --output out"),
         (("graph", "--json", "-o", "a.svg", "a.lash"), "leave --svg and --output out"),
         (("fmt", "--check", "--stdout", "a.lash"), "leave --check and --json out"),

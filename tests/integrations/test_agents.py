@@ -51,7 +51,7 @@ from pylash import (
     Retry,
 )
 from pylash.integrations.pydantic_ai import durable as made_durable
-from pylash.integrations.pydantic_ai.failures import recorded
+from pylash.integrations.pydantic_ai.failures import to_recorded
 from pylash.testing import LashHarness
 from tests.backends import eventually
 from tests.integrations.agents import Note, Report, ran, researcher, returns
@@ -397,7 +397,7 @@ def test_a_failure_is_recorded_without_secrets(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SHOP_API_KEY", secret)
     error = ValueError(f"{'.' * 1_980} with {secret}", {"key": [secret]})
     error.add_note("kept")
-    kept = recorded(error)
+    kept = to_recorded(error)
     assert "correct" not in f"{kept.message} {kept.data}"
     assert kept.data["state"]["args"][1] == {"key": ["[hidden]"]}
 

@@ -17,9 +17,9 @@ from pylash.values.process_errors import NotBlocked, NothingToCancel, RunAmbiguo
 from pylash.values.texts import printable
 
 
-def _done(asked: StoreOptions, **what: Any) -> None:
+def _done(options: StoreOptions, **what: Any) -> None:
     """Print what was done."""
-    if asked.as_json:
+    if options.as_json:
         print_json(what)
     else:
         print_line(f"{paint(what['done'], 'green')}  {printable(what['id'])}")
@@ -39,7 +39,7 @@ def _done(asked: StoreOptions, **what: Any) -> None:
     help="The id of the signal: sending the same id again has no effect.",
 )
 @with_store_options
-def signal(asked: StoreOptions, id: str, name: str, payload: Any, signal_id: str | None) -> None:  # noqa: A002 - the name in the help
+def signal(options: StoreOptions, id: str, name: str, payload: Any, signal_id: str | None) -> None:  # noqa: A002 - the name in the help
     """Send a signal to a process.
 
     It waits in the process's log until the process takes it, so it may be sent early.
@@ -48,17 +48,16 @@ def signal(asked: StoreOptions, id: str, name: str, payload: Any, signal_id: str
       pylash signal order-7 address '"5 High Street"'
       pylash signal order-7 paid '{"cents": 500}' --id payment-81
     """
-    run(_signal(asked, id, name, payload, signal_id))
+    run(_signal(options, id, name, payload, signal_id))
 
 
 async def _signal(
-    asked: StoreOptions, process: str, name: str, payload: Any, signal_id: str | None
+    options: StoreOptions, process: str, name: str, payload: Any, signal_id: str | None
 ) -> None:
-
-    async with asked.open_store() as (host, store):
+    async with options.open_store() as (host, store):
         command = SignalProcess(process, name, signal_id or host.new_token(), payload)
         await store.processes.perform(command)
-    _done(asked, done="signalled", id=process, signal=name)
+    _done(options, done="signalled", id=process, signal=name)
 
 
 # --- cancel ---
@@ -71,7 +70,7 @@ async def _signal(
     "--force", is_flag=True, help="End a process at once, without running its clean-up code."
 )
 @with_store_options
-def cancel(asked: StoreOptions, id: str, reason: str | None, force: bool) -> None:  # noqa: A002 - the name in the help
+def cancel(options: StoreOptions, id: str, reason: str | None, force: bool) -> None:  # noqa: A002 - the name in the help
     """Ask a process, or the turn of a session, to end.
 
     ID is the whole id of a process, a session, or SESSION/TURN. Code that is cancelled may clean up first.
@@ -79,12 +78,11 @@ def cancel(asked: StoreOptions, id: str, reason: str | None, force: bool) -> Non
     \b
       pylash cancel order-7 --reason "the customer changed her mind"
     """
-    run(_cancel(asked, id, reason, force))
+    run(_cancel(options, id, reason, force))
 
 
-async def _cancel(asked: StoreOptions, text: str, reason: str | None, force: bool) -> None:
-
-    async with asked.open_store() as (_, store):
+async def _cancel(options: StoreOptions, text: str, reason: str | None, force: bool) -> None:
+    async with options.open_store() as (_, store):
         named = await _named(store, text)
         if named is not None and named.settled is not None:
             raise NothingToCancel(text)
@@ -94,14 +92,14 @@ async def _cancel(asked: StoreOptions, text: str, reason: str | None, force: boo
             if force:
                 raise click.UsageError("--force is for processes; a turn always cleans up.")
             await _cancel_turn(store, text, named, reason)
-    _done(asked, done="asked to end", id=text)
+    _done(options, done="asked to end", id=text)
 
 
 async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: str | None) -> None:
     """Cancel the current turn of a session; a given turn only if it is the current one."""
-    waits_its_turn = turn is not None and turn.status == "queued"
+    is_queued = turn is not None and turn.status == "queued"
     session = text if turn is None else turn.session or ""
-    if waits_its_turn or await store.sessions.cancel(session, reason or "cancelled") is None:
+    if is_queued or await store.sessions.cancel(session, reason or "cancelled") is None:
         raise NothingToCancel(text)
 
 
@@ -111,35 +109,33 @@ async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: 
 @click.command()
 @click.argument("id")
 @with_store_options
-def retry(asked: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+def retry(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
     """Continue a blocked process or turn, after its cause was fixed.
 
     ID is the whole id of a process, a session, or SESSION/TURN.
     """
-    run(_retry(asked, id))
+    run(_retry(options, id))
 
 
-async def _retry(asked: StoreOptions, text: str) -> None:
-
-    async with asked.open_store() as (host, store):
+async def _retry(options: StoreOptions, text: str) -> None:
+    async with options.open_store() as (host, store):
         named = await _named(store, text)
         waits = named is not None and named.reason == UNKNOWN
         if named is None:
             await _retry_session(host, store, text)
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
             raise NotBlocked(text, named.status, named.kind.capitalize())
-    _done(asked, done="waits for a worker" if waits else "goes on", id=text)
+    _done(options, done="waits for a worker" if waits else "goes on", id=text)
 
 
 async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> None:
-
     blocked = await store.sessions.blocked(session)
     if blocked is None or not await store.runs.retry(blocked, host.new_token()):
         raise NotBlocked(session, "idle or at work", "Session")
 
 
 async def _named(store: SqlStore, text: str) -> RunRow | None:
-    """Return the process or turn with this whole id, or None if it is a session's."""
+    """Return the process or turn with this whole id, or None if it is the id of a session."""
     exact = await store.inspection.named(text)
     if len(exact) > 1:
         raise RunAmbiguous(text, [f"{one.kind} {one.id}" for one in exact])

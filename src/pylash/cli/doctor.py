@@ -23,15 +23,15 @@ MARKS: Final = {"ok": "✔", "warn": "!", "fail": "✗"}
 
 @click.command()
 @with_store_options
-def doctor(asked: StoreOptions) -> int:
+def doctor(options: StoreOptions) -> int:
     """Check the store and its surroundings; nothing is changed.
 
     Versions, schema, permissions, secrets, clocks, effects of a connection pooler, workers, and blocked
     runs. The status is 1 if a check fails; warnings leave it at 0.
     """
-    looking = examine(asked.url, clock=SystemClock(), entropy=system_entropy)
-    findings = [_versions(asked.url), _secret(asked.secret), *run(looking)]
-    if asked.as_json:
+    checks = examine(options.url, clock=SystemClock(), entropy=system_entropy)
+    findings = [_versions(options.url), _secret(options.secret), *run(checks)]
+    if options.as_json:
         print_json([finding._asdict() for finding in findings])
     else:
         _draw(findings)
@@ -56,14 +56,14 @@ def _secret(given: Any) -> Finding:
     """Check the secret that signs the keys of waits."""
     found = given or os.environ.get("PYLASH_SECRET")
     if not found:
-        return Finding("secret", "ok", "the store's own signs the keys of waits")
+        return Finding("secret", "ok", "the store's own secret signs the keys of waits")
     first = found[0] if isinstance(found, list | tuple) else found
     try:
         Signer([first.encode() if isinstance(first, str) else first])
     except SecretInvalid as error:
         return Finding("secret", "fail", error.message)
-    whose = "the app's" if given else "PYLASH_SECRET"
-    return Finding("secret", "ok", f"{whose} signs the keys of waits")
+    source = "the app's secret" if given else "PYLASH_SECRET"
+    return Finding("secret", "ok", f"{source} signs the keys of waits")
 
 
 def _draw(findings: list[Finding]) -> None:

@@ -48,7 +48,7 @@ def check(files: tuple[str, ...], app: str | None, as_json: bool) -> int:
     Each is shown with its position and, if it can be guessed, a correction. The status is 1 if there
     are any.
     """
-    as_json = _for_programs(as_json)
+    as_json = _is_json_wanted(as_json)
     surface = _surface(app)
     found = [(file, source, _problems(source, surface)) for file, source in _sources(files)]
     if as_json:
@@ -82,7 +82,7 @@ def graph(
 
     The nodes are its effects, branches and labelled steps; - reads stdin.
     """
-    as_json = _for_programs(as_json)
+    as_json = _is_json_wanted(as_json)
     if as_json and (svg or output):
         raise click.UsageError("--json prints the graph as JSON: leave --svg and --output out.")
     [(_, source)] = _sources((file,))
@@ -121,7 +121,7 @@ def fmt(files: tuple[str, ...], only_check: bool, to_output: bool, as_json: bool
 
     Comments and single blank lines stay. A program with syntax errors is left unchanged, and its mistakes are shown.
     """
-    status, as_json = 0, _for_programs(as_json)
+    status, as_json = 0, _is_json_wanted(as_json)
     if to_output and (only_check or as_json):
         raise click.UsageError("--stdout prints the programs: leave --check and --json out.")
     report: list[dict[str, object]] = []
@@ -155,12 +155,12 @@ def _surface(app: str | None) -> Surface | None:
         return None
     found = load_app(app)
 
-    async def prepared() -> Surface:
+    async def load_surface() -> Surface:
         for tool in found.catalog.tools.values():
             await tool.prepare()
         return Workflows(found).surface()
 
-    return run(prepared())
+    return run(load_surface())
 
 
 def _problems(source: str, surface: Surface | None) -> tuple[Problem, ...]:
@@ -172,11 +172,11 @@ def _problems(source: str, surface: Surface | None) -> tuple[Problem, ...]:
     return ()
 
 
-def _for_programs(as_json: bool) -> bool:
+def _is_json_wanted(as_json: bool) -> bool:
     """Return whether --json was given, before or after the name of the command."""
     before = click.get_current_context().find_root().params
     if before.get("store"):
-        raise click.UsageError("--store is not for programs of Lashlang: they are in files.")
+        raise click.UsageError("--store has no effect on Lashlang programs in files: leave it out.")
     return as_json or bool(before.get("as_json"))
 
 
@@ -187,8 +187,8 @@ def _sources(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield file, content.decode()
         except UnicodeDecodeError as error:
             named = "The input" if file == INPUT else printable(file)
-            said = f"{named} is not UTF-8 text (byte {error.start})."
-            raise click.UsageError(said) from error
+            message = f"{named} is not UTF-8 text (byte {error.start})."
+            raise click.UsageError(message) from error
 
 
 def _json(file: str, problem: Problem) -> dict[str, object]:
@@ -199,7 +199,7 @@ def _json(file: str, problem: Problem) -> dict[str, object]:
 def _draw(file: str, source: str, problems: tuple[Problem, ...]) -> None:
     """Print problems below the name of their file."""
     for problem in problems:
-        message, place, line, carets = map(_harmless, show(problem, source).split("\n"))
+        message, place, line, carets = map(_escape, show(problem, source).split("\n"))
         print_line(paint(message, "red", bold=True))
         named = "the input" if file == INPUT else printable(file)
         print_line(paint(f"{place} of {named}", "bright_black"))
@@ -209,6 +209,6 @@ def _draw(file: str, source: str, problems: tuple[Problem, ...]) -> None:
         print_line()
 
 
-def _harmless(line: str) -> str:
+def _escape(line: str) -> str:
     # Tabs are in the line and above the carets alike, so both are shifted equally.
     return printable(line.replace("\t", "    "))

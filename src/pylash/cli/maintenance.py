@@ -6,7 +6,7 @@ import click
 
 from pylash.app import open_host
 from pylash.cli.output import paint, print_json, print_line
-from pylash.cli.store_options import Length, StoreOptions, run, with_store_options
+from pylash.cli.store_options import DurationParam, StoreOptions, run, with_store_options
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.engine.worker.pruning import PRUNE_AT_ONCE
 from pylash.stores.migrations import SCHEMA
@@ -15,22 +15,21 @@ from pylash.stores.store import schema_of
 
 @click.command()
 @with_store_options
-def migrate(asked: StoreOptions) -> None:
+def migrate(options: StoreOptions) -> None:
     """Migrate the store to the current schema, or set up an empty PostgreSQL database.
 
     No row is lost, and workers of the previous version may keep running. A SQLite file is also migrated
     whenever an app opens it.
     """
-    run(_migrate(asked))
+    run(_migrate(options))
 
 
-async def _migrate(asked: StoreOptions) -> None:
-
-    before, _ = await schema_of(asked.url, clock=SystemClock(), entropy=system_entropy)
-    async with open_host(asked.url, secret=asked.secret, migrate=True, member=False):
+async def _migrate(options: StoreOptions) -> None:
+    before, _ = await schema_of(options.url, clock=SystemClock(), entropy=system_entropy)
+    async with open_host(options.url, secret=options.secret, migrate=True, member=False):
         pass
     after = max(before, SCHEMA)
-    if asked.as_json:
+    if options.as_json:
         print_json({"before": before, "after": after})
     elif before == after:
         print_line(f"{paint('up to date', 'green')}  schema {after}")
@@ -41,28 +40,27 @@ async def _migrate(asked: StoreOptions) -> None:
 @click.command()
 @click.option(
     "--older-than",
-    type=Length(),
+    type=DurationParam(),
     required=True,
     metavar="AGE",
     help="Delete journals of runs that ended longer ago than this, such as 30d.",
 )
 @with_store_options
-def prune(asked: StoreOptions, older_than: int) -> None:
+def prune(options: StoreOptions, older_than: int) -> None:
     """Delete the journals of runs that ended long ago, in small batches.
 
     Results, logs, messages and answers stay. Workers do the same after the retention time of their
     app (default: 30 days).
     """
-    run(_prune(asked, older_than))
+    run(_prune(options, older_than))
 
 
-async def _prune(asked: StoreOptions, age: int) -> None:
-
+async def _prune(options: StoreOptions, age: int) -> None:
     runs = 0
-    async with asked.open_store() as (_, store):
+    async with options.open_store() as (_, store):
         while pruned := await store.journal.prune(age, PRUNE_AT_ONCE):
             runs += pruned
-    if asked.as_json:
+    if options.as_json:
         print_json({"runs": runs})
     else:
         print_line(f"{paint('pruned', 'green')}  the journals of {runs:,} runs")

@@ -22,7 +22,7 @@ from pylash.values.texts import cells, clipped, padded, printable
 
 SECOND: Final = 1_000_000
 GAP: Final = "  "
-LEAST: Final = 8
+MIN_COLUMN: Final = 8
 """The smallest width of a column that can be shortened."""
 
 STATUS_COLOURS: Final = {
@@ -97,10 +97,10 @@ def print_table(titles: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) 
     ]
     room = columns()
     if room is not None:
-        widths = _fitted(titles, widths, room)
+        widths = _fit(titles, widths, room)
     head = [Cell(column.title, "bright_black") for column in titles]
     for line in [head, *lines]:
-        print_line(GAP.join(map(_drawn, line, titles, widths)).rstrip())
+        print_line(GAP.join(map(_draw_cell, line, titles, widths)).rstrip())
 
 
 def _cell(given: str | Cell) -> Cell:
@@ -108,20 +108,22 @@ def _cell(given: str | Cell) -> Cell:
     return Cell(printable(cell.text), cell.colour)
 
 
-def _drawn(cell: Cell, column: Column, width: int) -> str:
+def _draw_cell(cell: Cell, column: Column, width: int) -> str:
     text = clipped(cell.text, width)
     shown = " " * (width - cells(text)) + text if column.right else padded(text, width)
     return paint(shown, cell.colour)
 
 
-def _fitted(titles: Sequence[Column], widths: list[int], room: int) -> list[int]:
+def _fit(titles: Sequence[Column], widths: list[int], room: int) -> list[int]:
     """Shorten the columns that exceed their share until all fit."""
     widths = list(widths)
     while sum(widths) + len(GAP) * (len(widths) - 1) > room:
-        able = [n for n, column in enumerate(titles) if column.share and widths[n] > LEAST]
-        if not able:
+        shrinkable = [
+            n for n, column in enumerate(titles) if column.share and widths[n] > MIN_COLUMN
+        ]
+        if not shrinkable:
             break
-        widths[max(able, key=lambda n: widths[n] / titles[n].share)] -= 1
+        widths[max(shrinkable, key=lambda n: widths[n] / titles[n].share)] -= 1
     return widths
 
 
@@ -145,7 +147,7 @@ def instant(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
-def length(micros: int) -> str:
+def duration_text(micros: int) -> str:
     """Return a duration for people."""
     return shown_duration(max(0, micros) / SECOND)
 
@@ -160,9 +162,9 @@ def wrapped(text: str, indent: int) -> str:
     room = columns()
     if room is None:
         return text
-    room = max(LEAST, room - indent)
+    room = max(MIN_COLUMN, room - indent)
     lines = [""]
-    for word in _broken(text.split(" "), room):
+    for word in _split(text.split(" "), room):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
         if cells(longer) > room:
             lines.append(word)
@@ -171,7 +173,7 @@ def wrapped(text: str, indent: int) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
-def _broken(words: Iterable[str], room: int) -> Iterator[str]:
+def _split(words: Iterable[str], room: int) -> Iterator[str]:
     """Yield words, splitting those that are too long for a line."""
     for word in words:
         part = ""

@@ -12,9 +12,9 @@ from pylash.turn.messages import MESSAGES, UserMessage
 
 async def starting_messages(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
     """Return the queued messages that a turn began with, if it has taken any yet."""
-    words = await _first_messages(sessions, turn) or await _still_queued(sessions, turn)
-    if words or turn.settled:
-        return words
+    messages = await _first_messages(sessions, turn) or await _still_queued(sessions, turn)
+    if messages or turn.settled:
+        return messages
     now = await sessions.turn(turn.scope)  # the turn may have ended meanwhile
     return [] if now is None or not now.settled else await _first_messages(sessions, now)
 
@@ -29,12 +29,12 @@ async def _first_messages(sessions: Sessions, turn: TurnRecord) -> list[UserMess
         bodies = await sessions.nodes(Segment(record.number, last), first - 1) if last else []
     else:
         bodies = list((await sessions.uncommitted(record)).values())
-    words = []
+    messages = []
     for message in map(MESSAGES.decode, bodies):
         if not isinstance(message, UserMessage):
             break
-        words.append(message)
-    return words
+        messages.append(message)
+    return messages
 
 
 async def _still_queued(sessions: Sessions, turn: TurnRecord) -> list[UserMessage]:
@@ -45,9 +45,9 @@ async def _still_queued(sessions: Sessions, turn: TurnRecord) -> list[UserMessag
     return [queued_message(one) for one in queued if one.at <= turn.created]
 
 
-def queued_text(words: Queued) -> str:
+def queued_text(queued: Queued) -> str:
     """Return a queued message as text."""
-    body: Any = words.body
+    body: Any = queued.body
     parts = body.get("parts", ()) if isinstance(body, dict) else ()
     texts = [part.get("text", "") for part in parts if isinstance(part, dict)]
     return " ".join(texts) or str(body)

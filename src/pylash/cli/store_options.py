@@ -1,4 +1,4 @@
-"""What commands share: the store, parameter types, and loading an app."""
+"""Parts that commands share: the store, parameter types, and loading an app."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoreOptions:
     """The arguments of every command: the store, and whether to print JSON."""
 
     def __init__(self, store: str | None, as_json: bool) -> None:
-        self.url, self.secret = _place(store)
+        self.url, self.secret = _locate(store)
         self.as_json = as_json
 
     @asynccontextmanager
@@ -42,7 +42,7 @@ class StoreOptions:
             yield host, host.store
 
 
-def _place(store: str | None) -> tuple[str, Any]:
+def _locate(store: str | None) -> tuple[str, Any]:
     """Return the URL of the store and, if an app gives one, the secret that signs keys."""
     secret = None
     # A malformed URL is not treated as an app: the error would show its password.
@@ -63,8 +63,8 @@ def with_store_options(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, store: str | None, as_json: bool, **kwargs: Any) -> Any:
         before = click.get_current_context().find_root().params
-        asked = StoreOptions(store or before.get("store"), as_json or bool(before.get("as_json")))
-        return function(asked, *args, **kwargs)
+        options = StoreOptions(store or before.get("store"), as_json or bool(before.get("as_json")))
+        return function(options, *args, **kwargs)
 
     return call  # type: ignore[return-value]  # the same, with two options more
 
@@ -88,7 +88,7 @@ class Json(click.ParamType[Any]):
             self.fail(f"{value!r} is not JSON: write a string as {quoted}.", param, ctx)
 
 
-class Length(click.ParamType[int]):
+class DurationParam(click.ParamType[int]):
     """A duration such as 30d."""
 
     name = "duration"
@@ -109,7 +109,7 @@ def load_app(named: str) -> Lash:
     module, colon, path = named.rpartition(":")
     if not (module and colon and path):
         raise AppInvalid(named, "it is not of the form module:variable")
-    found: Any = _imported(named, module)
+    found: Any = _import_module(named, module)
     for part in path.split("."):
         if not hasattr(found, part):
             raise AppInvalid(named, f"there is no {part!r} in {module!r}")
@@ -120,8 +120,7 @@ def load_app(named: str) -> Lash:
     return found
 
 
-def _imported(named: str, module: str) -> Any:
-
+def _import_module(named: str, module: str) -> Any:
     here = os.getcwd()
     if module.endswith(".py") or os.sep in module:
         file = Path(module if module.endswith(".py") else f"{module}.py")
@@ -139,5 +138,5 @@ def _imported(named: str, module: str) -> Any:
             ) from error
         raise AppInvalid(named, f"there is no module {error.name!r}") from error
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise AppInvalid(named, f"importing it failed with {said}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise AppInvalid(named, f"importing it failed with {cause}") from error

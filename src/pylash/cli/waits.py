@@ -10,8 +10,8 @@ from pylash.cli.output import (
     Cell,
     Column,
     brief,
+    duration_text,
     iso,
-    length,
     paint,
     print_json,
     print_line,
@@ -32,21 +32,20 @@ SHORT = 12
 @click.command()
 @click.option("--session", metavar="ID", help="Only waits of this session and its subagents.")
 @with_store_options
-def waits(asked: StoreOptions, session: str | None) -> None:
+def waits(options: StoreOptions, session: str | None) -> None:
     """List open waits, the oldest first.
 
     Approvals, deferred tools, signals, and your own waits. Answer one with pylash resolve and its ID; its
     key, which can be mailed to somebody, is in the output of --json.
     """
-    run(_waits(asked, session))
+    run(_waits(options, session))
 
 
-async def _waits(asked: StoreOptions, session: str | None) -> None:
-
-    async with asked.open_store() as (host, store):
+async def _waits(options: StoreOptions, session: str | None) -> None:
+    async with options.open_store() as (host, store):
         found = await open_waits(host, host, session)
         now = await store.inspection.now()
-    if asked.as_json:
+    if options.as_json:
         print_json([describe_wait(wait) for wait in found])
     else:
         _draw(found, now)
@@ -74,7 +73,6 @@ def _owner(wait: OpenWait) -> str:
 
 
 def _draw(found: list[OpenWait], now: int) -> None:
-
     if not found:
         print_line("Nothing waits for an answer.")
         return
@@ -89,14 +87,14 @@ def _draw(found: list[OpenWait], now: int) -> None:
     rows = []
     for wait in found:
         call = "" if wait.tool is None else f": {wait.tool} {brief(wait.arguments)}"
-        left = "" if wait.deadline is None else length(wait.deadline - now)
+        left = "" if wait.deadline is None else duration_text(wait.deadline - now)
         rows.append(
             (
                 Cell(wait.name.id[:SHORT], "cyan"),
                 Cell(wait.kind, "yellow"),
                 _owner(wait),
                 f"{wait.title}{call}",
-                length(now - wait.opened),
+                duration_text(now - wait.opened),
                 left,
             )
         )
@@ -109,7 +107,9 @@ def _draw(found: list[OpenWait], now: int) -> None:
 @click.option("--error", metavar="TEXT", help="Answer with an error instead of a value.")
 @click.option("--by", metavar="NAME", help="The name of the person who answers, for the record.")
 @with_store_options
-def resolve(asked: StoreOptions, key: str, answer: Any, error: str | None, by: str | None) -> None:
+def resolve(
+    options: StoreOptions, key: str, answer: Any, error: str | None, by: str | None
+) -> None:
     """Answer a wait.
 
     KEY is a wait's key, or the ID that pylash waits shows. An approval is answered with true or false, or
@@ -122,26 +122,25 @@ def resolve(asked: StoreOptions, key: str, answer: Any, error: str | None, by: s
     """
     source = click.get_current_context().get_parameter_source("answer")
     given = error is not None or source is click.core.ParameterSource.COMMANDLINE
-    run(_resolve(asked, key, answer, error, by, given=given))
+    run(_resolve(options, key, answer, error, by, given=given))
 
 
 async def _resolve(
-    asked: StoreOptions, key: str, answer: Any, error: str | None, by: str | None, *, given: bool
+    options: StoreOptions, key: str, answer: Any, error: str | None, by: str | None, *, given: bool
 ) -> None:
-
-    async with asked.open_store() as (host, store):
-        whole = key if key.startswith("v1.") else await _key(host, store, key)
+    async with options.open_store() as (host, store):
+        full_key = key if key.startswith("v1.") else await _find_key(host, store, key)
         if not given:
-            _want_answer(host, whole)
-        outcome = await resolve_wait(host, host, whole, answer, error, by)
-    _refuse(outcome)
-    if asked.as_json:
+            _require_answer(host, full_key)
+        outcome = await resolve_wait(host, host, full_key, answer, error, by)
+    _check_outcome(outcome)
+    if options.as_json:
         print_json({"status": outcome.status})
     else:
         print_line(paint("accepted", "green"))
 
 
-def _want_answer(host: JournalHost, key: str) -> None:
+def _require_answer(host: JournalHost, key: str) -> None:
     """Refuse an empty answer to a wait that needs a value."""
     name = host.signer.name(key)
     if name is not None and is_approval(name):
@@ -151,7 +150,7 @@ def _want_answer(host: JournalHost, key: str) -> None:
         raise click.UsageError("A deferred tool needs its result, as JSON; null if it has none.")
 
 
-async def _key(host: JournalHost, store: SqlStore, short: str) -> str:
+async def _find_key(host: JournalHost, store: SqlStore, short: str) -> str:
     """Return the key of the open wait whose id has this prefix."""
     waits = await open_waits(host, host) if short else []
     found = [wait for wait in waits if wait.name.id.startswith(short)]
@@ -164,8 +163,7 @@ async def _key(host: JournalHost, store: SqlStore, short: str) -> str:
     return found[0].key
 
 
-def _refuse(outcome: ResolveOutcome) -> None:
-
+def _check_outcome(outcome: ResolveOutcome) -> None:
     if outcome.status == "unknown_or_revoked":
         raise AwaitEventUnknownOrRevoked
     if outcome.status == "already_resolved":

@@ -52,14 +52,13 @@ def worker(
     before = click.get_current_context().find_root().params
     handler = log_handler(FORMAT)
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    chosen = _configured(load_app(app), app, concurrency)
+    chosen = _configure(load_app(app), app, concurrency)
     chosen.url = store or before.get("store") or chosen.url
     handler.setFormatter(LogFormatter(FORMAT, url_secrets(store_url(chosen.url))))
     run(_work(chosen, as_json or bool(before.get("as_json"))))
 
 
-def _configured(app: Lash, named: str, concurrency: int | None) -> Lash:
-
+def _configure(app: Lash, named: str, concurrency: int | None) -> Lash:
     if app.worker_config is None:
         raise AppInvalid(named, "it was created with worker=None, which runs nothing")
     if concurrency is not None:
@@ -68,12 +67,11 @@ def _configured(app: Lash, named: str, concurrency: int | None) -> Lash:
 
 
 async def _work(app: Lash, as_json: bool) -> None:
-
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal(number: int) -> None:
         if stop.is_set():
-            _leave(128 + number)
+            _exit_now(128 + number)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -85,7 +83,7 @@ async def _work(app: Lash, as_json: bool) -> None:
     show_event(as_json, "stopped")
 
 
-def _leave(status: int) -> None:
+def _exit_now(status: int) -> None:
     """Exit at once: everything that was recorded is in the store."""
     os._exit(status)
 

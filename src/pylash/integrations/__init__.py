@@ -1,1 +1,1 @@
-"""Other people's agents, made durable: one module for each library."""
+"""Agents of other libraries, made durable: one package for each library."""

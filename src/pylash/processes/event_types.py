@@ -66,7 +66,7 @@ class DeclaredEvents:
     def captured(self) -> tuple[EventType, ...]:
         """Return the types as they are stored with a start."""
         return tuple(
-            EventType(name, None if shape.is_plain else shape.written_schema(), semantics)
+            EventType(name, None if shape.is_plain else shape.serialized_schema(), semantics)
             for (name, shape), semantics in zip(
                 self._shapes.items(), self._semantics.values(), strict=True
             )

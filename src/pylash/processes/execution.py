@@ -156,9 +156,8 @@ class Execution:
         # Both context variables belong to this task; steps and tools that it starts inherit them.
         CURRENT.set(run.root)
         if LANES.get():
-            LANES.set(
-                frozenset()
-            )  # inherited from a tool that started the process and does not wait for it
+            # Inherited from a tool that started the process: the tool does not wait for it.
+            LANES.set(frozenset())
         try:
             end = await self._outcome(run)
         finally:
@@ -276,9 +275,7 @@ def _code_end(end: CodeResult) -> CodeEnd:
 
 
 def _log_failure(run: LiveRun, error: BaseException) -> None:
-    if isinstance(
-        error, WorkflowFailed
-    ):  # a Lashlang program failed: Python's traceback does not help
+    if isinstance(error, WorkflowFailed):  # Python's traceback does not show the Lashlang program
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)

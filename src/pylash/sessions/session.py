@@ -302,7 +302,7 @@ class Session:
 
         >>> [entry["text"] for entry in await session.view() if entry["kind"] == "user"]
         """
-        self._services.outside("session.view")
+        self._services.refuse_inside_process("session.view")
         return await self._services.view_session(self.id, checked_last("session.view", last))
 
     async def usage(self) -> Usage:
@@ -332,13 +332,10 @@ class Session:
             for turn in await self._services.store.sessions.turns(self.id)
             if turn.scope.id == turn_id and turn.settled and "nodes" in (turn.result or {})
         ]
-        for turn in reversed(
-            settled
-        ):  # of two turns with the id, the session's own is the later one
+        # If two turns have the id, the session's own is the later one.
+        for turn in reversed(settled):
             head, owner = turn.result["nodes"][1], record
-            if (
-                turn.scope.session_id != self.id
-            ):  # a turn of a session that this one was forked from
+            if turn.scope.session_id != self.id:  # of a session that this one was forked from
                 origin = await self._services.store.sessions.get(turn.scope.session_id)
                 if origin is None:
                     continue

@@ -226,9 +226,8 @@ class Catalog:
     ) -> TurnEnvironment:
         """Capture the settings that a turn keeps to its end."""
         if isinstance(options.history, Summarise) and options.history.model is not None:
-            self.provider(
-                options.history.model
-            )  # an unknown model fails now, not when the chat is long
+            # An unknown model fails now, not when the chat has become long.
+            self.provider(options.history.model)
         agent = None if options.agent is None else self.agent(options.agent)
         instructions = options.instructions
         if instructions is None:

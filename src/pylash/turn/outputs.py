@@ -43,9 +43,8 @@ def spoken_answer(text: str, schema: Any) -> tuple[Any, str | None]:
         trouble = schema_trouble(value, schema)
         return value, None if trouble is None else "the answer is no JSON"
     if _as_object(schema) is not schema and isinstance(value, dict) and set(value) == {_INNER}:
-        return called_answer(
-            value, schema
-        )  # the form in which providers that accept only objects are asked for it
+        # Providers that accept only objects are asked for this form.
+        return called_answer(value, schema)
     return value, schema_trouble(value, schema)
 
 

@@ -1,8 +1,8 @@
 """Running a process of a Lashlang module: its effects as effects of its run.
 
-1. The key of an effect is the language's, without the part that names the process: the run has that.
-   That part is the process's seed, so that a fork finds the effects recorded before it.
-2. A failure of a tool is the program's data; trouble of the run itself passes through.
+Rule 1. The key of an effect is the language's, without the prefix that names the process: keys are unique in a run
+        anyway. The prefix contains the process's seed, so that a fork finds the effects recorded before it.
+Rule 2. A failure of a tool is data for the program; an error of the run itself is raised.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ async def run_workflow(
     host = WorkflowHost(services, run, made, offered)
     traced = offered.sink is not None
     modules = modules_of(offered.surface)
-    around = Surroundings(host, modules, traced, host.yield_control, asyncio.to_thread)
+    surroundings = Surroundings(host, modules, traced, host.yield_control, asyncio.to_thread)
     try:
         ended = await run_process(
             made,
             given.process_name,
             given.arguments,
-            around,
+            surroundings,
             services.clock.monotonic,
             process_id=run.seed,
             handles=None if given.handles is UNSET else given.handles,
@@ -137,15 +137,15 @@ class WorkflowHost(Host):
         self._sink = offered.sink
         self._prefix = f"process:{run.seed}:"
         self._triggers = TriggerOperations(
-            services, run, made, offered.surface, offered.triggers, self._child
+            services, run, made, offered.surface, offered.triggers, self._child_registration
         )
         self._names: dict[str, str] = {}
-        """The names of processes started here, for people."""
+        """The names of the processes that this one started, by id, for labels."""
 
     def _branch(self) -> Branch:
         return own_branch(self._run, "lashlang")
 
-    def _short(self, key: str) -> str:
+    def _local_key(self, key: str) -> str:
         return key.removeprefix(self._prefix)
 
     async def yield_control(self) -> None:
@@ -157,7 +157,7 @@ class WorkflowHost(Host):
         if is_noted and not self._run.memory.is_replaying:
             raise asyncio.CancelledError
 
-    # Operations.
+    # --- operations ---
 
     async def call(self, calls: Sequence[HostCall]) -> Sequence[Mapping[str, Any]]:
         """Call the tools behind the operations, all at once."""
@@ -180,17 +180,17 @@ class WorkflowHost(Host):
         if operation is None:  # another module of the resource's type has it
             raise HostFailed(f"the module `{call.path}` has no operation `{call.operation}`")
         if operation.id in _TRIGGERS:
-            return await self._triggers.perform(call, self._short(call.key))
+            return await self._triggers.perform(call, self._local_key(call.key))
         branch = self._branch()
         tool = self._services.catalog.tool(operation.id)
         # A call without arguments, unless the tool has a parameter of that name.
         is_empty = call.payload == {"args": []} and "args" not in tool.schema["properties"]
         arguments = {} if is_empty else call.payload
-        part = branch.take(self._short(call.key))
+        part = branch.take(self._local_key(call.key))
         site = ProcessCallSite(self._run, self._services, branch, part, tool.name)
         return await site.call(tool, arguments)
 
-    # Other processes.
+    # --- other processes ---
 
     async def start(
         self,
@@ -207,34 +207,34 @@ class WorkflowHost(Host):
             if problem is not None:
                 raise Refused(problem)
         registration = replace(
-            self._child(process, process_input(made, process, args, handles)),
+            self._child_registration(process, process_input(made, process, args, handles)),
             id=process_id,
-            parent="",  # the store sets it: a fork has another parent than the first execution
+            parent="",  # the store sets it: a fork is another parent than the first execution
         )
-        await self._refusable(self._ask(key, StartProcess(registration), f"start {process}"))
+        await self._or_refused(self._perform(key, StartProcess(registration), f"start {process}"))
         self._names[process_id] = process
 
-    async def _foreign(self, key: str, process_id: str) -> bool:
+    async def _is_foreign(self, key: str, process_id: str) -> bool:
         """Return whether a process is foreign to the session: not started by it and not granted to it."""
         mine = self._run.process.registration.originator
         if not isinstance(mine, SessionRef) or self._is_recorded(key):
             return False
         processes = self._services.store.processes
 
-        async def is_foreign() -> bool:
+        async def read() -> bool:
             record = await processes.get(process_id)
             if record is None or record.registration.originator == mine:
                 return False
             return all(grant.process_id != process_id for grant in await processes.grants(mine))
 
-        return await self._run.read(is_foreign)
+        return await self._run.read(read)
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
-        if await self._foreign(key, process_id):
+        if await self._is_foreign(key, process_id):
             return {"ok": False, "error": f"there is no process {process_id}"}
         try:
-            answer = await self._ask(
+            answer = await self._perform(
                 key, AwaitProcess(process_id), self._label("await", process_id)
             )
         except LashError as error:
@@ -248,22 +248,22 @@ class WorkflowHost(Host):
                 return {"ok": False, "error": reason or "the process was cancelled"}
 
     async def cancel(self, key: str, process_id: str) -> None:
-        """Ask a process to end; one that has, or never was, is left alone."""
-        if await self._foreign(key, process_id):
+        """Cancel a process; does nothing if it has ended or does not exist."""
+        if await self._is_foreign(key, process_id):
             return
         try:
-            await self._ask(key, CancelProcess(process_id), self._label("cancel", process_id))
+            await self._perform(key, CancelProcess(process_id), self._label("cancel", process_id))
         except LashError:
             return
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
         """Signal a process; the registry refuses a signal that it does not declare."""
-        if await self._foreign(key, process_id):
+        if await self._is_foreign(key, process_id):
             raise Refused(f"there is no process {process_id}")
         command = SignalProcess(process_id, name, key, payload)
-        await self._refusable(self._ask(key, command, f"signal {name}"))
+        await self._or_refused(self._perform(key, command, f"signal {name}"))
 
-    def _child(self, process: str, given: LashlangInput) -> Registration:
+    def _child_registration(self, process: str, given: LashlangInput) -> Registration:
         """Return the registration, still without an id, of a process that acts for the same session."""
         parent = self._run.process.registration
         return Registration(
@@ -279,65 +279,67 @@ class WorkflowHost(Host):
         return f"{word} {self._names.get(process_id, process_id)}"
 
     def _is_recorded(self, key: str) -> bool:
-        return self._run.memory.recorded(self._branch().key(self._short(key)))
+        return self._run.memory.recorded(self._branch().key(self._local_key(key)))
 
-    # Time and events.
+    # --- time and events ---
 
     async def sleep(self, key: str, *, ms: int | None = None, until: int | None = None) -> None:
         """Sleep; a restart waits only for the rest."""
         branch = self._branch()
-        whole = branch.key(branch.take(self._short(key)))
+        full_key = branch.key(branch.take(self._local_key(key)))
         if until is not None:
-            started = self._run.memory.note(f"{whole}:now", self._services.clock.now) // 1000
+            started = self._run.memory.note(f"{full_key}:now", self._services.clock.now) // 1000
             ms = max(0, until - started)
         label = "sleep" if until is None else _sleep_label(until)
         command = Sleep(ms or 0, retry=until is not None)
-        await self._run.effect(branch, whole, label, command, sleep_executor())
+        await self._run.effect(branch, full_key, label, command, sleep_executor())
 
     async def wait_signal(self, key: str, name: str, within: int | None) -> tuple[bool, Any]:
         """Take the oldest signal of the name."""
         timeout = None if within is None else within / 1000
-        answer = await self._ask(key, WaitSignal(name), name, timeout)
+        answer = await self._perform(key, WaitSignal(name), name, timeout)
         return (False, None) if answer.get("timeout") else (True, answer["payload"])
 
     async def event(self, key: str, kind: str, payload: dict[str, Any]) -> None:
         """Append to the process's log."""
-        number = self._short(key).removeprefix("event:")
-        command = AppendEvent("", kind, payload, number)
-        await self._possible(self._ask(key, command, kind.removeprefix("process.")))
+        event_key = self._local_key(key).removeprefix("event:")
+        command = AppendEvent("", kind, payload, event_key)
+        await self._or_host_failed(self._perform(key, command, kind.removeprefix("process.")))
 
     def print(self, value: Any) -> None:
-        """Refuse: only cells print, and the parser says so."""
+        """Never called: the parser refuses ``print`` outside cells."""
         raise AssertionError(value)
 
     def trace(self, event: dict[str, Any]) -> None:
-        """Send an event to the sink, unless an earlier execution did."""
+        """Send an event to the sink, with the process it belongs to."""
         if self._sink is not None:
             given = self._run.process.registration.input
             assert isinstance(given, LashlangInput)
             about = {"subject": self._run.id, "module_ref": given.module_ref, "entry": "process"}
             self._sink({**about, "entry_name": given.process_name, **event})
 
-    # Commands.
+    # --- commands ---
 
-    async def _ask(
+    async def _perform(
         self, key: str, command: ProcessCommand, label: str, timeout: float | None = None
     ) -> Any:
         branch = self._branch()
-        whole = branch.key(branch.take(self._short(key)))
-        local = process_executor(self._services.registry_work(self._run, whole), timeout)
+        full_key = branch.key(branch.take(self._local_key(key)))
+        local = process_executor(self._services.registry_work(self._run, full_key), timeout)
         outcome = await self._run.effect(
-            branch, whole, label, Process(decode(write(command))), local
+            branch, full_key, label, Process(decode(write(command))), local
         )
         return expect(outcome, ProcessOutcome).result
 
-    async def _refusable(self, work: Awaitable[T]) -> T:
+    async def _or_refused(self, work: Awaitable[T]) -> T:
+        """Return the result of work; raise its failure as Refused."""
         try:
             return await work
         except LashError as error:
             raise Refused(error.message) from error
 
-    async def _possible(self, work: Awaitable[T]) -> T:
+    async def _or_host_failed(self, work: Awaitable[T]) -> T:
+        """Return the result of work; raise its failure as HostFailed."""
         try:
             return await work
         except LashError as error:

@@ -1,7 +1,7 @@
 """Lashlang modules as processes of an app.
 
-1. A process is stored with references; its module is stored under its own, and checked when it is read.
-2. Every effect of a program crosses the run's boundary under the key that the language gives it.
+Rule 1. A process is stored with references; its module is stored under its hash, which is checked when it is read.
+Rule 2. Every effect of a program crosses the run's boundary under the key that the language gives it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pylash.durable.stores import Envs
 
 
-_LEVELS: Final = 64
+MAX_NESTING: Final = 64
 """How deep the arguments of a program may nest."""
 
 
@@ -108,7 +108,7 @@ class LashlangProcess(Definition[..., Any]):
 
     def input(self, arguments: dict[str, Any]) -> LashlangInput:
         """Return the input that a process of it is registered with."""
-        return process_input(self.artifact, self.name, arguments, handles_given(arguments))
+        return process_input(self.artifact, self.name, arguments, given_handles(arguments))
 
     def signals(self) -> dict[str, Any]:
         """Return the JSON Schemas of the signals it takes, by name."""
@@ -124,49 +124,51 @@ def process_input(
 
 
 class GivenHandle(dict[str, str]):
-    """The JSON of a handle that was given as a handle. Equal JSON that came as data is no handle."""
+    """The JSON of a handle that was passed as a handle. Equal JSON that was passed as data is not a handle."""
 
     def __init__(self, process_id: str) -> None:
         super().__init__(__handle__="process", id=process_id)
 
 
-def with_handles(value: Any, held: Callable[[Any], str | None], levels: int = _LEVELS) -> Any:
-    """Return value with a ``GivenHandle`` in place of each part that ``held`` names a process for.
+def with_handles(
+    value: Any, process_of: Callable[[Any], str | None], levels: int = MAX_NESTING
+) -> Any:
+    """Return value with a ``GivenHandle`` in place of each part for which ``process_of`` returns a process id.
 
-    What nests deeper than arguments may is left as it is, to be refused.
+    Parts that are nested more deeply than arguments may be are left unchanged; they are refused later.
     """
-    process_id = held(value)
+    process_id = process_of(value)
     if process_id is not None:
         return GivenHandle(process_id)
     if levels and isinstance(value, dict):
-        return {key: with_handles(item, held, levels - 1) for key, item in value.items()}
+        return {key: with_handles(item, process_of, levels - 1) for key, item in value.items()}
     if levels and isinstance(value, list):
-        return [with_handles(item, held, levels - 1) for item in value]
+        return [with_handles(item, process_of, levels - 1) for item in value]
     return value
 
 
-def handles_given(value: Any) -> list[str]:
-    """Return the processes whose handles were given, at any depth of a value."""
+def given_handles(value: Any) -> list[str]:
+    """Return the ids of the processes whose handles were given, at any depth of a value."""
     if isinstance(value, GivenHandle):
         return [value["id"]]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return sorted({process_id for item in items for process_id in handles_given(item)})
+    return sorted({process_id for item in items for process_id in given_handles(item)})
 
 
-def _held_by_object(value: Any) -> str | None:
+def _process_of_handle(value: Any) -> str | None:
     if isinstance(value, ProcessHandle | ChildHandle | GivenHandle):
         return value["id"] if isinstance(value, GivenHandle) else value.id
     return None
 
 
-def _remarked(plain: Any, given: Any) -> Any:
-    """Return plain JSON with the handles that were given in the value it was made of."""
+def _with_given_handles(plain: Any, given: Any) -> Any:
+    """Return plain JSON with the ``GivenHandle`` objects of the value that it was made from."""
     if isinstance(given, GivenHandle):
         return given
     if isinstance(given, dict):
-        return {key: _remarked(item, given[key]) for key, item in plain.items()}
+        return {key: _with_given_handles(item, given[key]) for key, item in plain.items()}
     if isinstance(given, list):
-        return [_remarked(*both) for both in zip(plain, given, strict=True)]
+        return [_with_given_handles(*both) for both in zip(plain, given, strict=True)]
     return plain
 
 
@@ -195,12 +197,12 @@ class WorkflowArguments:
 
     def dump_one(self, name: str, value: Any) -> Any:
         """Return one argument as plain JSON; a ``ProcessHandle`` in it becomes a handle of the program."""
-        given = with_handles(value, _held_by_object)
+        given = with_handles(value, _process_of_handle)
         plain = ANY.dump(given, f"$.{name}")
-        return _remarked(plain, given) if handles_given(given) else plain
+        return _with_given_handles(plain, given) if given_handles(given) else plain
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names that are no parameters, and missing ones."""
+        """Refuse unknown names, and missing ones."""
         given = set(names)
         for name in self._names:
             if name not in given:
@@ -209,7 +211,7 @@ class WorkflowArguments:
             self._refuse(f"it takes no argument `{name}`")
 
     def _modules(self) -> dict[str, Any]:
-        """Return the parameters that only one module of the surface fits: they need not be given."""
+        """Return values for the parameters that fit exactly one module of the surface: they need not be given."""
         found = {}
         for each in declaration(self._artifact, self._name).parameters:
             if not isinstance(each.type, TypeName):

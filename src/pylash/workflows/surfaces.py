@@ -15,8 +15,8 @@ def app_surface(tools: Iterable[Tool[..., Any]], trigger_payloads: Mapping[str, 
     """Return the surface of an app: modules of tools, and a constructor for each type of trigger.
 
     A trigger type `github.push` is the constructor `github.push({ source_key: … })`, whose events are of
-    type `github.push.Event`; one without a dot, `tick`, is `events.tick`. What cannot stand in a name is
-    an underscore.
+    type `github.push.Event`; one without a dot, `tick`, is `events.tick`. Characters that a name
+    cannot contain become underscores.
     """
     modules: dict[str, Any] = {"triggers": {**_TRIGGERS, "operations": {**_OPERATIONS}}}
     for tool in tools:
@@ -49,9 +49,9 @@ def source_type(trigger: str) -> str:
 
 
 def closed(schema: Any) -> Any:
-    """Return a schema whose objects have the fields they name and no others, unless it says otherwise.
+    """Return a schema whose objects allow only the fields that they name, unless the schema states otherwise.
 
-    That is how models are read and written here: a field that is not theirs is a mistake.
+    Arguments and results are checked in the same way: an unknown field is an error.
     """
     if isinstance(schema, list):
         return [closed(each) for each in schema]
@@ -68,7 +68,7 @@ def _module(path: str) -> dict[str, Any]:
 
 def _input(tool: Tool[..., Any]) -> str:
     shown = show_type(type_of_schema(closed(tool.schema)))
-    # A tool that needs nothing may be called with nothing.
+    # A tool without required arguments may be called without arguments.
     return shown if tool.schema.get("required") else f"{shown} | null"
 
 

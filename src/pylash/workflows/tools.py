@@ -1,8 +1,8 @@
 """Tools by which a model checks, starts, signals, lists and cancels workflows of its own.
 
-1. A program may use the tools that its session's model may call, and no others: that is checked when it is linked.
-2. A session sees and touches the workflows it started, not those of others.
-3. A start has an id made of its call, so that a repeated attempt starts nothing twice.
+Rule 1. A program may use only the tools that its session's model may call; that is checked when it is linked.
+Rule 2. A session can access only the workflows that it started.
+Rule 3. The id of a start is derived from its call, so that a repeated attempt starts nothing twice.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class WorkflowTools:
         self, ctx: ToolContext[Any], process_id: str, name: str, payload: Any = None
     ) -> str:
         """Send a signal to a workflow that waits for it."""
-        await self._own(ctx, process_id)
+        await self._own_record(ctx, process_id)
         command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
         await self._app.running.store.processes.perform(command)
         return "sent"
 
     async def list_workflows(self, ctx: ToolContext[Any]) -> list[dict[str, Any]]:
-        """List the workflows of this conversation, and how each of them stands."""
+        """List the workflows of this conversation, and the state of each."""
         command = ListProcesses(SessionRef(ctx.session_id), "all")
         found = await self._app.running.store.processes.perform(command)
         records = [await self._app.running.store.processes.get(one["id"]) for one in found]
@@ -120,14 +120,14 @@ class WorkflowTools:
 
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
         """Ask a workflow of this conversation to end."""
-        await self._own(ctx, process_id)
+        await self._own_record(ctx, process_id)
         await self._app.running.store.processes.perform(
             CancelProcess(process_id, "its conversation asked for it")
         )
         return "asked to end"
 
     async def _with_granted(self, holder: SessionRef, args: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments with values of the form of a process handle as handles, if the session holds them."""
+        """Return arguments with handles in place of values that have the form of one, if the session holds that handle."""
         grants = await self._app.running.store.processes.grants(holder)
         held = {grant.process_id for grant in grants}
         given: dict[str, Any] = with_handles(
@@ -136,18 +136,18 @@ class WorkflowTools:
         return given
 
     async def _module(self, ctx: ToolContext[Any], source: str) -> LashlangModule:
-        names = await self._allowed(ctx)
+        names = await self._allowed_tools(ctx)
         return await linked_module(
             source, lambda: self._offered(names), self._app.running.store.envs
         )
 
-    async def _allowed(self, ctx: ToolContext[Any]) -> frozenset[str]:
+    async def _allowed_tools(self, ctx: ToolContext[Any]) -> frozenset[str]:
         record = await self._app.running.store.sessions.get(ctx.session_id)
         given = {} if record is None or record.options is None else record.options
         options = msgspec.convert(given, SessionOptions)
         return frozenset(self._app.catalog.offered_tools(options, ()))
 
-    async def _own(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
+    async def _own_record(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
         record = await self._app.running.store.processes.get(process_id)
         mine = record is not None and record.registration.originator == SessionRef(ctx.session_id)
         if record is None or not mine or not isinstance(record.registration.input, LashlangInput):

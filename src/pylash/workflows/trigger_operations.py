@@ -1,7 +1,7 @@
 """The operations of Lashlang's module ``triggers``: programs subscribe processes of their own module to events.
 
-1. A program that acts for a session sees only the triggers of that session, and only sources granted to it.
-2. A stored key contains the session, so that sessions do not share keys.
+Rule 1. A program that acts for a session can access only the triggers of that session, and sources granted to it.
+Rule 2. A stored key contains the session, so that sessions do not share keys.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class TriggerOperations:
 
     async def perform(self, call: HostCall, key: str) -> Any:
         """Perform an operation of the module ``triggers`` as a step of the process."""
-        register = partial(
-            self._register, call.handles
-        )  # handles are not part of the recorded command
+        # Handles are not part of the recorded command.
+        register = partial(self._register, call.handles)
         operations: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]]
         operations = {"register": register, "list": self._list, "cancel": self._unregister}
         step = self._context.options(key=key).step
@@ -72,7 +71,7 @@ class TriggerOperations:
         return None if target is None else target.session_id
 
     def _stored_keys(self, key: str) -> list[str]:
-        """Return the keys under which a trigger of the owner may be stored: today's first."""
+        """Return the keys under which a trigger of the owner may be stored: the current form first."""
         owner = self._session
         if owner is None:
             return [] if key.startswith(SESSION_KEYS) else [key]
@@ -104,16 +103,16 @@ class TriggerOperations:
 
     async def _register(self, handles: tuple[str, ...], payload: dict[str, Any]) -> Any:
         try:
-            return await self._registered(handles, payload)
+            return await self._subscribe(handles, payload)
         except InvalidTrigger as error:
             raise LashError(error.message, code=error.code) from None
 
-    async def _registered(self, handles: tuple[str, ...], payload: dict[str, Any]) -> Any:
+    async def _subscribe(self, handles: tuple[str, ...], payload: dict[str, Any]) -> Any:
         wanted = subscription(payload, self._sources, "")
         type_, source_key = self._triggers[wanted.source_type], _source_key(wanted.source)
         await self._check_granted(type_, source_key)
         key = await self._stored_key(check_name("trigger key", wanted.key))
-        target = wanted.target["process_name"]  # of this module: the linker saw to it
+        target = wanted.target["process_name"]  # a process of this module: the linker checked that
         template = self._new_process(target, process_input(self._artifact, target, {}, handles))
         inputs = {
             name: EventBinding() if value == {TRIGGER_EVENT: True} else ValueBinding(value)
@@ -158,7 +157,7 @@ class TriggerOperations:
         }
 
     def _own_name(self, stored: str) -> str:
-        """Return the owner's name of a trigger."""
+        """Return the key of a trigger as its owner wrote it."""
         for prefix in self._stored_keys(""):
             if stored.startswith(prefix):
                 return stored.removeprefix(prefix)
@@ -172,7 +171,7 @@ class TriggerOperations:
 
 
 def _source_key(source: Any) -> str:
-    """Return the key of a source. Its record may come from anywhere, so it is checked here."""
+    """Return the key of a source. The program may have built the record itself, so it is checked."""
     key = source.get("source_key") if isinstance(source, dict) else None
     if not isinstance(key, str):
         raise InvalidTrigger(f"the source_key of a trigger source must be text, not {key!r}")

@@ -19,10 +19,10 @@ from pylash.workflows.modules import LashlangModule, linked_module
 from pylash.workflows.surfaces import app_surface
 from pylash.workflows.tools import MODULE, WorkflowTools
 
-_TOLD: Final = 10_000
-"""For how many processes the number of sent events is kept, so that sinks get none twice."""
+_TRACED_PROCESSES: Final = 10_000
+"""For how many processes the number of sent events is kept, so that no event is sent twice."""
 
-_KEPT: Final = 256
+_CACHED_MODULES: Final = 256
 """How many decoded modules are cached: a process that was parked needs its module again."""
 
 _log = logging.getLogger("pylash")
@@ -35,7 +35,7 @@ class Workflows:
         self._app = app
         self._offered: tuple[object, Surface] | None = None
         self._sinks: list[Sink] = []
-        self._told: OrderedDict[str, int] = OrderedDict()
+        self._sent_events: OrderedDict[str, int] = OrderedDict()
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
     def surface(self, names: frozenset[str] | None = None) -> Surface:
@@ -58,7 +58,7 @@ class Workflows:
         return self._offered[1]
 
     def tools(self) -> list[Tool[..., Any]]:
-        """Return the tools by which a model has workflows of its own."""
+        """Return the tools with which a model manages workflows of its own."""
         return WorkflowTools(self._app, self.surface).tools()
 
     async def module(self, source: str) -> LashlangModule:
@@ -72,7 +72,7 @@ class Workflows:
         for tool in self._app.catalog.tools.values():
             await tool.prepare()
         made = await run.read(partial(self._artifact, given.module_ref))
-        sink = self._telling() if self._sinks else None
+        sink = self._trace_sink() if self._sinks else None
         offered = Offered(self.surface(), self._app.trigger_types, sink)
         return await run_workflow(self._app.running, run, given, made, offered)
 
@@ -83,7 +83,7 @@ class Workflows:
             if isinstance(found, StartProblem):
                 return found
             made = self._artifacts[module_ref] = found
-            if len(self._artifacts) > _KEPT:
+            if len(self._artifacts) > _CACHED_MODULES:
                 self._artifacts.popitem(last=False)
         return made
 
@@ -91,10 +91,10 @@ class Workflows:
         """Send the events of programs to a sink from now on."""
         self._sinks.append(sink)
 
-    def _telling(self) -> Sink:
+    def _trace_sink(self) -> Sink:
         """Return the sink of one execution, which leaves out the events that an earlier execution sent.
 
-        A replay comes to the same events in the same order, so their number says which those are.
+        A replay produces the same events in the same order, so the number of sent events identifies them.
         """
         number = 0
 
@@ -102,11 +102,11 @@ class Workflows:
             nonlocal number
             number += 1
             subject = event["subject"]
-            if number <= self._told.get(subject, 0):
+            if number <= self._sent_events.get(subject, 0):
                 return
-            self._told[subject] = number
-            if len(self._told) > _TOLD:
-                self._told.popitem(last=False)
+            self._sent_events[subject] = number
+            if len(self._sent_events) > _TRACED_PROCESSES:
+                self._sent_events.popitem(last=False)
             node, occurrence = event.get("node_id", ""), event.get("occurrence", 0)
             key = f"{subject}:{event['event']}:{node}:{occurrence}"
             for sink in self._sinks:

@@ -2,7 +2,7 @@
 
 Rule 1. Everything goes through sessions: a question is stored before it is shown as asked, and leaving,
         however it happens, loses nothing.
-Rule 2. The model decides nothing here: a line is for it unless it begins with / or answers a question.
+Rule 2. A line is for the model unless it begins with / or answers a question; the model has no part in that.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pylash.app import Lash
 from pylash.cli.chat.commands import COMMANDS
 from pylash.cli.chat.followed_session import FollowedSession
 from pylash.cli.chat.plain import PlainView
-from pylash.cli.chat.view import Sign, View
+from pylash.cli.chat.view import Action, View
 from pylash.cli.log_format import log_handler
-from pylash.cli.output import length
+from pylash.cli.output import duration_text
 from pylash.cli.store_options import load_app, run
 from pylash.cli.views.listing import KINDS, STATUSES
 from pylash.durable.ports import DurabilityTier
@@ -59,10 +59,10 @@ async def _chat(app: Lash, target: str, session_id: str | None, model: str | Non
     """Chat until the person leaves; return the exit code."""
     with _quiet():
         async with app:
-            talking = Chat(app, target, model)
+            conversation = Chat(app, target, model)
             with _view() as view:
-                code = await talking.run(view, session_id or talking.new_id())
-            talking.print_goodbye()
+                code = await conversation.run(view, session_id or conversation.new_id())
+            conversation.print_goodbye()
             # From here on Ctrl-C skips the wait for running work: everything is recorded.
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
     return code
@@ -80,7 +80,7 @@ def _view() -> AbstractContextManager[View]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop log records of what the chat shows itself (failed tools, models, turns), unless the app configures logging.
+    """Drop log records about failures that the chat shows itself (of tools, models, turns), unless the app configures logging.
 
     An app that has configured logging gets all records, with tracebacks, printed above the input line.
     """
@@ -120,14 +120,14 @@ class Chat:
         async with asyncio.TaskGroup() as self._tasks:
             self._following: asyncio.Task[None] | None = None
             await self.switch(session_id)
-            hearing = [
+            readers = [
                 self._tasks.create_task(self._read_lines()),
-                self._tasks.create_task(self._read_signs()),
+                self._tasks.create_task(self._read_actions()),
             ]
             await self._left.wait()
             self._busy = self.current.turn is not None
             self._cancelled = self.current.cancelling
-            for task in hearing:
+            for task in readers:
                 task.cancel()
             self._stop()
         return int(not view.interactive and (self.current.failed or self._busy))
@@ -151,9 +151,8 @@ class Chat:
 
     async def _read_lines(self) -> None:
         while True:
-            if (
-                not self.view.interactive
-            ):  # the next line is for the next turn, or answers a question
+            # Without a terminal, the next line is for the next turn, or answers a question.
+            if not self.view.interactive:
                 await self.current.settled.wait()
             line = await self.view.line()
             if line is None:
@@ -162,10 +161,10 @@ class Chat:
             with self._report():
                 await self._line(line)
 
-    async def _read_signs(self) -> None:
+    async def _read_actions(self) -> None:
         while True:
-            sign = await self.view.sign()
-            if sign is Sign.LEAVE:
+            action = await self.view.action()
+            if action is Action.LEAVE:
                 self.leave()
                 return
             with self._report():
@@ -204,7 +203,7 @@ class Chat:
         found: dict[str, str] = {}
         for turn in turns:
             if turn.session and turn.session != self.current.session.id:
-                state = f"{turn.status.value}, {length(now - turn.created)} ago"
+                state = f"{turn.status.value}, {duration_text(now - turn.created)} ago"
                 found.setdefault(turn.session, state)
         return list(found.items())[:RECENT_SESSIONS]
 
@@ -220,7 +219,7 @@ class Chat:
         """Print how to resume."""
         to_stderr = not self.view.interactive
         if self._busy:
-            does = "is being cancelled" if self._cancelled else "goes on for a moment, and is kept"
-            click.echo(f"The turn {does}; Ctrl-C leaves at once.", err=True)
+            state = "is being cancelled" if self._cancelled else "goes on for a moment, and is kept"
+            click.echo(f"The turn {state}; Ctrl-C leaves at once.", err=True)
         if self._busy or self.view.interactive:
             click.echo(self.how_to_resume(), err=to_stderr)

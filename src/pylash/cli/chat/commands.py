@@ -41,19 +41,19 @@ async def _queue(chat: Chat, text: str) -> None:
     if text:
         await chat.current.send(text, "next_turn")
     elif waiting := await chat.current.queued():
-        chat.view.note("\n".join(f"⋯ {words}" for words in waiting))
+        chat.view.note("\n".join(f"⋯ {message}" for message in waiting))
     else:
         chat.view.note("Nothing is queued.")
 
 
 async def _cancel(chat: Chat, _: str) -> None:
     if not await chat.current.cancel():
-        chat.view.note("Nothing runs.")
+        chat.view.note("No turn is running.")
 
 
 async def _retry(chat: Chat, _: str) -> None:
     if await chat.current.session.retry():
-        chat.view.note("It goes on.")
+        chat.view.note("The turn continues.")
     else:
         chat.view.note("No turn is blocked.")
 
@@ -113,11 +113,11 @@ async def _quit(chat: Chat, _: str) -> None:
 
 
 COMMANDS: Final[dict[str, tuple[str, str, Command]]] = {
-    "help": ("/help", "this", _help),
+    "help": ("/help", "show this list", _help),
     "interrupt": ("/interrupt TEXT", "send it now, instead of what the turn waits for", _interrupt),
     "queue": ("/queue [TEXT]", "send it with the next turn; or show what is queued", _queue),
     "cancel": ("/cancel", "end the turn, and take back messages queued after it", _cancel),
-    "retry": ("/retry", "let a blocked turn go on", _retry),
+    "retry": ("/retry", "continue a blocked turn", _retry),
     "waits": ("/waits", "what waits for an answer", _waits),
     "resolve": ("/resolve N JSON", "answer one of them", _resolve),
     "history": ("/history", "all messages", _history),

@@ -38,9 +38,9 @@ from pylash.turn.messages import (
 from pylash.values.errors import LashError, StoreError
 
 NET_SECONDS: Final = 2.0
-"""How often everything is checked without a hint."""
+"""The interval at which everything is checked even without a hint."""
 
-AGAIN_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 0.5
 RECENT: Final = 3
 """How many questions of a resumed session are shown, with their answers."""
 
@@ -73,7 +73,7 @@ class FollowedSession:
     # --- input ---
 
     async def send(self, text: str, when: When = "now") -> None:
-        """Ask, if nothing runs; otherwise steer, queue or interrupt the current turn."""
+        """Start a turn if none runs; otherwise steer, queue or interrupt the current one."""
         key = self.app.services.new_id()
         if self.turn is None and self._outbox.is_empty and not self._mine:
             self._mine.add(key)
@@ -167,22 +167,23 @@ class FollowedSession:
         """Show every turn of the session, for ever."""
         services = self.app.services
         topics = f"session:{self.session.id}", f"queue:{self.session.id}", "runs"
-        ours = copy_context()  # `begun` is called in the context of the task that begins a run
+        # ``on_start`` is called in the context of the task that starts a run.
+        context = copy_context()
         async with asyncio.TaskGroup() as tasks:
 
-            def begun(run: str) -> None:
+            def on_start(run: str) -> None:
                 self._hint.set()
                 feed = services.feeds.find(run)
                 if feed is not None and self._subagents.is_new(run):
-                    tasks.create_task(self._subagents.follow(run, feed), context=ours.copy())
+                    tasks.create_task(self._subagents.follow(run, feed), context=context.copy())
 
             stops = [
                 services.hub.subscribe(lambda _: self._hint.set(), *topics),
-                services.feeds.watch(begun),
+                services.feeds.watch(on_start),
             ]
             try:
-                tasks.create_task(_for_ever(self._watch, self._view))
-                await _for_ever(self._follow_next, self._view)
+                tasks.create_task(_repeat(self._watch, self._view))
+                await _repeat(self._follow_next, self._view)
             finally:
                 for stop in stops:
                     stop()
@@ -218,14 +219,14 @@ class FollowedSession:
         self._view.busy("working")
         self._show_question_of(turn)
         new = NewTurn(scope=turn.scope, digest=b"", body=turn.body)
-        begun, begins = "", True
+        last, is_start = "", True
         try:
             async for event in self.session.events(new):
-                if event.type in AFTER_TAKING and event.correlation_id != begun:
-                    begun = event.correlation_id
-                    await self._outbox.show_taken(begins=begins)
-                    if begins and event.type != "turn_started":
-                        begins = False
+                if event.type in AFTER_TAKING and event.correlation_id != last:
+                    last = event.correlation_id
+                    await self._outbox.show_taken(begins=is_start)
+                    if is_start and event.type != "turn_started":
+                        is_start = False
                         await self._show_starting_messages(turn)
                 self._view.event(event)
                 if event.type == "wait_opened":
@@ -289,22 +290,22 @@ class FollowedSession:
         await asyncio.sleep(NET_SECONDS)
 
 
-async def _for_ever(once: Callable[[], Awaitable[None]], view: View) -> None:
-    """Repeat something for ever, also while the store is unreachable."""
-    away = False
+async def _repeat(once: Callable[[], Awaitable[None]], view: View) -> None:
+    """Call a function again and again, also while the store is unreachable."""
+    is_away = False
     while True:
         try:
             await once()
-            away = False
+            is_away = False
         except StoreError as error:
-            if not away:
+            if not is_away:
                 view.note(f"{error.message} Trying again.", "bad")
-            away = True
-            await asyncio.sleep(AGAIN_SECONDS)
+            is_away = True
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
-    """Return the text for a completed call."""
+    """Return the event of a completed call."""
     status = "failed" if message.error else "completed"
     given = None if call is None else call.arguments
     return TurnEvent("tool_completed", "", message.text, message.tool, given, status)

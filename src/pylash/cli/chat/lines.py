@@ -12,7 +12,7 @@ from pylash.turn.events import TurnEvent
 from pylash.values.texts import clipped
 
 INDENT: Final = "  "
-ANEW: Final = "↺ the answer starts anew"
+RESTARTED: Final = "↺ the answer starts anew"
 STREAMED: Final = {"text": "", "reasoning": "dim"}
 
 
@@ -39,7 +39,7 @@ class Lines:
     """The kind of the last settled row: an empty row separates rows of different kinds."""
     _streams: str = ""
     _pending: str = ""
-    _spoke: bool = False
+    _has_streamed: bool = False
 
     def add(self, kind: str, *rows: Row) -> None:
         """Settle rows of a kind."""
@@ -81,7 +81,7 @@ class Lines:
             self._streamed(wrapped(line, self.width()))
         *full, self._pending = wrapped(last, self.width())
         self._streamed(full)
-        self._spoke = True
+        self._has_streamed = True
 
     def finish(self) -> None:
         """Settle the rest of streamed text."""
@@ -111,24 +111,24 @@ class Lines:
             case "usage" | "turn_started" | "turn_completed":
                 if not within:
                     self.finish()
-                    self._spoke = False
+                    self._has_streamed = False
             case _:
                 assert_never(event.type)
 
     def _reset(self, event: TurnEvent, within: str) -> None:
-        if not within and (note := retry_note(event, spoke=self._spoke)):
-            self._pending, self._spoke = "", False
+        if not within and (note := retry_note(event, streamed=self._has_streamed)):
+            self._pending, self._has_streamed = "", False
             self.text(note, "note", "warn")
 
     def _tool(self, event: TurnEvent, within: str) -> None:
         name = (within, event.correlation_id)
         if event.type in ("tool_started", "code_started"):
             self.finish()
-            self.tools[name] = Running(_called(event), self.now(), INDENT if within else "")
+            self.tools[name] = Running(_call_text(event), self.now(), INDENT if within else "")
         elif event.type in ("tool_completed", "code_completed"):
             self._completed(name, event)
         elif event.type == "tool_progress" and event.attempt > 1:
-            self._failed(name, event)
+            self._retried(name, event)
         elif event.type == "tool_progress" and name in self.tools:
             self.tools[name].progress, self.tools[name].waits = _progress(event), False
         elif event.type == "wait_opened":
@@ -136,17 +136,17 @@ class Lines:
             if call in self.tools:
                 self.tools[call].waits = True
 
-    def _failed(self, name: tuple[str, str], event: TurnEvent) -> None:
-        """Show that a tool is retried, and why."""
+    def _retried(self, name: tuple[str, str], event: TurnEvent) -> None:
+        """Show that a failed tool is retried, and why."""
         if name in self.tools:
             self.tools[name].progress = ""
         indent = INDENT if name[0] else ""
-        told = f"{indent}↺ {one_line(event.tool or 'tool')} again: {one_line(event.text)}"
-        self.add("tool", row((clipped(told, self.width()), "dim")))
+        text = f"{indent}↺ {one_line(event.tool or 'tool')} again: {one_line(event.text)}"
+        self.add("tool", row((clipped(text, self.width()), "dim")))
 
     def _completed(self, name: tuple[str, str], event: TurnEvent) -> None:
         tool = self.tools.pop(name, None)
-        call = _called(event) if tool is None else tool.call
+        call = _call_text(event) if tool is None else tool.call
         took = "" if tool is None or tool.waits else f" {shown_seconds(self.now() - tool.since)}"
         mark = ("✗", "bad") if event.status == "failed" else ("✓", "good")
         result = one_line(event.text)
@@ -166,7 +166,7 @@ class Lines:
         """Whether everything that runs waits for answers."""
         return bool(self.tools) and all(tool.waits for tool in self.tools.values())
 
-    def resumed(self) -> None:
+    def restart_timers(self) -> None:
         """Restart the timers of tools that waited for an answer."""
         for tool in self.tools.values():
             if tool.waits:
@@ -199,15 +199,15 @@ class Lines:
         self.tools.clear()
 
 
-def retry_note(event: TurnEvent, *, spoke: bool) -> str:
-    """Return the note about a retried answer; ``spoke``: some of its text was streamed."""
+def retry_note(event: TurnEvent, *, streamed: bool) -> str:
+    """Return the note about a retried answer; ``streamed``: some of its text was streamed."""
     why = one_line(event.text)
-    if spoke:
-        return f"{ANEW}: {why}" if why else ANEW
+    if streamed:
+        return f"{RESTARTED}: {why}" if why else RESTARTED
     return f"↺ the model is asked again: {why}" if why else ""
 
 
-def _called(event: TurnEvent) -> str:
+def _call_text(event: TurnEvent) -> str:
     if event.type.startswith("code"):
         return one_line(f"code {event.text}") if event.type == "code_started" else "code"
     if event.type == "tool_completed" and event.data is None:  # the stream began after its call

@@ -17,13 +17,13 @@ from typing import Literal, Self, TextIO
 
 from pylash.cli.chat.lines import Lines, retry_note
 from pylash.cli.chat.text import PROMPT, clean, in_columns, one_line, shown_call
-from pylash.cli.chat.view import Sign, Tone
+from pylash.cli.chat.view import Action, Tone
 from pylash.durable.waits import OpenWait
 from pylash.turn.events import TurnEvent
 
 READ_BYTES = 65_536
 WIDE = 1_000_000
-"""Rows are not wrapped."""
+"""A width at which no row is wrapped."""
 
 
 class PlainView:
@@ -35,8 +35,8 @@ class PlainView:
         self._loop = asyncio.get_running_loop()
         self._lines = Lines(lambda: WIDE, self._loop.time)
         self._lines_read: asyncio.Queue[str | None] = asyncio.Queue()
-        self._signs: asyncio.Queue[Sign] = asyncio.Queue()
-        self._again = False
+        self._actions: asyncio.Queue[Action] = asyncio.Queue()
+        self._interrupted_before = False
         self._open = False
         """Whether the last line on stdout is not ended yet."""
 
@@ -47,7 +47,7 @@ class PlainView:
         view = cls()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, view._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, view._signs.put_nowait, Sign.LEAVE)
+        loop.add_signal_handler(signal.SIGTERM, view._actions.put_nowait, Action.LEAVE)
         # A daemon thread: a blocking read cannot be interrupted.
         threading.Thread(target=view._read, args=(sys.stdin.fileno(),), daemon=True).start()
         try:
@@ -62,12 +62,12 @@ class PlainView:
         if self._lines_read.empty() and sys.stdin.isatty():  # stdin is a terminal after all
             self._print(PROMPT, sys.stderr, end="")
         line = await self._lines_read.get()
-        self._again = False
+        self._interrupted_before = False
         return line
 
-    async def sign(self) -> Sign:
-        """Return the next sign."""
-        return await self._signs.get()
+    async def action(self) -> Action:
+        """Return the next action."""
+        return await self._actions.get()
 
     def _read(self, source: int) -> None:
         left = b""
@@ -85,11 +85,11 @@ class PlainView:
         self._loop.call_soon_threadsafe(self._lines_read.put_nowait, text)
 
     def _interrupt(self) -> None:
-        self._signs.put_nowait(Sign.LEAVE if self._again else Sign.INTERRUPT)
-        self._again = True
+        self._actions.put_nowait(Action.LEAVE if self._interrupted_before else Action.INTERRUPT)
+        self._interrupted_before = True
 
     def message(self, text: str) -> None:
-        """Show nothing: the input of a pipe is known."""
+        """Show nothing: the caller wrote the input itself."""
 
     def event(self, event: TurnEvent, within: str = "") -> None:
         """Show an event of a turn."""
@@ -98,7 +98,7 @@ class PlainView:
                 self._print(clean(event.text), sys.stdout, end="")
                 self._open = True
             case "text_reset" if not within:
-                if note := retry_note(event, spoke=self._open):
+                if note := retry_note(event, streamed=self._open):
                     self._print(note, sys.stderr)
             case "usage" | "turn_completed" if not within:
                 self._end_line()
@@ -132,7 +132,7 @@ class PlainView:
             call, title = shown_call(question.tool, question.arguments), one_line(question.title)
             self._print(f"? {call}{title and ': ' + title} [{prompt}]", sys.stderr)
         else:
-            self._lines.resumed()
+            self._lines.restart_timers()
 
     def propose(self, text: str) -> None:
         """Show a text that the next line replaces."""

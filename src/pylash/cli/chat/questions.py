@@ -74,7 +74,7 @@ class Questions:
             return False
         word, _, rest = line.strip().partition(" ")
         if self._editing:
-            await self._corrected(line.strip())
+            await self._approve_corrected(line.strip())
         elif word.lower() in ("y", "yes") and not rest:  # a sentence may begin with yes
             await self.resolve(self._asked, {"approved": True}, "✓ approved")
         elif word.lower() in ("n", "no"):
@@ -82,11 +82,11 @@ class Questions:
             answer: dict[str, Any] = {"approved": False, **({"reason": reason} if reason else {})}
             await self.resolve(self._asked, answer, f"✗ rejected{reason and ': ' + reason}")
         elif word.lower() in ("e", "edit"):
-            self._edit(_written(self._asked.arguments))
+            self._edit(_to_json(self._asked.arguments))
         else:
             self._view.note(
                 "y approves, n rejects (n and a reason tells the model why), e changes the "
-                "arguments; /interrupt says something else instead, /cancel ends the turn."
+                "arguments; /interrupt sends a message instead, /cancel ends the turn."
             )
         return True
 
@@ -95,21 +95,21 @@ class Questions:
         self._view.note("Change the arguments and press Enter; an empty line goes back.")
         self._view.propose(text)
 
-    async def _corrected(self, line: str) -> None:
+    async def _approve_corrected(self, line: str) -> None:
         assert self._asked is not None
         self._editing = False
         if not line:
             return
         arguments = read_json(line)
-        if (trouble := await self._trouble(self._asked.tool, arguments)) is not None:
-            self._view.note(trouble, "bad")
+        if (problem := await self._problem(self._asked.tool, arguments)) is not None:
+            self._view.note(problem, "bad")
             self._edit(line)
             return
         answer = {"approved": True, "arguments": arguments}
         await self.resolve(self._asked, answer, f"✓ approved with {line}")
 
-    async def _trouble(self, tool_name: str | None, arguments: Any) -> str | None:
-        """Return why a tool refuses arguments, so that a typo does not use up the question."""
+    async def _problem(self, tool_name: str | None, arguments: Any) -> str | None:
+        """Return why a tool refuses arguments, or None: a typo must not use up the question."""
         if not isinstance(arguments, dict):
             return "Arguments must be a JSON object."
         tool = self._app.services.catalog.tools.get(tool_name or "")
@@ -146,7 +146,7 @@ def read_json(text: str) -> Any:
         return text
 
 
-def _written(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return write(value).decode()
 
 

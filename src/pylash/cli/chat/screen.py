@@ -62,9 +62,12 @@ class Screen:
         first = max(len(live) - self.height, 0)
         shown = [self._cut(each) for each in live[first:]]
         line, column = max(cursor[0] - first, 0), cursor[1]
-        text = [self._erased(), *(self._painted(each) + "\n" for each in map(self._cut, settled))]
-        text.append("\n".join(map(self._painted, shown)))
-        text.append(_moved(len(shown) - 1 - line, "A") + "\r" + _moved(column, "C"))
+        text = [
+            self._erase_codes(),
+            *(self._paint(each) + "\n" for each in map(self._cut, settled)),
+        ]
+        text.append("\n".join(map(self._paint, shown)))
+        text.append(_move_codes(len(shown) - 1 - line, "A") + "\r" + _move_codes(column, "C"))
         self._widths = [sum(cells(piece) for piece, _ in each) for each in shown]
         self._cursor = (line, column)
         self._write("".join(text))
@@ -76,17 +79,17 @@ class Screen:
 
     def leave(self) -> None:
         """Erase the live rows."""
-        self._write(self._erased())
+        self._write(self._erase_codes())
         self._widths, self._cursor = [], (0, 0)
 
-    def _erased(self) -> str:
+    def _erase_codes(self) -> str:
         """Return the codes that erase the live rows, wrapped as a screen of this width wraps them."""
         if not self._widths:
             return ""
         width = max(self._size()[0], 1)
         line, column = self._cursor
         above = sum(max(-(-wide // width), 1) for wide in self._widths[:line]) + column // width
-        return "\r" + _moved(above, "A") + "\x1b[J"
+        return "\r" + _move_codes(above, "A") + "\x1b[J"
 
     def _cut(self, given: Row) -> Row:
         """Return the part of a row that fits."""
@@ -99,7 +102,7 @@ class Screen:
                 break
         return tuple(fits)
 
-    def _painted(self, given: Row) -> str:
+    def _paint(self, given: Row) -> str:
         if not self._colour:
             return "".join(text for text, _ in given)
         return "".join(
@@ -108,7 +111,7 @@ class Screen:
         )
 
 
-def _moved(count: int, way: str) -> str:
+def _move_codes(count: int, way: str) -> str:
     return f"\x1b[{count}{way}" if count > 0 else ""
 
 

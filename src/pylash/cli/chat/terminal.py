@@ -23,7 +23,7 @@ from pylash.cli.chat.keys import Editor, Key, Keys
 from pylash.cli.chat.lines import INDENT, Lines
 from pylash.cli.chat.screen import Row, Screen, row, typed_rows
 from pylash.cli.chat.text import PROMPT, in_columns, one_line, shown_call, shown_seconds, wrapped
-from pylash.cli.chat.view import Sign, Tone
+from pylash.cli.chat.view import Action, Tone
 from pylash.durable.waits import OpenWait
 from pylash.turn.events import TurnEvent
 
@@ -51,14 +51,14 @@ class TerminalView:
         self._lines = Lines(lambda: self._screen.width, self._loop.time)
         self._keys, self._editor = Keys(), Editor()
         self._typed_lines: asyncio.Queue[str] = asyncio.Queue()
-        self._signs: asyncio.Queue[Sign] = asyncio.Queue()
+        self._actions: asyncio.Queue[Action] = asyncio.Queue()
         self._busy: str | None = None
         self._since = 0.0
         self._queued: Sequence[str] = ()
         self._label = PROMPT
-        self._again = False
+        self._interrupted_before = False
         self._drawing: asyncio.TimerHandle | None = None
-        self._hurried = False
+        self._is_soon = False
 
     @classmethod
     @contextmanager
@@ -74,16 +74,16 @@ class TerminalView:
 
     def _begin(self, printed: int) -> None:
         self._write(_PASTE_ON)
-        self._loop.add_reader(sys.stdin.fileno(), self._readable)
+        self._loop.add_reader(sys.stdin.fileno(), self._on_readable)
         self._loop.add_signal_handler(signal.SIGWINCH, self._draw)
         self._loop.add_signal_handler(signal.SIGINT, self._interrupt)
         for ending in (signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(ending, self._signs.put_nowait, Sign.LEAVE)
+            self._loop.add_signal_handler(ending, self._actions.put_nowait, Action.LEAVE)
 
-        def pass_on(text: str) -> None:
-            self._loop.call_soon_threadsafe(self._printed, text)
+        def on_line(text: str) -> None:
+            self._loop.call_soon_threadsafe(self._on_output, text)
 
-        threading.Thread(target=_read_lines, args=(printed, pass_on), daemon=True).start()
+        threading.Thread(target=_read_lines, args=(printed, on_line), daemon=True).start()
         self._draw()
 
     def _end(self) -> None:
@@ -102,27 +102,27 @@ class TerminalView:
     def message(self, text: str) -> None:
         """Show a message of the person."""
         self._lines.message(text)
-        self._soon()
+        self._draw_soon()
 
     def event(self, event: TurnEvent, within: str = "") -> None:
         """Show an event of a turn."""
         self._lines.event(event, within)
-        self._soon()
+        self._draw_soon()
 
     def note(self, text: str, tone: Tone = "dim") -> None:
         """Show a note of the chat itself."""
         self._lines.text(text, "note", tone)
-        self._soon()
+        self._draw_soon()
 
     def text(self, text: str, tone: Tone = "") -> None:
         """Show text with its line breaks."""
         self._lines.text(text, "text", tone)
-        self._soon()
+        self._draw_soon()
 
     def table(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Show pairs of a name and its description."""
         self._lines.add("note", *map(row, in_columns(pairs, self._screen.width)))
-        self._soon()
+        self._draw_soon()
 
     def busy(self, state: Literal["working", "cancelling"] | None) -> None:
         """Show the current activity, or none."""
@@ -131,18 +131,18 @@ class TerminalView:
         if state is None:
             self._lines.forget()
         self._busy = state
-        self._soon()
+        self._draw_soon()
 
     def queued(self, waiting: Sequence[str]) -> None:
-        """Show the person's messages that the model has not got yet."""
+        """Show the person's messages that the model has not received yet."""
         self._queued = waiting
-        self._soon()
+        self._draw_soon()
 
     def ask(self, question: OpenWait | None, prompt: str) -> None:
         """Ask for an approval, or withdraw the question."""
         if question is None:
             self._label = PROMPT
-            self._lines.resumed()
+            self._lines.restart_timers()
         else:
             self._label = f"{prompt} {PROMPT}"
             call = shown_call(question.tool, question.arguments)
@@ -154,12 +154,12 @@ class TerminalView:
             title = one_line(question.title)
             about = wrapped(title, self._screen.width - 2) if title else []
             self._lines.add("question", *shown, *(row((INDENT + each, "dim")) for each in about))
-        self._soon()
+        self._draw_soon()
 
     def propose(self, text: str) -> None:
         """Put a text into the input line, to be edited."""
         self._editor.set(text)
-        self._soon()
+        self._draw_soon()
 
     def remember(self, texts: list[str]) -> None:
         """Add texts to the input history."""
@@ -171,34 +171,34 @@ class TerminalView:
         """Return the next line of input."""
         return await self._typed_lines.get()
 
-    async def sign(self) -> Sign:
-        """Return the next sign."""
-        return await self._signs.get()
+    async def action(self) -> Action:
+        """Return the next action."""
+        return await self._actions.get()
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         data = b""
         with suppress(OSError):  # the terminal was closed
             data = os.read(sys.stdin.fileno(), READ_BYTES)
         if not data:
             self._loop.remove_reader(sys.stdin.fileno())
-            self._signs.put_nowait(Sign.LEAVE)
+            self._actions.put_nowait(Action.LEAVE)
         for item in self._keys.feed(data):
             if item != "ctrl-c":
-                self._again = False
+                self._interrupted_before = False
             if isinstance(item, Key):
-                self._pressed(item)
+                self._on_key(item)
             else:
                 self._editor.insert(item)
         self._draw()
 
-    def _pressed(self, key: Key) -> None:
+    def _on_key(self, key: Key) -> None:
         match key:
             case "enter":
                 self._typed_lines.put_nowait(self._editor.take())
             case "ctrl-c":
                 self._interrupt()
             case "ctrl-d" if not self._editor.text:
-                self._signs.put_nowait(Sign.LEAVE)
+                self._actions.put_nowait(Action.LEAVE)
             case "ctrl-d":
                 self._editor.press("delete")
             case "clear":
@@ -207,35 +207,35 @@ class TerminalView:
                 self._editor.press(key)
 
     def _interrupt(self) -> None:
-        if self._again:
-            self._signs.put_nowait(Sign.LEAVE)
+        if self._interrupted_before:
+            self._actions.put_nowait(Action.LEAVE)
         elif self._editor.text and self._busy is None:
             self._editor.set("")
             self._draw()
         else:
-            self._again = True
-            self._signs.put_nowait(Sign.INTERRUPT)
+            self._interrupted_before = True
+            self._actions.put_nowait(Action.INTERRUPT)
 
-    def _printed(self, text: str) -> None:
+    def _on_output(self, text: str) -> None:
         self._lines.text(text, "printed", "dim")
-        self._soon()
+        self._draw_soon()
 
     # --- drawing ---
 
-    def _soon(self) -> None:
-        if not self._hurried:
-            self._next(DRAW_SECONDS)
-            self._hurried = True
+    def _draw_soon(self) -> None:
+        if not self._is_soon:
+            self._draw_after(DRAW_SECONDS)
+            self._is_soon = True
 
-    def _next(self, seconds: float) -> None:
-        """Draw again after a while, not before."""
+    def _draw_after(self, seconds: float) -> None:
+        """Schedule the next drawing, in place of an earlier schedule."""
         if self._drawing is not None:
             self._drawing.cancel()
         self._drawing = self._loop.call_later(seconds, self._draw)
-        self._hurried = False
+        self._is_soon = False
 
     def _draw(self) -> None:
-        self._next(TICK_SECONDS)  # live rows show elapsed times
+        self._draw_after(TICK_SECONDS)  # live rows show elapsed times
         live = [*self._lines.live(), *self._waiting(), row("")]
         typed, cursor = self._typed()
         settled, self._lines.settled = self._lines.settled, []
@@ -251,7 +251,7 @@ class TerminalView:
 
     def _waiting(self) -> list[Row]:
         """Return the rows that show what the chat waits for."""
-        rows = [row(("⋯ " + one_line(words), "dim")) for words in self._queued]
+        rows = [row(("⋯ " + one_line(message), "dim")) for message in self._queued]
         if self._busy is not None and self._label == PROMPT:
             seconds = self._loop.time() - self._since
             time = f" {shown_seconds(seconds)}" if seconds >= 1 else ""
@@ -275,12 +275,12 @@ def _size(output: int) -> tuple[int, int]:
     return columns or 80, lines or 24
 
 
-def _read_lines(pipe: int, pass_on: Callable[[str], None]) -> None:
-    """Pass on the output of the process, line by line; runs in a thread."""
+def _read_lines(pipe: int, on_line: Callable[[str], None]) -> None:
+    """Call ``on_line`` with each line of the process's output; runs in a thread."""
     with open(pipe, "rb") as printed:
         for line in printed:
             with suppress(RuntimeError):  # the loop is closed
-                pass_on(line.decode("utf-8", "replace").rstrip("\n"))
+                on_line(line.decode("utf-8", "replace").rstrip("\n"))
 
 
 @contextmanager

@@ -13,8 +13,8 @@ Tone = Literal["", "dim", "good", "bad", "warn", "strong"]
 """The style of a note."""
 
 
-class Sign(Enum):
-    """Input of a person other than text: a key with a meaning."""
+class Action(Enum):
+    """Input of a person other than a line of text: Ctrl-C interrupts, a second Ctrl-C or Ctrl-D leaves."""
 
     INTERRUPT = auto()
     LEAVE = auto()
@@ -30,8 +30,8 @@ class View(Protocol):
         """Return the next line of input; None after the last."""
         ...
 
-    async def sign(self) -> Sign:
-        """Return the next sign. Signs are handled before lines that wait."""
+    async def action(self) -> Action:
+        """Return the next action. Actions are handled before lines that wait."""
         ...
 
     def message(self, text: str) -> None:
@@ -59,7 +59,7 @@ class View(Protocol):
         ...
 
     def queued(self, waiting: Sequence[str]) -> None:
-        """Show the person's messages that the model has not got yet."""
+        """Show the person's messages that the model has not received yet."""
         ...
 
     def ask(self, question: OpenWait | None, prompt: str) -> None:

@@ -1,1 +1,1 @@
-"""What the command line shows of runs: lists, one run, its events, drawn as a timeline."""
+"""Views of runs on the command line: lists, one run, its events, and its timeline."""

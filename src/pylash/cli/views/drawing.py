@@ -134,15 +134,15 @@ def _approval(answered: dict[str, Any]) -> None:
     answer = answered["answer"].get("value")
     if answered["kind"] != "approval" or answer is None:
         return
-    said = answer if isinstance(answer, dict) else {"approved": answer}
+    decision = answer if isinstance(answer, dict) else {"approved": answer}
     text = shown_call(answered["tool"], answered["arguments"])
-    if (corrected := said.get("arguments")) is not None:
+    if (corrected := decision.get("arguments")) is not None:
         text += f" as {shown_call(answered['tool'], corrected)}"
-    if by := said.get("by") or answered["by"]:
+    if by := decision.get("by") or answered["by"]:
         text += f", by {by}"
-    if reason := said.get("reason"):
+    if reason := decision.get("reason"):
         text += f": {reason}"
-    _fact("approved" if said.get("approved") is True else "rejected", text)
+    _fact("approved" if decision.get("approved") is True else "rejected", text)
 
 
 def _output(output: dict[str, Any]) -> None:
@@ -170,8 +170,8 @@ def _failures(effects: Sequence[Effect]) -> None:
     if failed:
         print_line()
     for effect in failed[-FAILURES_SHOWN:]:
-        said = f"{printable(effect.name)}: {printable(effect.error or '')}"
-        print_line(f"{paint('▒', 'red')} {clipped(said, (columns() or 10_000) - 2)}")
+        text = f"{printable(effect.name)}: {printable(effect.error or '')}"
+        print_line(f"{paint('▒', 'red')} {clipped(text, (columns() or 10_000) - 2)}")
 
 
 def _fact(label: str, text: str, colour: str | None = None) -> None:

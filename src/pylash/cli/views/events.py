@@ -71,7 +71,7 @@ class Since(click.ParamType[Start]):
     help="Only events after this number, such as 12, or within this time, such as 10m.",
 )
 @with_store_options
-def events(asked: StoreOptions, id: str, follow: bool, since: Start) -> None:  # noqa: A002 - the name in the help
+def events(options: StoreOptions, id: str, follow: bool, since: Start) -> None:  # noqa: A002 - the name in the help
     """Print the log of a process, and follow it with -f.
 
     Following ends when the process does. With --json every event is one line.
@@ -80,34 +80,32 @@ def events(asked: StoreOptions, id: str, follow: bool, since: Start) -> None:  #
       pylash events order-7 -f
       pylash events order-7 --since 10m --json
     """
-    run(_events(asked, id, follow, since))
+    run(_events(options, id, follow, since))
 
 
-async def _events(asked: StoreOptions, text: str, follow: bool, since: Start) -> None:
-    async with asked.open_store() as (host, store):
+async def _events(options: StoreOptions, text: str, follow: bool, since: Start) -> None:
+    async with options.open_store() as (host, store):
         process = await _process(store, text)
         now = await store.inspection.now()
         earliest = 0 if since.within is None else now - since.within
         log = process_log(host.hub, store, process, since.after, follow, NET_SECONDS)
         async for event in log:
             if event.at >= earliest:
-                _print_event(asked, event)
+                _print_event(options, event)
 
 
 async def _process(store: SqlStore, text: str) -> str:
-
-    meant = await find_run(store, text)
-    if isinstance(meant, str) or meant.kind != "process":
-        kind = "session" if isinstance(meant, str) else "turn"
+    found = await find_run(store, text)
+    if isinstance(found, str) or found.kind != "process":
+        kind = "session" if isinstance(found, str) else "turn"
         raise click.UsageError(
             f"{text!r} is a {kind}, and only processes have a log: use pylash show."
         )
-    return meant.id
+    return found.id
 
 
-def _print_event(asked: StoreOptions, event: ProcessEvent) -> None:
-
-    if asked.as_json:
+def _print_event(options: StoreOptions, event: ProcessEvent) -> None:
+    if options.as_json:
         line = {
             "sequence": event.sequence,
             "type": event.type,

@@ -13,8 +13,8 @@ from pylash.cli.output import (
     STATUS_COLOURS,
     Cell,
     Column,
+    duration_text,
     iso,
-    length,
     moment,
     on_terminal,
     paint,
@@ -39,7 +39,7 @@ STATUSES = (
     "cancelled",
     "stopped",
 )
-UNDONE = ("failed", "stopped", "cancelled")
+NOT_COMPLETED = ("failed", "stopped", "cancelled")
 UNKNOWN = "unknown_target"
 NO_WORKER = "no worker is running"
 _ENGINE = re.compile("^(python|lashlang):")
@@ -75,7 +75,7 @@ KINDS = {
     help="The maximum number of rows.",
 )
 @with_store_options
-def ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+def ps(options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
     """List processes and turns, the newest first.
 
     A turn is named SESSION/TURN. TIME is the age of an open run, or the duration of an ended one; the last column
@@ -86,16 +86,17 @@ def ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: i
       pylash ps --status blocked --status failed
       pylash ps --kind turn --json
     """
-    run(_ps(asked, status, kind, limit))
+    run(_ps(options, status, kind, limit))
 
 
-async def _ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
-
+async def _ps(
+    options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int
+) -> None:
     kinds = [name for each in kind or KINDS for name in KINDS[each]]
-    async with asked.open_store() as (_, store):
+    async with options.open_store() as (_, store):
         rows = await store.inspection.runs(status or STATUSES, kinds, limit)
         described = await describe_runs(store, rows)
-    if asked.as_json:
+    if options.as_json:
         print_json(described)
         return
     print_runs(described)
@@ -106,15 +107,15 @@ async def _ps(asked: StoreOptions, status: Sequence[str], kind: Sequence[str], l
 async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
     """Return runs as JSON values, with the waits of each."""
     live = [row.run for row in rows if row.settled is None]
-    doing = await store.inspection.open_effects(live) if live else []
-    errors = await _errors(store, [row for row in rows if row.status in UNDONE])
+    open_effects = await store.inspection.open_effects(live) if live else []
+    errors = await _errors(store, [row for row in rows if row.status in NOT_COMPLETED])
     idle = any(row.reason == UNKNOWN for row in rows) and not await store.inspection.has_workers()
     now = await store.inspection.now()
     return [
         {
             **_described(row, now),
             "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
-            "waits_for": [_waits_for(one) for one in doing if one.run == row.run],
+            "waits_for": [_waits_for(one) for one in open_effects if one.run == row.run],
             "error": errors.get(row.run),
         }
         for row in rows
@@ -128,14 +129,14 @@ async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | No
     processes = [row.id for row in rows if row.kind == "process"]
     outputs = await store.processes.outputs(processes) if processes else {}
     return {
-        row.run: _of_process(outputs.get(row.id))
+        row.run: _process_error(outputs.get(row.id))
         if row.kind == "process"
-        else _of_turn(results.get(row.scope))
+        else _turn_error(results.get(row.scope))
         for row in rows
     }
 
 
-def _of_process(output: Output | None) -> str | None:
+def _process_error(output: Output | None) -> str | None:
     match output:
         case Failure(code=code, message=message):
             return f"{message} [{code}]"
@@ -145,7 +146,7 @@ def _of_process(output: Output | None) -> str | None:
             return None
 
 
-def _of_turn(ended: tuple[RunState, Any] | None) -> str | None:
+def _turn_error(ended: tuple[RunState, Any] | None) -> str | None:
     result = {} if ended is None else ended[1] or {}
     code = f" [{result['code']}]" if result.get("code") else ""
     return f"{result['error']}{code}" if result.get("error") else None
@@ -171,7 +172,6 @@ def _described(row: RunRow, now: int) -> dict[str, Any]:
 
 
 def _waits_for(effect: OpenEffect) -> str:
-
     kind, _, rest = (effect.wait or "").partition(":")
     match kind:
         case "signal":
@@ -204,7 +204,7 @@ def print_runs(described: Sequence[dict[str, Any]]) -> None:
             Cell(view["status"], STATUS_COLOURS[view["status"]]),
             view["id"],
             view["label"] or _ENGINE.sub("", view["target"]) or view["kind"],
-            length(round(view["seconds"] * SECOND)),
+            duration_text(round(view["seconds"] * SECOND)),
             Cell(reason_of(view), "bright_black"),
         )
         for view in described

@@ -37,7 +37,7 @@ _START = re.compile(r"(^|:)start:")
 @click.command()
 @click.argument("id")
 @with_store_options
-def show(asked: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+def show(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
     """Show what one process, turn or session did, and what it waits for.
 
     ID is the id of a process, a session or a turn (SESSION/TURN). Among the newest 10,000 processes and turns it
@@ -50,20 +50,19 @@ def show(asked: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the 
       pylash show order-7
       pylash show chat-42 --json
     """
-    run(_show(asked, id))
+    run(_show(options, id))
 
 
-async def _show(asked: StoreOptions, text: str) -> None:
-
-    async with asked.open_store() as (host, store):
-        meant = await find_run(store, text)
-        if isinstance(meant, str):
-            view = await _session(host, store, meant)
+async def _show(options: StoreOptions, text: str) -> None:
+    async with options.open_store() as (host, store):
+        found = await find_run(store, text)
+        if isinstance(found, str):
+            view = await _session(host, store, found)
         else:
-            view, effects = await _run(host, store, meant)
-    if asked.as_json:
+            view, effects = await _run(host, store, found)
+    if options.as_json:
         print_json(view)
-    elif isinstance(meant, str):
+    elif isinstance(found, str):
         draw_session(view)
     else:
         draw_run(view, effects)
@@ -100,13 +99,11 @@ def _blocked(reason: str | None) -> dict[str, Any]:
 
 
 async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:
-
     waits = await open_waits(host, host, row.session)
     return [wait for wait in waits if scope_text(wait.name.scope) == row.scope]
 
 
 async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:
-
     record = await store.processes.get(row.id)
     if record is None:  # a scope of a host without a registered process
         return {"parent": None, "input": None, "output": None}
@@ -121,27 +118,26 @@ async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:
 
 
 async def _turn(store: SqlStore, row: RunRow) -> dict[str, Any]:
-
     scope = scope_from_text(row.scope)
     if not isinstance(scope, TurnScope | QueueDrainScope):
         return {"input": None, "output": None}
     turn = await store.sessions.turn(scope)
     results = await store.sessions.results([row.scope])
     return {
-        "input": None if turn is None else await _asked(store, turn) or None,
+        "input": None if turn is None else await _question(store, turn) or None,
         "output": results[row.scope][1] if row.scope in results else None,
     }
 
 
-async def _asked(store: SqlStore, turn: TurnRecord) -> str:
+async def _question(store: SqlStore, turn: TurnRecord) -> str:
     """Return the question of a turn; a turn without one was started by queued messages."""
     if turn.body:
         parts = ASKS.decode(turn.body).parts
         return " ".join(part.text for part in parts if isinstance(part, Text))
-    heard = [message.text for message in await starting_messages(store.sessions, turn)]
-    if not heard and not turn.settled:
-        heard = list(map(queued_text, await store.sessions.queued(turn.scope.session_id)))
-    return " ".join(heard)
+    texts = [message.text for message in await starting_messages(store.sessions, turn)]
+    if not texts and not turn.settled:
+        texts = list(map(queued_text, await store.sessions.queued(turn.scope.session_id)))
+    return " ".join(texts)
 
 
 async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[str, Any]]:
@@ -164,7 +160,6 @@ def _started(entry: JournalEntry) -> str | None:
 
 
 def _described(effect: Effect) -> dict[str, Any]:
-
     return {
         "key": effect.key,
         "name": effect.name,
@@ -183,7 +178,6 @@ def _described(effect: Effect) -> dict[str, Any]:
 
 
 async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[str, Any]:
-
     record = await store.sessions.get(session_id)
     rows = await store.inspection.turns(session_id, TURNS_SHOWN)
     return {

@@ -10,7 +10,7 @@
 from pylash.values.errors import ExtraMissing
 
 try:
-    import pydantic_ai.durable_exec  # noqa: F401 - is it there?
+    import pydantic_ai.durable_exec  # noqa: F401 - checks that the extra is installed
 except ImportError as missing:
     raise ExtraMissing("pylash.integrations.pydantic_ai", "models") from missing
 

@@ -72,8 +72,8 @@ class DurableAgent(WrapperAgent[D, OutputT]):
             **options: Any,
         ) -> AsyncIterator[AgentRun[D, Any]]:
             """Run the agent step by step, as its ``iter`` does."""
-            given = [*(capabilities or ()), self._durability]
-            async with self.wrapped.iter(user_prompt, capabilities=given, **options) as run:
+            extended = [*(capabilities or ()), self._durability]
+            async with self.wrapped.iter(user_prompt, capabilities=extended, **options) as run:
                 yield run
 
 
@@ -97,7 +97,7 @@ def durable(
     """
     if isinstance(agent, DurableAgent):
         raise AgentNotDurable(
-            agent.durable_name, "it is already durable; pass the agent that it was made from."
+            agent.durable_name, "it is already durable; pass the agent that it wraps."
         )
     if not (retry is None or isinstance(retry, Retry)):
         raise ArgumentsInvalid("durable", f"retry={retry!r} is not a Retry, such as Retry(3)")
@@ -113,7 +113,7 @@ def durable(
     _name_toolsets(agent.toolsets)
     handler = event_stream_handler or agent.event_stream_handler
     unbound = Durability[D](models=models, event_stream_handler=handler, name=chosen, retry=retry)
-    unbound.brought = _brought(agent.toolsets)
+    unbound.capability_toolsets = _capability_toolsets(agent.toolsets)
     try:
         bound = unbound.for_agent(agent)
     except UserError as error:
@@ -122,7 +122,7 @@ def durable(
 
 
 def _refuse_unknown_toolsets(agent: str, toolsets: Iterable[AbstractToolset[Any]]) -> None:
-    """Refuse toolsets whose calls pydantic-ai does not pass to durable engines: they would run again on replay."""
+    """Refuse toolsets whose calls pydantic-ai does not pass to durable engines: a replay would repeat them."""
     for leaf in _leaves(toolsets):
         if not isinstance(leaf, _known_toolsets()):
             raise AgentNotDurable(
@@ -137,23 +137,25 @@ def _leaves(toolsets: Iterable[AbstractToolset[Any]]) -> Iterator[AbstractToolse
 
     ``apply`` may also visit wrappers, such as the one around the toolset of a capability.
     """
-    for one in _visited(toolsets):
+    for one in _visit(toolsets):
         if isinstance(one, WrapperToolset):
             yield from _leaves([one.wrapped])
         else:
             yield one
 
 
-def _visited(toolsets: Iterable[AbstractToolset[Any]]) -> list[AbstractToolset[Any]]:
+def _visit(toolsets: Iterable[AbstractToolset[Any]]) -> list[AbstractToolset[Any]]:
     visited: list[AbstractToolset[Any]] = []
     for toolset in toolsets:
         toolset.apply(visited.append)
     return visited
 
 
-def _brought(toolsets: Iterable[AbstractToolset[Any]]) -> dict[int, list[AbstractToolset[Any]]]:
+def _capability_toolsets(
+    toolsets: Iterable[AbstractToolset[Any]],
+) -> dict[int, list[AbstractToolset[Any]]]:
     """Return the toolsets of capabilities, by the id() of the capability."""
-    owned = [one for one in _visited(toolsets) if isinstance(one, WrapperToolset)]
+    owned = [one for one in _visit(toolsets) if isinstance(one, WrapperToolset)]
     return {
         id(capability): list(_leaves([one.wrapped]))
         for one in owned
@@ -166,7 +168,7 @@ def _name_toolsets(toolsets: Iterable[AbstractToolset[Any]]) -> None:
 
     pydantic-ai requires an id for each; some capabilities do not pass theirs on.
     """
-    for wrapper in _visited(toolsets):
+    for wrapper in _visit(toolsets):
         owner = getattr(getattr(wrapper, "capability", None), "id", None)
         if owner is not None and isinstance(wrapper, WrapperToolset):
             for leaf in _leaves([wrapper.wrapped]):
@@ -181,7 +183,7 @@ def _known_toolsets() -> tuple[type[AbstractToolset[Any]], ...]:
         ExternalToolset,
     )
     try:
-        from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - an extra of theirs
+        from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - an extra of pydantic-ai
     except ImportError:
         return known
     return (*known, MCPToolset)
@@ -200,9 +202,9 @@ class GivenModel(str):
 
     def __new__(cls, model: Model) -> Self:
         """Create the id of a model object."""
-        made = super().__new__(cls, model.model_id)
-        made.model = model
-        return made
+        model_id = super().__new__(cls, model.model_id)
+        model_id.model = model
+        return model_id
 
 
 @dataclass(init=False, kw_only=True)
@@ -234,7 +236,7 @@ class Durability(BaseDurabilityCapability[D]):
         self._retry = retry
         # Models that were passed to runs as objects, by id(): most models are not hashable.
         self._given: WeakValueDictionary[int, Model] = WeakValueDictionary()
-        self.brought: dict[int, list[AbstractToolset[Any]]] = {}
+        self.capability_toolsets: dict[int, list[AbstractToolset[Any]]] = {}
         """The toolsets of the agent's capabilities at the time of the call to ``durable``."""
 
     def for_agent(self, agent: AbstractAgent[D, Any]) -> Any:
@@ -252,13 +254,13 @@ class Durability(BaseDurabilityCapability[D]):
         pydantic-ai asks a capability for its toolset in every run. Some capabilities create a new one each
         time, but only the first is bound to effects.
         """
-        known: dict[int, AbstractToolset[D]] = {}
-        for capability, made in _brought([toolset]).items():
-            before = self.brought.get(capability, [])
-            if [type(one) for one in made] == [type(one) for one in before]:
-                known |= {id(one): bound for one, bound in zip(made, before, strict=True)}
-        if known:
-            toolset = toolset.visit_and_replace(lambda leaf: known.get(id(leaf), leaf))
+        bound: dict[int, AbstractToolset[D]] = {}
+        for capability, created in _capability_toolsets([toolset]).items():
+            first = self.capability_toolsets.get(capability, [])
+            if [type(one) for one in created] == [type(one) for one in first]:
+                bound |= {id(new): old for new, old in zip(created, first, strict=True)}
+        if bound:
+            toolset = toolset.visit_and_replace(lambda leaf: bound.get(id(leaf), leaf))
         return super().get_wrapper_toolset(toolset)
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:

@@ -56,21 +56,21 @@ async def _resolution(
     if place is None:
         raise EffectNested("answered", "a step")
     key = place.key(place.take(f"{kind} {call.tool_name} {call.tool_call_id}"))
-    # An answer is for this wait and these arguments: a model may reuse ids of calls.
-    given = sha256(encode(call.args_as_dict())).hexdigest()[:16]
-    asked = AwaitEvent(
-        ctx.wait_key(f"{kind}:{key}:{given}"),
+    # The answer belongs to this wait and these arguments: a model may reuse the ids of calls.
+    digest = sha256(encode(call.args_as_dict())).hexdigest()[:16]
+    command = AwaitEvent(
+        ctx.wait_key(f"{kind}:{key}:{digest}"),
         wait_kind=kind,
         title=call.tool_name,
         tool=call.tool_name,
         arguments=call.args_as_dict(),
     )
-    outcome = await place.wait(key, asked, timeout)
+    outcome = await place.wait(key, command, timeout)
     return expect(outcome, AwaitEventOutcome).resolution
 
 
 def _approval(resolution: Resolution) -> ToolApproved | ToolDenied:
-    """Return the decision of a person; only an explicit approval is one."""
+    """Return the decision of a person; anything but an explicit approval denies the call."""
     match resolution:
         case Ok(value=True):
             return ToolApproved()

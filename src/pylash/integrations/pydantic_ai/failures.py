@@ -27,22 +27,22 @@ from pylash.values.secrets import environment_secrets, hide_and_cut, hide_secret
 
 MAX_MESSAGE: Final = 2_000
 
-_PASSING: Final = (
+_TRANSIENT: Final = (
     ModelConnectionError,
     ModelRateLimitError,
     ModelRequestTimeout,
     ModelServerError,
     ModelUnavailableError,
 )
-_PASSING_STATUSES: Final = (408, 409, 425)
+_TRANSIENT_STATUSES: Final = (408, 409, 425)
 _ENDS_LOOPS: Final = (StopIteration, StopAsyncIteration)
 """These are not raised again: inside a library they would end one of its loops silently."""
-_NOT_KEPT: Final = ("body", "headers")
+_DROPPED_FIELDS: Final = ("body", "headers")
 
 
 def is_transient(error: BaseException) -> bool:
     """Return whether a retry of a model request may help after this error."""
-    return isinstance(error, _PASSING) or getattr(error, "status_code", 0) in _PASSING_STATUSES
+    return isinstance(error, _TRANSIENT) or getattr(error, "status_code", 0) in _TRANSIENT_STATUSES
 
 
 def is_transient_server_error(error: BaseException) -> bool:
@@ -59,41 +59,42 @@ def is_transient_server_error(error: BaseException) -> bool:
     return is_connection_error or isinstance(error, OSError) or kind is RuntimeError
 
 
-def recorded(error: BaseException) -> LashError:
-    """Return an exception as it is recorded."""
+def to_recorded(error: BaseException) -> LashError:
+    """Return the error that is recorded for an exception."""
     if isinstance(error, LashError):
         return error
     kind = type(error)
-    message = _shortened(message_of(error))
+    message = _shorten(message_of(error))
     data: dict[str, Any] = {"type": f"{kind.__module__}:{kind.__qualname__}"}
     if isinstance(error, ModelHTTPError):
-        data["http"] = True  # its class has the same name as its category
-    with suppress(ValueNotJson):  # it has live objects: only its name and message are recorded
-        data["state"] = _hidden(round_trip({**_state(error), "args": _arguments(error, message)}))
+        data["http"] = True  # its class and its category have the same name
+    # Of an exception with live objects only the class and the message are recorded.
+    with suppress(ValueNotJson):
+        data["state"] = _hide(round_trip({**_state(error), "args": _arguments(error, message)}))
     return AgentCallFailed(message, data=data)
 
 
 def _state(error: BaseException) -> dict[str, Any]:
     attached = ("_pydantic_ai_", "__")
     state = {name: value for name, value in vars(error).items() if not name.startswith(attached)}
-    state |= {name: None for name in _NOT_KEPT if name in state}
+    state |= {name: None for name in _DROPPED_FIELDS if name in state}
     if isinstance(state.get("message"), str):
-        state["message"] = _shortened(state["message"])
+        state["message"] = _shorten(state["message"])
     return state
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return hide_and_cut(text, MAX_MESSAGE, environment_secrets(os.environ))
 
 
-def _hidden(value: Any) -> Any:
+def _hide(value: Any) -> Any:
     """Return plain JSON without the secrets in its texts."""
     if isinstance(value, str):
         return hide_secrets(value, environment_secrets(os.environ))
     if isinstance(value, list):
-        return [_hidden(each) for each in value]
+        return [_hide(each) for each in value]
     if isinstance(value, dict):
-        return {name: _hidden(each) for name, each in value.items()}
+        return {name: _hide(each) for name, each in value.items()}
     return value
 
 
@@ -104,7 +105,7 @@ def _arguments(error: BaseException, message: str) -> list[Any]:
     ]
 
 
-def restored(error: LashError) -> Exception:
+def restore(error: LashError) -> Exception:
     """Return the exception that a record describes, or AgentCallFailed if it cannot be built."""
     if error.code != AgentCallFailed.default_code or not isinstance(error.data, dict):
         return error
@@ -113,12 +114,12 @@ def restored(error: LashError) -> Exception:
     if kind is None or issubclass(kind, _ENDS_LOOPS) or not isinstance(state, dict):
         return AgentCallFailed(error.message, data=error.data)
     try:
-        again = kind.__new__(kind, *state["args"])
-        again.args = tuple(state["args"])
-        vars(again).update({name: value for name, value in state.items() if name != "args"})
+        rebuilt = kind.__new__(kind, *state["args"])
+        rebuilt.args = tuple(state["args"])
+        vars(rebuilt).update({name: value for name, value in state.items() if name != "args"})
     except (AttributeError, TypeError):  # a class with another constructor
         return AgentCallFailed(error.message, data=error.data)
-    return again
+    return rebuilt
 
 
 def _class(path: str, http: bool) -> type[Exception] | None:

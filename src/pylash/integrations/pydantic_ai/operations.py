@@ -52,8 +52,8 @@ from pylash.engine.retries import Retry
 from pylash.integrations.pydantic_ai.failures import (
     is_transient,
     is_transient_server_error,
-    recorded,
-    restored,
+    restore,
+    to_recorded,
 )
 from pylash.values.errors import LashError
 
@@ -62,7 +62,7 @@ WireT = TypeVar("WireT")
 ResultT = TypeVar("ResultT")
 
 _USAGE: Final = TypeAdapter(RunUsage)
-EVERY: Final = Retry().on
+DEFAULT_ON: Final = Retry().on
 """The default of ``Retry.on``: then only transient errors are retried."""
 
 _runs: WeakKeyDictionary[Any, dict[str, tuple[str, int]]] = WeakKeyDictionary()
@@ -146,26 +146,28 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
         """Return the outcome of the first successful attempt, or raise the error of the last one."""
         attempt = 1
         while True:
-            tried = key if attempt == 1 else f"{key}/attempt.{attempt}"
+            attempt_key = key if attempt == 1 else f"{key}/attempt.{attempt}"
             try:
                 return await place.perform(
-                    tried, name, command, lambda: self._perform(command, params)
+                    attempt_key, name, command, lambda: self._perform(command, params)
                 )
             except LashError as failure:
-                error = restored(failure)
+                error = restore(failure)
                 retry = self._retry
                 if retry is None or attempt >= retry.max or not self._is_transient(error, retry):
                     raise error from failure.__cause__
                 pause = retry.pause(attempt, place.chance(f"{key}/delay.{attempt}"))
-            asked = getattr(error, "retry_after", None) or 0
-            await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, asked))
+            retry_after = getattr(error, "retry_after", None) or 0
+            await place.sleep(f"{key}/delay.{attempt}", f"{name} again", max(pause, retry_after))
             attempt += 1
 
     def _is_transient(self, error: Exception, retry: Retry) -> bool:
-        """Return whether to retry: only operations without side effects. Tools have their own retries."""
+        """Return whether to retry: only operations without side effects are retried. Tools have their own retries."""
         match self._operation.operation_id:
             case ModelRequestId() | ModelCompactMessagesId():
-                return is_transient(error) if retry.on == EVERY else isinstance(error, retry.on)
+                return (
+                    is_transient(error) if retry.on == DEFAULT_ON else isinstance(error, retry.on)
+                )
             case ToolsetGetToolsId() | ToolsetGetInstructionsId():
                 return is_transient_server_error(error)
             case _:
@@ -179,7 +181,7 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
                 result = await self._operation.handler(given)
             value = {"value": self._operation.result_codec.dump(result)}
         except Exception as error:
-            raise recorded(error) from error
+            raise to_recorded(error) from error
         if usage is not None and before is not None and usage != before:
             value["usage"] = _USAGE.dump_python(usage - before, mode="json")
         return _outcome(command, value)
@@ -223,8 +225,8 @@ def _name(operation: object, params: Any) -> str:
             return f"{toolset} tools"
         case ToolsetGetInstructionsId(toolset_id=toolset):
             return f"{toolset} instructions"
-        case CapabilityOperationId(capability_id=capability, operation=asked):
-            return f"{capability}.{asked}"
+        case CapabilityOperationId(capability_id=capability, operation=name):
+            return f"{capability}.{name}"
         case _:
             return _NAMES.get(type(operation), type(operation).__name__)
 
@@ -235,9 +237,9 @@ def _command(
     """Return the command of an operation: the part of its input that is the same on every replay."""
     match operation:
         case ModelRequestId(model_id=model) if context is not None:
-            asked = {"prompt": to_jsonable_python(context.prompt, fallback=_kind)} if first else {}
+            prompt = {"prompt": to_jsonable_python(context.prompt, fallback=_kind)} if first else {}
             # A plain string: a ``GivenModel`` would keep the model object alive.
-            return Direct({"model": None if model is None else str(model), **asked})
+            return Direct({"model": None if model is None else str(model), **prompt})
         case ToolsetCallToolId() if context is not None:
             return ToolAttempt({"tool": name, "arguments": _arguments(context)})
         case _:

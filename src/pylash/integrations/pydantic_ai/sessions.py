@@ -1,4 +1,4 @@
-"""Conversations with a pydantic-ai agent: one process for each, which takes a question at a time.
+"""Conversations with a pydantic-ai agent: one process for each, which answers one question at a time.
 
 Rule 1. A question is a signal with the id of the turn: it is stored before anything runs, once and in order.
 Rule 2. An answer is an event of the process, with the turn's id and the messages it added.
@@ -22,7 +22,7 @@ from pylash.app import Lash
 from pylash.engine.user_code import current_task, is_failure
 from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
 from pylash.integrations.pydantic_ai.deferred_tools import answered
-from pylash.integrations.pydantic_ai.failures import recorded, restored
+from pylash.integrations.pydantic_ai.failures import restore, to_recorded
 from pylash.processes.context import ProcessContext
 from pylash.processes.definition import ProcessDefinition
 from pylash.processes.handles import ProcessHandle
@@ -92,21 +92,21 @@ class AgentSession(Generic[OutputT]):
     async def turn(
         self, prompt: str, *, turn_id: str | None = None, timeout: Duration | None = None
     ) -> AgentTurn[OutputT]:
-        """Ask, and return the answer; the same ``turn_id`` again gives the same answer.
+        """Ask a question and return the answer; the same ``turn_id`` again returns the same answer.
 
         Raises the exception of the agent's run. ``timeout`` ends the waiting, not the turn.
 
         Cancellation: safe, the turn continues.
         """
         handle = await self._app.start(self._process.options(id=self.process_id), session=self.id)
-        asked = turn_id or self._app.services.new_id()
-        await handle.signal(_ASK, {"turn": asked, "prompt": prompt}, id=asked)
+        turn = turn_id or self._app.services.new_id()
+        await handle.signal(_ASK, {"turn": turn, "prompt": prompt}, id=turn)
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                answer = await _answer(handle, asked)
+                answer = await _answer(handle, turn)
         except TimeoutError:
-            raise TimeoutError(f"Turn {asked!r} has not ended in {limit:g} s.") from None
+            raise TimeoutError(f"Turn {turn!r} has not ended in {limit:g} s.") from None
         return self._read(answer)
 
     async def history(self) -> list[ModelMessage]:
@@ -118,7 +118,7 @@ class AgentSession(Generic[OutputT]):
 
     def _read(self, answer: dict[str, Any]) -> AgentTurn[OutputT]:
         if (failure := answer.get("failure")) is not None:
-            raise restored(LashError.restore(**failure))
+            raise restore(LashError.restore(**failure))
         return AgentTurn(
             answer["turn"],
             self._output.validate_python(answer["output"]),
@@ -136,9 +136,9 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
     >>> turn = await chats("chat-42").turn("Where is order 7?")
     >>> turn.output
     """
-    made = agent if isinstance(agent, DurableAgent) else durable(agent)
-    name = f"{made.durable_name} session"
-    output: TypeAdapter[OutputT] = TypeAdapter(_output_type(name, made.output_type))
+    wrapped = agent if isinstance(agent, DurableAgent) else durable(agent)
+    name = f"{wrapped.durable_name} session"
+    output: TypeAdapter[OutputT] = TypeAdapter(_output_type(name, wrapped.output_type))
 
     @app.process(name=name)
     async def converse(
@@ -146,10 +146,10 @@ def sessions(app: Lash, agent: AbstractAgent[D, OutputT]) -> AgentSessions[Outpu
     ) -> None:
         history = messages or []
         for _ in range(TURNS_PER_JOURNAL):
-            asked = await ctx.wait_signal(_ASK)
-            answer = await _run_turn(ctx, made, asked["prompt"], history, output)
+            question = await ctx.wait_signal(_ASK)
+            answer = await _run_turn(ctx, wrapped, question["prompt"], history, output)
             history = [*history, *answer.get("messages", ())]
-            await ctx.emit(_ANSWER, {"turn": asked["turn"], **answer})
+            await ctx.emit(_ANSWER, {"turn": question["turn"], **answer})
         ctx.continue_as(session=session, messages=history)
 
     return AgentSessions(app, converse, output)
@@ -183,7 +183,7 @@ async def _run_turn(
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) or not is_failure(error, task):
             raise
-        failure = recorded(error)  # it is the answer to this turn only
+        failure = to_recorded(error)  # it is the answer to this turn only
         kept = {
             "code": failure.code,
             "message": storable(failure.message),
