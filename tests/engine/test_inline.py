@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pylash import Lash, ProcessContext
 from pylash.durable.effects import Envelope, Outcome, Process, RuntimeScope, SleepOutcome, envelope
 from pylash.durable.ports import (
     DurabilityTier,
@@ -22,6 +23,7 @@ from pylash.engine.executors import process_executor, step_executor
 from pylash.engine.hosts.inline import InlineHost
 from pylash.testing.laws.controllers import step
 from pylash.values.errors import LashError
+from tests.backends import eventually
 
 SCOPE = ProcessScope("p")
 
@@ -49,6 +51,21 @@ async def test_waits_of_two_inline_hosts_have_nothing_in_common() -> None:
     key = await one.wait_key(SCOPE, CustomWait("go"))
     assert (await two.resolve(key, Ok(1))).status == "unknown_or_revoked"
     assert (await one.resolve(key, Ok(1))).status == "accepted"
+
+
+async def test_apps_that_share_an_inline_host_answer_each_others_waits() -> None:
+    host = InlineHost()
+    asking, answering = Lash("memory://", host=host), Lash("memory://", host=host)
+
+    @asking.process
+    async def ask(ctx: ProcessContext[None]) -> Any:
+        return await ctx.wait(ctx.wait_key("answer"))
+
+    async with asking, answering:
+        handle = await asking.start(ask)
+        (wait,) = await eventually(answering.waits)
+        assert (await answering.resolve(wait.key, "yes")).status == "accepted"
+        assert await handle.result(timeout="10s") == "yes"
 
 
 async def test_process_commands_are_refused_until_there_is_a_registry() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from pylash import (
     EVENT,
@@ -21,9 +22,11 @@ from pylash import (
     ProcessFailed,
     WorkerConfig,
 )
+from pylash.durable.processes import SessionRef
 from pylash.durable.scopes import ProcessScope, scope_text
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
+from pylash.values.canonical import encode
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_signals import two_waits
@@ -31,9 +34,9 @@ from tests.processes.test_signals import two_waits
 AT_ONCE = WorkerConfig(park_after="0s")
 
 
-async def execute(app: Lash, sql: str) -> None:
+async def execute(app: Lash, sql: str, *parameters: Any) -> None:
     def steps() -> Steps[None]:
-        yield Statement(sql)
+        yield Statement(sql, parameters)
 
     assert isinstance(app.store, SqlStore)
     await app.store.driver.run(Operation("test", steps))
@@ -182,6 +185,36 @@ async def test_one_unreadable_row_stops_no_other(backend: Backend) -> None:
 async def _blocked(app: Lash, process_id: str) -> bool:
     run = await app.store.runs.get(ProcessScope(process_id))
     return run is not None and run.state == "blocked"
+
+
+@pytest.mark.proves("P10")
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"id": " "}, "missing_process_execution_id"),
+        ({"originator": SessionRef(" ")}, "process_originator_invalid"),
+    ],
+)
+async def test_a_row_with_a_blank_id_or_originator_is_not_executed(
+    durable: Backend, changed: dict[str, Any], code: str
+) -> None:
+    client, app, runs = Lash(durable.url, worker=None), Lash(durable.url), list[str]()
+
+    async def note(ctx: ProcessContext[None]) -> None:
+        runs.append("ran")
+
+    async with client:
+        handle = await client.start(client.process(note).options(id="odd"))
+        record = await client.store.processes.get("odd")
+        assert record is not None
+        body = encode(replace(record.registration, **changed))
+        await execute(client, "update pylash_processes set registration = ?", body)
+        app.process(note)
+        async with app:
+            with pytest.raises(ProcessFailed) as caught:
+                await handle.result(timeout="10s")
+    assert caught.value.code == code
+    assert runs == []
 
 
 async def test_a_cancel_reaches_delayed_and_blocked_processes(backend: Backend) -> None:

@@ -33,7 +33,13 @@ from pylash import (
 )
 from pylash.durable.commands import StartProcess
 from pylash.durable.ports import EffectHost
-from pylash.durable.processes import ExternalInput, Registration, SessionRef, ToolCallInput
+from pylash.durable.processes import (
+    ExternalInput,
+    ProcessEvent,
+    Registration,
+    SessionRef,
+    ToolCallInput,
+)
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.system import SystemClock
 from pylash.engine.worker import pruning
@@ -387,6 +393,31 @@ async def test_a_log_can_be_followed_until_the_end(backend: Backend) -> None:
     assert [kind for kind in seen if kind == "step"] == ["step"] * 3
     assert seen[-1] == "process.completed"
     assert after == ["process.completed"]
+
+
+async def test_the_next_event_of_a_type_behind_a_sequence_can_be_awaited(backend: Backend) -> None:
+    app = Lash(backend.url, worker=PARKING)
+
+    @app.process
+    async def slow(ctx: ProcessContext[None]) -> None:
+        for n in range(2):
+            await ctx.emit("step", n)
+            await ctx.wait_signal("next")
+
+    async with app:
+        handle = await app.start(slow)
+
+        async def step_after(sequence: int) -> ProcessEvent:
+            async with asyncio.timeout(20):
+                async for event in handle.events(after=sequence, follow=True):
+                    if event.type == "step":
+                        return event
+            raise AssertionError("it ended without another step")
+
+        first = await step_after(0)
+        await handle.signal("next")  # an event of another type comes between
+        second = await step_after(first.sequence)
+    assert [first.payload, second.payload] == [0, 1]
 
 
 # --- blocked ---

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, Delta, Lash, ModelRequest, ProcessContext, WorkerConfig
-from pylash.testing import ScriptedModel, call, kill, say
+from pylash import (
+    ArgumentsInvalid,
+    Delta,
+    Lash,
+    ModelRequest,
+    ProcessContext,
+    Retry,
+    ToolContext,
+    WorkerConfig,
+)
+from pylash.testing import ScriptedModel, call, calls, kill, say
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import LIVE, PARKING, Slow, begin, open_wait, transcript
 
@@ -74,6 +83,36 @@ async def test_words_for_now_come_after_the_results_of_the_open_batch(memory: Ba
             "\ntool       i1.c0 work: worked"
             "\nuser       hurry"
             "\nassistant  Reply 1.\n",
+        )
+
+
+async def test_a_tool_adds_a_message_at_the_next_checkpoint_once(backend: Backend) -> None:
+    model = ScriptedModel([calls(call("look"), call("other")), say("Done.")])
+    app = Lash(backend.url, model=model)
+
+    @app.tool(retry=Retry(2, delay="1ms"))
+    async def look(ctx: ToolContext[None]) -> str:
+        session = app.session(ctx.session_id)
+        await session.enqueue("Look twice.", when="now", key=ctx.idempotency_key)
+        if ctx.attempt == 1:
+            raise OSError("away")
+        return "looked"
+
+    @app.tool
+    async def other() -> str:
+        return "other"
+
+    async with app:
+        session = app.session("chat")
+        await session.turn("go", timeout="10s")
+        await shows(
+            session,
+            "\nuser       go"
+            "\nassistant  i1.c0 look(), i1.c1 other()"
+            "\ntool       i1.c0 look: looked"
+            "\ntool       i1.c1 other: other"
+            "\nuser       Look twice."
+            "\nassistant  Done.\n",
         )
 
 

@@ -183,12 +183,22 @@ def checked_process(process_id: str) -> str:
     return check_name("process id", process_id, limit=MAX_ID_BYTES, error=MissingProcessExecutionId)
 
 
-def checked_registration(registration: Registration) -> Registration:
-    """Return registration, or raise an error if it has an id that is blank or cannot be stored."""
-    checked_process(registration.id)
+def check_identity(registration: Registration) -> None:
+    """Raise an error if the process or its originator has a blank id: its effects could not be told from others.
+
+    Workers check stored registrations too. Nothing else about a stored id is checked: see ``names``.
+    """
+    if not registration.id.strip():
+        raise MissingProcessExecutionId("process id", registration.id, "it must not be blank")
     match registration.originator:
         case SessionRef(session_id=session) if not session.strip():
             raise ProcessOriginatorInvalid(registration.id)
+
+
+def checked_registration(registration: Registration) -> Registration:
+    """Return registration, or raise an error if it has an id that is blank or cannot be stored."""
+    checked_process(registration.id)
+    check_identity(registration)
     for reference in (registration.originator, registration.wake_target):
         if isinstance(reference, SessionRef):
             check_name("session id", reference.session_id, error=SessionIdInvalid)

@@ -33,6 +33,7 @@ from pylash.durable.processes import (
     SessionTurnInput,
     Success,
     ToolCallInput,
+    check_identity,
 )
 from pylash.durable.runs import SECOND, Instant
 from pylash.durable.sessions import TURN_TARGET
@@ -97,7 +98,8 @@ class PythonPrograms:
         return target in _BUILT_IN
 
     async def check(self, registration: Registration) -> None:
-        """Refuse a process whose captured environment is missing or damaged."""
+        """Refuse a process with a blank id, or whose captured environment is missing or damaged."""
+        check_identity(registration)
         if isinstance(registration.input, ExternalInput) or registration.env in self._environments:
             return
         if registration.env is None:

@@ -2,8 +2,9 @@
 
 Ids, keys, and the names of steps, waits, signals, events, tools and sources all follow it, on every
 database. They are checked in the caller's own call, before anything is written. Stored or recorded names are
-never checked again: they must be found even if the rule was different when they were written. A text that is
-only shown to people is never refused: ``storable`` escapes what a database cannot hold.
+never checked again: they must be found even if the rule was different when they were written. Only a process whose id
+is blank is refused where it is executed. A text that is only shown to people is never refused: ``storable`` escapes what
+a database cannot hold.
 """
 
 from __future__ import annotations
