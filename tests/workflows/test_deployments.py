@@ -14,6 +14,7 @@ from pylash import Lash, LashlangError, ProcessBlocked, ProcessFailed, ProcessSu
 from pylash.cli.main import cli
 from pylash.durable.commands import StartProcess
 from pylash.durable.processes import LashlangInput, Registration
+from pylash.values.canonical import encode
 from pylash.workflows import workflows
 from pylash.workflows.surfaces import app_surface
 from tests.backends import Backend, eventually
@@ -179,10 +180,9 @@ async def test_references_that_lead_nowhere_fail_the_process(field: str, code: s
 @pytest.mark.proves("L3")
 @pytest.mark.parametrize("damage", ["gone", "broken", "altered", "another"])
 async def test_a_module_that_is_missing_or_damaged_is_never_run(
-    tmp_path: Path, damage: str
+    durable: Backend, damage: str
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'damaged.db'}"
-    async with app_with(url, plain) as app:
+    async with app_with(durable.url, plain) as app:
         module = await app.lashlang(OLD)
         body = await app.store.envs.get(module.ref)
         second = await app.lashlang(NEW)
@@ -196,7 +196,7 @@ async def test_a_module_that_is_missing_or_damaged_is_never_run(
             "another": await app.store.envs.get(second.ref),
         }[damage]
         await _overwrite(app, module.ref, bad)
-    async with app_with(url, plain) as app:
+    async with app_with(durable.url, plain) as app:
         await app.process_handle("p").signal("go", 1)
         with pytest.raises(ProcessFailed) as caught:
             await app.process_handle("p").result(timeout="10s")
@@ -251,13 +251,18 @@ async def test_a_fork_goes_on_from_what_was_recorded_before_it(durable: Backend)
 
 
 @pytest.mark.proves("L3")
-async def test_the_registration_holds_references_and_no_code() -> None:
-    shop = Shop()
+async def test_the_registration_holds_references_and_no_code(backend: Backend) -> None:
+    shop = Shop(backend.url)
     async with shop.app:
         module = await shop.app.lashlang(OLD)
         await shop.app.start(module["main"].options(id="p"))
         record = await shop.app.store.processes.get("p")
     assert record is not None
+    stored = encode(record.registration).decode()
+    assert all(f'"{ref}":' in stored for ref in ("module_ref", "process_ref"))
+    assert '"required_surface_ref":' in stored
+    assert "old " not in stored  # a text of the program
+    assert "echo" not in stored  # a tool that it calls
     given = record.registration.input
     assert isinstance(given, LashlangInput)
     assert given.module_ref == module.ref

@@ -101,6 +101,9 @@ async def test_a_program_does_everything_once(backend: Backend, config: WorkerCo
             ("process.yield", {"value": {"at": 1}, "text": '{"at":1}'}),
             ("process.completed", {"value": OUTCOME}),
         ]
+        of_event = {event.type: event.key async for event in handle.events()}
+    assert of_event["process.wake"] == "process:p:event:0"
+    assert of_event["process.yield"] == "process:p:event:1"
     assert len(recorded) == len(KEYS)
     assert [
         key for key, wanted in zip(recorded, KEYS, strict=True) if not re.fullmatch(wanted, key)
@@ -354,6 +357,23 @@ async def test_a_signal_that_cannot_be_sent_fails_its_sender(statement: str, sai
         failure = await shop.fails(source, nobody=shop.app.process_handle("nobody"))
     assert (failure["code"], failure["raw"]["kind"]) == ("process_runtime_error", "signal_failed")
     assert f"`{said}`" in failure["message"]
+
+
+async def test_a_program_sleeps_and_signals_another_that_waits(backend: Backend) -> None:
+    target = "process main() { value = wait signal; finish value }"
+    sender = """
+    process main(target: any) {
+      sleep for "0ms"
+      signal run target with { ok: true }
+      finish "sent"
+    }"""
+    shop = Shop(backend.url)
+    async with shop.app:
+        waits = await shop.start(target, process_id="target")
+        assert await shop.run_as("sender", sender, target=waits) == "sent"
+        assert await waits.result(timeout="10s") == {"ok": True}
+        assert ("signal.signal", {"ok": True}) in await log(waits)
+        assert await keys(shop.app, "sender") == ["sleep:0", "signal:0"]
 
 
 async def test_programs_and_python_processes_signal_and_await_each_other(backend: Backend) -> None:

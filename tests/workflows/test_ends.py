@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -89,6 +90,26 @@ async def test_a_program_with_a_mistake_is_refused_with_its_place() -> None:
         with pytest.raises(ProcessNotInModule, match="it has: main"):
             module["other"]
     assert (error.stage, error.kind, error.line) == ("link", "unknown_operation", 2)
+
+
+@pytest.mark.proves("L2")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("parent = 1\nprocess main() { finish parent }", "unknown name `parent`"),
+        (
+            'process main() { finish await echo({ value: "x" })? }',
+            "tools must be called through module paths, e.g. `tools.echo`",
+        ),
+    ],
+)
+async def test_a_process_sees_no_names_of_its_parent_and_no_bare_tools(
+    source: str, said: str
+) -> None:
+    shop = Shop()
+    async with shop.app:
+        with pytest.raises(LashlangError, match=re.escape(said)):
+            await shop.app.lashlang(source)
 
 
 @pytest.mark.parametrize(

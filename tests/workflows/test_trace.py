@@ -83,12 +83,16 @@ async def test_a_sink_gets_every_event_in_order_and_once(config: WorkerConfig) -
     assert [short(event) for event in events] == TOLD
     started, finished = events[0], events[-1]
     ids = {node["id"] for node in started["map"]["nodes"]}
+    assert "branch" in {node["kind"] for node in started["map"]["nodes"]}
+    assert "then" in {edge["label"] for edge in started["map"]["edges"]}
     assert {event["node_id"] for event in events if "node_id" in event} <= ids
     assert {event["arm_id"] for event in events if "arm_id" in event} <= ids
     assert len({event["key"] for event in events}) == len(events)
     assert finished["status"] == "completed"
     assert events[14]["error"] == "attempt 3"
+    assert [event["selected"] for event in events if "selected" in event] == ["then"]
     (child,) = [event["child"] for event in events if "child" in event]
+    assert child["entry_name"] == "child"
     heard = of(told, child["process_id"])
     assert [event["event"] for event in heard][-1] == "execution_finished"
     assert (heard[-1]["status"], heard[-1]["error"]) == ("failed", "no 1")
