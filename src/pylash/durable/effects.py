@@ -219,12 +219,14 @@ class ToolBatchOutcome(_Outcome, frozen=True, gc=False, tag="tool_batch"):
 class ToolAttemptOutcome(_Outcome, frozen=True, gc=False, tag="tool_attempt", omit_defaults=True):
     """The result of one attempt, and the trigger events it emitted: a replay does not emit them again.
 
-    A ``deferred`` attempt of a process has the deadline for the result in place of the result.
+    A ``deferred`` attempt of a process has the deadline for the result in place of the result. ``stored`` are the
+    references of bytes that an attempt of a process stored.
     """
 
     launch: Any
     triggers: list[Any] = []
     deferred: bool = False
+    stored: list[str] = []
 
 
 class ProcessOutcome(_Outcome, frozen=True, gc=False, tag="process"):

@@ -106,6 +106,8 @@ class ProcessContext(StepContext[D]):
         self._services = services
         self._log: ReplayAwareLogger | None = None
         self._completions = count()
+        self._attachments: set[str] = set()
+        """References of bytes that tools of this process stored."""
 
     @property
     def id(self) -> str:
@@ -272,7 +274,8 @@ class ProcessContext(StepContext[D]):
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
         tool = self._services.catalog.tool(name)
-        site = ProcessCallSite(self._run, self._services, branch, part, name)
+        place = (branch, part)
+        site = ProcessCallSite(self._run, self._services, place, name, self._attachments)
         return site.call(tool, arguments)
 
     @overload

@@ -36,6 +36,7 @@ class Services:
     emit_trigger: Callable[[Any, str], Awaitable[None]]
     check_trigger: Callable[[str, Any], Any]
     run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]]
+    attachments_of: Callable[[str], Awaitable[set[str]]]
     view_session: Callable[[str, int | None], Awaitable[list[dict[str, Any]]]]
 
     def __init__(

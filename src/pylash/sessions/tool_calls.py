@@ -33,7 +33,7 @@ from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
 from pylash.processes.completions import Completions
 from pylash.sessions.feeds import completion_event
-from pylash.tools.arguments import fill_references, projected_refs, read_arguments
+from pylash.tools.arguments import projected_refs, read_arguments, read_references
 from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool
 from pylash.tools.context import CallInfo, Deferred, ToolContext
 from pylash.tools.results import result_message
@@ -42,7 +42,6 @@ from pylash.turn.asks import ToolPolicy
 from pylash.turn.budgets import remaining, spent
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import NO_USAGE, Input, ToolCall, ToolMessage, Usage, attachment_refs
-from pylash.values.canonical import decode
 from pylash.values.errors import DurabilityError, LashError, StoreError
 from pylash.values.names import storable
 from pylash.values.turn_errors import (
@@ -221,7 +220,7 @@ class ToolCalls:
         ready = await approve(site, ready)
         self._unapproved.discard(call.id)
         if isinstance(tool, TurnTool):
-            return await tool.call_within(turn, call, ready.arguments)
+            return await tool.call_within(turn, call, await site.arguments(ready))
         return await call_tool(site, ready)
 
     def _cancel_call(self, call: ToolCall) -> NoReturn:
@@ -240,17 +239,12 @@ class ToolCalls:
         """
         for ref in sorted(wanted - await self._own_attachments(wanted)):
             raise AttachmentResolutionFailed(ref)
-        bodies: dict[str, Any] = {}
-        read = self._turn.services.store.attachments.get
-        for found in projected_refs(arguments, tool.projection):
-            body = await self._turn.run.read(partial(read, found.ref))
-            if body is None:
-                raise AttachmentResolutionFailed(found.ref)
-            try:
-                bodies[found.ref] = decode(body)
-            except ValueError:
-                bodies[found.ref] = body.decode("utf-8", "replace")
-        return fill_references(arguments, bodies, tool.projection)
+        stored, run = self._turn.services.store.attachments, self._turn.run
+
+        async def read(ref: str) -> bytes | None:
+            return await run.read(partial(stored.get, ref))
+
+        return await read_references(arguments, tool.projection, read)
 
     async def _own_attachments(self, wanted: set[str]) -> set[str]:
         """Return the references to attachments in messages of the session; older messages are read only if needed."""
@@ -335,7 +329,12 @@ class TurnCallSite:
             failed.data = {**data, **used}
         return failed
 
-    def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
+    async def arguments(self, ready: Ready) -> dict[str, Any]:
+        """Return the arguments: references were replaced before the call was checked."""
+        assert ready.arguments is not None
+        return ready.arguments
+
+    async def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
         """Return the place of the result's message, or when a deferred result is due."""
         if isinstance(value, Deferred):
             used, sync = _usage_record(self._model_usage()), {"sync": True} if ctx.syncs else {}

@@ -13,14 +13,14 @@ Fields have names of our own (``p0``) and parameters' names as aliases, so any p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from pylash.values.canonical import refuse, write
+from pylash.values.canonical import decode, refuse, write
 from pylash.values.errors import ValueNotJson
 from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
@@ -210,6 +210,25 @@ def fill_references(arguments: Any, bodies: Mapping[str, Any], keep: str | None 
     if keep is None or not isinstance(arguments, dict) or keep not in arguments:
         return _fill(arguments, bodies)
     return {k: v if k == keep else _fill(v, bodies) for k, v in arguments.items()}
+
+
+async def read_references(
+    arguments: Any, keep: str | None, read: Callable[[str], Awaitable[bytes | None]]
+) -> Any:
+    """Return arguments with references replaced by what they refer to, except in the field ``keep``.
+
+    The body of an attachment is JSON if it can be read as that, else text.
+    """
+    bodies: dict[str, Any] = {}
+    for found in projected_refs(arguments, keep):
+        body = await read(found.ref)
+        if body is None:
+            raise AttachmentResolutionFailed(found.ref)
+        try:
+            bodies[found.ref] = decode(body)
+        except ValueError:
+            bodies[found.ref] = body.decode("utf-8", "replace")
+    return fill_references(arguments, bodies, keep)
 
 
 def _ref_of(value: Any) -> str | None:

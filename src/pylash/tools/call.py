@@ -45,6 +45,7 @@ from pylash.engine.executors import await_options, step_executor, tool_executor
 from pylash.engine.retries import Retry, Tries, marked_final
 from pylash.engine.run import LiveRun
 from pylash.engine.user_code import FailsAs
+from pylash.tools.arguments import projected_refs
 from pylash.tools.context import ToolContext
 from pylash.tools.tool import Tool
 from pylash.turn.asks import ToolPolicy
@@ -64,13 +65,14 @@ class Ready(NamedTuple):
     """A call whose arguments were checked.
 
     ``given`` are the arguments as the model, the process or an approving person wrote them; ``arguments`` are
-    the same as the tool takes them. ``policy`` is the tool's: in a turn as it was captured.
+    the same as the tool takes them, or None if there are references in them that each attempt reads itself. ``policy``
+    is the tool's: in a turn as it was captured.
     """
 
     tool: Tool[..., Any]
     call: ToolCall
     given: Any
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | None
     policy: ToolPolicy
 
 
@@ -99,7 +101,10 @@ class CallSite(Protocol[R_co]):
     def failure(self, error: BaseException) -> BaseException:
         """Return the recorded failure for an exception of the tool."""
 
-    def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
+    async def arguments(self, ready: Ready) -> dict[str, Any]:
+        """Return the arguments as the tool takes them, inside an effect."""
+
+    async def outcome(self, ctx: ToolContext[Any], value: Any) -> ToolAttemptOutcome:
         """Return the recorded outcome for the tool's return value."""
 
     async def result(
@@ -149,6 +154,8 @@ async def approve(site: CallSite[Any], ready: Ready) -> Ready:
 
 def _shown_arguments(ready: Ready) -> Any:
     """Return the loaded arguments as JSON for people, in the order in which they were given."""
+    if ready.arguments is None:
+        return ready.given
     read = ready.tool.dump(ready.arguments)
     given = ready.given if isinstance(ready.given, dict) else {}
     return {name: read[name] for name in (*given, *read) if name in read}
@@ -158,8 +165,9 @@ async def _ask_tool(site: CallSite[Any], ready: Ready) -> bool | str:
     """Return whether the tool's own function asks for an approval, or its reason; recorded as an effect."""
 
     async def ask(_: Any) -> Any:
+        arguments = await site.arguments(ready)
         with outside():
-            return await ready.tool.asks_approval(ready.arguments)
+            return await ready.tool.asks_approval(arguments)
 
     command, local = DurableStep("approval", ready.call.arguments), step_executor(ask)
     outcome = await site.run.effect(site.branch, site.key("asks"), "approval", command, local)
@@ -176,6 +184,8 @@ def _apply_decision(ready: Ready, resolution: Resolution) -> Ready:
             given = answer.get("arguments")
             if given is None:
                 return ready
+            if ready.arguments is None and projected_refs(given):
+                return ready._replace(given=given)  # checked by the attempt that reads them
             try:
                 return ready._replace(given=given, arguments=ready.tool.load(given))
             except ToolArgumentsInvalid as error:
@@ -226,6 +236,7 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
         return marked_final(site.failure(error), error, ready.tool.retry)
 
     async def perform(_: Envelope) -> Outcome:
+        arguments = await site.arguments(ready)
         ctx = site.context(number)
         occupied = {ctx.session_id} if ctx.session_id else set()  # a process has no session
         # The session's lane is occupied by the turn that waits for this tool: a turn that the tool submitted to the
@@ -233,10 +244,10 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
         lanes = LANES.set(LANES.get() | occupied)
         try:
             with outside(), FailsAs(failure):
-                value = await ready.tool.call(ctx, ready.arguments)
+                value = await ready.tool.call(ctx, arguments)
         finally:
             LANES.reset(lanes)
-        return site.outcome(ctx, value)
+        return await site.outcome(ctx, value)
 
     most = 1 if ready.policy.retry is None else ready.policy.retry.max
     command = ToolAttempt(site.request(ready), None, number, most)

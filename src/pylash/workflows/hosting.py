@@ -141,6 +141,8 @@ class WorkflowHost(Host):
         )
         self._names: dict[str, str] = {}
         """The names of the processes that this one started, by id, for labels."""
+        self._attachments: set[str] = set()
+        """References of bytes that tools of this process stored."""
 
     def _branch(self) -> Branch:
         return own_branch(self._run, "lashlang")
@@ -186,8 +188,8 @@ class WorkflowHost(Host):
         # A call without arguments, unless the tool has a parameter of that name.
         is_empty = call.payload == {"args": []} and "args" not in tool.schema["properties"]
         arguments = {} if is_empty else call.payload
-        part = branch.take(self._local_key(call.key))
-        site = ProcessCallSite(self._run, self._services, branch, part, tool.name)
+        place = (branch, branch.take(self._local_key(call.key)))
+        site = ProcessCallSite(self._run, self._services, place, tool.name, self._attachments)
         return await site.call(tool, arguments)
 
     # --- other processes ---
