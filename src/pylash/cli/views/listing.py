@@ -79,7 +79,7 @@ def ps(options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit:
     """List processes and turns, the newest first.
 
     A turn is named SESSION/TURN. TIME is the age of an open run, or the duration of an ended one; the last column
-    says what it waits for, or why it is blocked or failed. With --kind turn, completed turns are searched among
+    shows what it waits for, or why it is blocked or failed. With --kind turn, completed turns are searched among
     the newest 10,000 runs.
 
     \b
