@@ -15,7 +15,7 @@ from pylash.durable.waits import WaitIdentity
 from pylash.engine.branches import Branch
 from pylash.engine.records import FinalFailure
 from pylash.engine.run import LiveRun
-from pylash.models.messages import keep
+from pylash.models.messages import store_bodies
 from pylash.processes.completions import Completions, captured_model
 from pylash.tools.arguments import projected_refs, read_references
 from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool
@@ -127,7 +127,7 @@ class ProcessCallSite:
         if isinstance(value, Deferred):
             return ToolAttemptOutcome(value.deadline, deferred=True)
         with self.run.guarded():
-            await keep(ctx.attached, self._services.store.attachments)
+            await store_bodies(ctx.attached, self._services.store.attachments)
         if isinstance(value, Attachment):
             value = msgspec.to_builtins(value)
         emitted = [
