@@ -288,9 +288,7 @@ def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:
 
 def failure_of(error: BaseException) -> Failure:
     """Return the output of a process that raised an error."""
-    if isinstance(error, ProcessRecoveryFailed):
-        return Failure("recovery", error.code, error.message)
-    if isinstance(error, WorkflowFailed):
+    if isinstance(error, ProcessRecoveryFailed | WorkflowFailed):  # not of a Python exception
         return Failure("execution", error.code, error.message, error.data)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):
