@@ -44,11 +44,11 @@ from pylash.models.model_names import Models
 from pylash.processes.context import ProcessContext
 from pylash.processes.definition import (
     Definition,
-    Environment,
     Prepared,
     ProcessDefinition,
     prepared,
 )
+from pylash.processes.environments import Environment
 from pylash.processes.execution import Execution, PythonPrograms
 from pylash.processes.forks import fork_registration
 from pylash.processes.handles import ProcessHandle
@@ -329,9 +329,8 @@ class Lash:
         services.check_trigger = self.triggers.payload
         services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
         environment = Environment(self.catalog.model, self.catalog.instructions)
-        services.env = environment.ref
-        template = Registration(id="", input=ExternalInput(), env=environment.ref)
-        await store.envs.put(environment.ref, environment.body)
+        services.env = await services.environments.keep(environment)
+        template = Registration(id="", input=ExternalInput(), env=services.env)
         for definition in self._definitions.values():
             await definition.prepare()
         for declared in self.catalog.tools.values():
@@ -392,12 +391,22 @@ class Lash:
         >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
         """
         parts = self._use("start")
-        chosen = prepared(target)
+        return await self._start(prepared(target), args, kwargs, parts.template)
+
+    async def _start(
+        self,
+        chosen: Prepared[Any, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inherited: Registration,
+    ) -> ProcessHandle[Any]:
+        """Start a process for the app or for a session, whose originator, wake target and environment it gets."""
+        parts = self._parts
         if chosen.attached:
             reason = "attached=True is for a process that another one starts with ctx.start"
             raise ArgumentsInvalid("app.start", reason)
         await chosen.definition.prepare()
-        command = chosen.command(args, kwargs, parts.services.new_id, parts.template)
+        command = chosen.command(args, kwargs, parts.services.new_id, inherited)
         await parts.worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
 
@@ -529,7 +538,7 @@ class Lash:
             self.worker_config is not None
         ):  # otherwise other workers run it, with their own catalogs
             self.catalog.check(options)
-        return Session(id, options, parts.services, parts.worker, parts.turn_results)
+        return Session(id, options, parts.services, parts.worker, parts.turn_results, self._start)
 
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.

@@ -38,10 +38,11 @@ LASHLANG: Final = "lashlang"
 
 
 class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_call"):
-    """One call of a tool."""
+    """One call of a tool. ``plugin``: the plugin that has it, if the app itself does not."""
 
     tool: str
     arguments: dict[str, Any] = {}
+    plugin: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
@@ -155,6 +156,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         match self.input:
             case EngineInput(engine=engine, program=program):
                 return f"{engine}:{program}"
+            case ToolCallInput(plugin=str() as plugin):
+                # Which tools a plugin has depends on its options, which are in the captured environment.
+                return f"plugin:{plugin}"
             case ToolCallInput(tool=tool):
                 return f"tool:{tool}"
             case SessionTurnInput():

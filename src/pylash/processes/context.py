@@ -7,7 +7,7 @@ Rule 1. The key of an effect is taken when its method is called, not when the re
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -38,7 +38,7 @@ from pylash.processes.handles import ChildHandle, without_result
 from pylash.processes.sessions import ProcessSession
 from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, checked_name
 from pylash.processes.tool_calls import ProcessCallSite
-from pylash.tools.catalog import several_tools
+from pylash.tools.catalog import Catalog, several_tools
 from pylash.tools.signatures import ANY
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
@@ -101,9 +101,17 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: LiveRun, services: Services) -> None:
+    def __init__(
+        self,
+        run: LiveRun,
+        services: Services,
+        catalog: Catalog | None = None,
+        plugin_options: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(run, DEFAULT_OPTIONS)
         self._services = services
+        self._catalog = catalog or services.catalog
+        self._plugin_options = plugin_options or None
         self._log: QuietWhileReplaying | None = None
         self._completions = count()
 
@@ -270,7 +278,7 @@ class ProcessContext(StepContext[D]):
         """
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
-        tool = self._services.catalog.tool(name)
+        tool = self._catalog.tool(name)
         site = ProcessCallSite(self._run, self._services, branch, part, name)
         return site.call(tool, arguments)
 

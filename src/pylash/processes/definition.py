@@ -5,27 +5,27 @@ A process is identified by its name: any app may start it, any worker that knows
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from pylash.durable.commands import StartProcess
 from pylash.durable.processes import (
     EngineInput,
-    LashlangInput,
+    ProcessInput,
     Registration,
     SessionRef,
     Slot,
+    ToolCallInput,
 )
 from pylash.durable.sessions import checked_session
-from pylash.tools.signatures import Arguments, Signature, signature_of
-from pylash.values.canonical import encode
+from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
+from pylash.tools.tool import Tool
 from pylash.values.durations import Duration, micros
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
@@ -41,24 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The settings that are captured with a start: names, never objects."""
-
-    model: str | None = None
-    instructions: str = ""
-    plugins: tuple[str, ...] = ()
-
-    @property
-    def body(self) -> bytes:
-        """The environment as it is stored."""
-        return encode(self)
-
-    @property
-    def ref(self) -> str:
-        """The name under which it is stored: the hash of its content."""
-        return hashlib.sha256(self.body).hexdigest()
-
-
 class Definition(Generic[P, R]):
     """A program that runs as a process, by its name."""
 
@@ -70,7 +52,7 @@ class Definition(Generic[P, R]):
         """Its parameters and its result."""
         raise NotImplementedError
 
-    def input(self, arguments: dict[str, Any]) -> EngineInput | LashlangInput:
+    def input(self, arguments: dict[str, Any]) -> ProcessInput:
         """Return the input that a process of it is registered with."""
         raise NotImplementedError
 
@@ -219,6 +201,54 @@ class ProcessDefinition(Definition[P, R]):
             raise ArgumentsInvalid(f"process {self.name!r}", reason)
         name = self.name.replace("{", "{{").replace("}", "}}")
         return Slot(f"{name}:{self._key or ''}", self._concurrency)
+
+
+class ToolProcess(Definition[..., Any]):
+    """A call of a tool that runs as a process. ``plugin`` has the tool, if the app itself has not."""
+
+    def __init__(self, tool: Tool[..., Any], plugin: str | None) -> None:
+        self.name = tool.name
+        self._tool = tool
+        self._plugin = plugin
+
+    def __repr__(self) -> str:
+        return f"ToolProcess({self.name!r})"
+
+    @property
+    def arguments(self) -> ToolArguments:
+        """The tool's parameters."""
+        return ToolArguments(self._tool)
+
+    def input(self, arguments: dict[str, Any]) -> ToolCallInput:
+        """Return the input that a process of it is registered with."""
+        return ToolCallInput(self.name, arguments, self._plugin or msgspec.UNSET)
+
+    async def prepare(self) -> None:
+        """Prepare the checks of arguments and result, once."""
+        await self._tool.prepare()
+
+
+class ToolArguments:
+    """The parameters of a tool, given by name; its result is plain JSON."""
+
+    result: Final = ANY
+
+    def __init__(self, tool: Tool[..., Any]) -> None:
+        self._tool = tool
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a start as plain JSON; refuse those that do not fit."""
+        if args:
+            raise ArgumentsInvalid(f"tool {self._tool.name!r}", "give its arguments by name")
+        plain: dict[str, Any] = self._tool.dump(self._tool.load(kwargs))
+        return plain
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON."""
+        return ANY.dump(value, f"$.{name}")
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Do nothing: arguments are checked when they are all known."""
 
 
 class Prepared(msgspec.Struct, Generic[P, R], frozen=True):

@@ -120,7 +120,8 @@ class TurnDriver:
         machine, catalog, options = self.machine, self.services.catalog, self.ask.options
         self.feed.add(TurnEvent("turn_started", self.turn_id))
         try:
-            self.plugins = catalog.build_plugins(self.session.id, options)
+            captured = catalog.plugin_options(options)
+            self.plugins = catalog.build_plugins(self.session.id, captured)
             self._tool_calls.tools = catalog.offered_tools(options, self.plugins.values())
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
@@ -177,7 +178,10 @@ class TurnDriver:
             catalog.check(self.ask.options)
             for tool in tools.values():
                 await tool.prepare()  # its description may have to be loaded first
-            environment = catalog.environment(self.ask.options, self.plugins, tools)
+            environment = msgspec.structs.replace(
+                catalog.environment(self.ask.options, self.plugins, tools),
+                process_env=self.services.env,
+            )
             ref, body = environment.stored()
             self.writer.envs[ref] = body
             made[ref] = environment

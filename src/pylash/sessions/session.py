@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
+from pylash.durable.processes import ExternalInput, Registration, SessionRef
 from pylash.durable.runs import RunState
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import (
@@ -21,10 +22,14 @@ from pylash.durable.sessions import (
 )
 from pylash.engine.branches import LANES
 from pylash.models.messages import keep, referenced
+from pylash.processes.definition import Definition, Prepared, ToolProcess, prepared
+from pylash.processes.environments import Environment, environment_of
+from pylash.processes.handles import ProcessHandle
 from pylash.processes.sessions import TurnResult
 from pylash.processes.timeline import Effect, effects_from
 from pylash.sessions.listening import TurnListener
 from pylash.sessions.observation import Observed, observe_session
+from pylash.tools.catalog import tools_of_plugins
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.events import TurnEvent
@@ -45,7 +50,15 @@ if TYPE_CHECKING:
     from pylash.engine.worker.worker import Worker
     from pylash.sessions.services import SessionServices
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+
+StartProcessFor = Callable[
+    [Prepared[Any, Any], tuple[Any, ...], Mapping[str, Any], Registration],
+    Awaitable[ProcessHandle[Any]],
+]
+"""Starts a process with arguments; the registration is the one whose originator, wake target and environment it gets."""
 
 
 class TurnStream(Generic[T]):
@@ -113,12 +126,14 @@ class Session:
         services: SessionServices,
         worker: Worker,
         results: RunResults,
+        start: StartProcessFor,
     ) -> None:
         self.id = checked_session(session_id)
         self.options = options
         self._services = services
         self._worker = worker
         self._results = results
+        self._start = start
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -225,6 +240,51 @@ class Session:
         _, plain = await self._results.wait(scope_text(new.scope))
         return TurnResult(new.scope.id, plain, shape)
 
+    # --- processes ---
+
+    @overload
+    async def start(
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ProcessHandle[R]: ...
+    @overload
+    async def start(self, target: str, /, **kwargs: Any) -> ProcessHandle[Any]: ...
+    async def start(self, target: Any, /, *args: Any, **kwargs: Any) -> ProcessHandle[Any]:
+        """Start a process for this session: it keeps the session's model and plugins, and ``ctx.wake`` reaches the session.
+
+        A name is that of a tool, of the app or of a plugin of the session: its call runs as a process. The
+        settings are captured now; the process never reads the session. Cancellation: atomic.
+
+        >>> handle = await session.start(report, month="May")
+        >>> handle = await session.start("reindex", folder="invoices")
+        """
+        services, known = self._services, self._services.store.sessions
+        services.outside("session.start")
+        chosen = None if isinstance(target, str) else prepared(target)
+        record = await known.open(self.id, msgspec.to_builtins(self.options))
+        options = msgspec.convert(record.options or {}, SessionOptions)
+        environment = environment_of(services.catalog, options)
+        if chosen is None:
+            chosen = Prepared(self._tool_process(target, environment))
+        session = SessionRef(self.id)
+        inherited = Registration(
+            id="",
+            input=ExternalInput(),
+            originator=session,
+            wake_target=session,
+            env=await services.environments.keep(environment),
+        )
+        return await self._start(chosen, args, kwargs, inherited)
+
+    def _tool_process(self, name: str, environment: Environment) -> ToolProcess:
+        """Return a tool as a process: a plugin's tool comes before one of the app, as in turns."""
+        catalog = self._services.catalog
+        built = catalog.build_plugins(self.id, environment.plugins)
+        for plugin in reversed(built):
+            tools = tools_of_plugins([built[plugin]])
+            if name in tools:
+                return ToolProcess(tools[name], plugin)
+        return ToolProcess(catalog.tool(name), None)
+
     # --- listening ---
 
     def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
@@ -312,7 +372,9 @@ class Session:
             record, head, calls = await self._place_of(record, at)
             counts = (record.revision, calls)
         await self._services.store.sessions.fork(record, new_id, head, counts)
-        return Session(new_id, self.options, self._services, self._worker, self._results)
+        return Session(
+            new_id, self.options, self._services, self._worker, self._results, self._start
+        )
 
     async def _place_of(
         self, record: SessionRecord, turn_id: str

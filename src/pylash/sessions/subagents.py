@@ -138,13 +138,16 @@ class SpawnAgent(TurnTool):
         process = f"{agent}-{digest(turn.run.seed, call.id)[:8].hex()}"
         left = remaining(turn.machine.budget, spent(turn.machine.messages))
         budget = budget_share(left, *_position(turn, call))
-        options = SessionOptions(agent=agent, budget=budget)
+        env, plugin_options = turn.environment.process_env, turn.ask.options.plugin_options
+        if env is None:  # the turn began with an older version: its start was recorded like this
+            env, plugin_options = turn.services.env, None
+        options = SessionOptions(agent=agent, budget=budget, plugin_options=plugin_options)
         ask = decode(write(TurnAsk(parts=(Text(task),), options=options)))
         registration = Registration(
             id=process,
             input=SessionTurnInput(process, ask, decode(write(options)), _lanes(turn)),
             originator=SessionRef(turn.session.id),
-            env=turn.services.env,
+            env=env,
         )
         return StartProcess(registration)
 
