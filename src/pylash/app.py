@@ -41,6 +41,7 @@ from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.worker import Worker
 from pylash.models.messages import attachment_bytes
 from pylash.models.model_names import Models
+from pylash.processes.agents import Agent
 from pylash.processes.context import ProcessContext
 from pylash.processes.definition import (
     Definition,
@@ -60,7 +61,7 @@ from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, play_session_turn
 from pylash.stores.store import SqlStore, open_store
-from pylash.tools.catalog import Agent, Catalog, is_again
+from pylash.tools.catalog import Catalog, is_again
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
 from pylash.tools.tool import Tool, ToolOptions, tool
@@ -250,9 +251,9 @@ class Lash:
         model: Any = None,
         description: str = "",
     ) -> Agent:
-        """Declare an agent that a model can start as a subagent.
+        """Declare an agent that a model can start as a subagent, and that ``app.start`` and ``ctx.start`` start as a process.
 
-        >>> app.agent("researcher", instructions="Find sources.", tools=[search])
+        >>> researcher = app.agent("researcher", instructions="Find sources.", tools=[search])
         """
         # The ids of subagents begin with it.
         check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
@@ -399,6 +400,7 @@ class Lash:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         inherited: Registration,
+        plugin_options: Mapping[str, Any] | None = None,
     ) -> ProcessHandle[Any]:
         """Start a process for the app or for a session, whose originator, wake target and environment it gets."""
         parts = self._parts
@@ -406,7 +408,8 @@ class Lash:
             reason = "attached=True is for a process that another one starts with ctx.start"
             raise ArgumentsInvalid("app.start", reason)
         await chosen.definition.prepare()
-        command = chosen.command(args, kwargs, parts.services.new_id, inherited)
+        new_id = parts.services.new_id
+        command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
         await parts.worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
 

@@ -429,3 +429,27 @@ async def test_an_edited_prompt_does_not_block_a_turn_that_waits_for_its_subagen
         await app.resolve(wait.key, True)
         result = await app.session("chat").turn("go", turn_id="t1", timeout="10s")
         assert result.text == "paid for Hi Ann"
+
+
+@pytest.mark.proves("T8")
+async def test_an_agent_that_code_starts_has_the_plugin_options_of_its_session(
+    backend: Backend,
+) -> None:
+    def reply(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return call("greet", name="Ann") if last.role == "user" else say(last.text)
+
+    app = Lash(backend.url, model=ScriptedModel(reply), plugins=[Greeters()])
+    greeter = app.agent("greeter", tools=[])
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> str:
+        return (await (await ctx.start(greeter, "go")).result()).text
+
+    async with app:
+        session = app.session("chat", plugin_options=HI)
+        result = await (await session.start(greeter, "go")).result(timeout="10s")
+        assert result.text == "Hi Ann"
+        assert await (await session.start(parent)).result(timeout="10s") == "Hi Ann"
+        result = await (await app.start(greeter, "go")).result(timeout="10s")
+        assert result.text == "Hello Ann"

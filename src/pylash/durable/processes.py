@@ -74,16 +74,24 @@ class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external
     metadata: Any = None
 
 
+class ForkPoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The history that a child session begins with: that of a session, up to and with a turn, or all of it."""
+
+    session_id: str
+    turn_id: str | None = None
+
+
 class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="session_turn"):
     """One turn of a child session; ``ask`` is its input, as plain JSON.
 
-    ``lanes`` are the sessions that wait for it.
+    ``lanes`` are the sessions that wait for it. ``fork``: the child session begins with a history; otherwise it is empty.
     """
 
     session_id: str
     ask: Any
     options: Any = None
     lanes: tuple[str, ...] = ()
+    fork: ForkPoint | msgspec.UnsetType = msgspec.UNSET
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput

@@ -258,7 +258,7 @@ class ProcessContext(StepContext[D]):
         seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
         chosen = prepared(target)
         inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
-        start = chosen.command(args, kwargs, lambda: seed, inherited)
+        start = chosen.command(args, kwargs, lambda: seed, inherited, self._plugin_options)
         # The effect's name is in recorded hashes. Its key is counted by target, which all processes of Lashlang share.
         ask = self.command("start", start, label=name)
 

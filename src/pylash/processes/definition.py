@@ -20,6 +20,7 @@ from pylash.durable.processes import (
     ProcessInput,
     Registration,
     SessionRef,
+    SessionTurnInput,
     Slot,
     ToolCallInput,
 )
@@ -55,6 +56,15 @@ class Definition(Generic[P, R]):
     def input(self, arguments: dict[str, Any]) -> ProcessInput:
         """Return the input that a process of it is registered with."""
         raise NotImplementedError
+
+    def input_of(
+        self,
+        process_id: str,  # noqa: ARG002 - for those whose input depends on it
+        arguments: dict[str, Any],
+        plugin_options: Mapping[str, Any] | None,  # noqa: ARG002 - for those that build a session
+    ) -> ProcessInput:
+        """Return the input of one process; ``plugin_options`` are those of the session or process that starts it."""
+        return self.input(arguments)
 
     def signals(self) -> dict[str, Any] | None:
         """Return the JSON Schemas of the signals it takes, by name; None takes any."""
@@ -271,17 +281,20 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
         kwargs: Mapping[str, Any],
         new_id: Callable[[], str],
         inherited: Registration,
+        plugin_options: Mapping[str, Any] | None = None,
     ) -> StartProcess:
         """Return the command that starts it; ``inherited`` is the registration of the parent or the app."""
         arguments = self.definition.arguments.dump(args, kwargs)
         wake_target = inherited.wake_target if self.wake is None else SessionRef(self.wake)
+        process_id = f"{self.name}-{new_id()}" if self.process_id is None else self.process_id
+        given = self.definition.input_of(process_id, arguments, plugin_options)
         registration = Registration(
-            id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
-            input=self.definition.input(arguments),
+            id=process_id,
+            input=given,
             signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
-            env=inherited.env,
+            env=None if isinstance(given, SessionTurnInput) else inherited.env,
             parent=inherited.parent,
             attached=self.attached,
             timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,

@@ -16,7 +16,6 @@ from pylash.durable.sessions import (
     DeleteReport,
     NewTurn,
     Policy,
-    SessionRecord,
     TurnRecord,
     checked_session,
 )
@@ -27,6 +26,7 @@ from pylash.processes.environments import Environment, environment_of
 from pylash.processes.handles import ProcessHandle
 from pylash.processes.sessions import TurnResult
 from pylash.processes.timeline import Effect, effects_from
+from pylash.sessions.forks import find_fork_point
 from pylash.sessions.listening import TurnListener
 from pylash.sessions.observation import Observed, observe_session
 from pylash.tools.catalog import tools_of_plugins
@@ -40,7 +40,6 @@ from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
 from pylash.values.turn_errors import (
     SessionLaneReentrant,
-    SessionUnknown,
     TurnBlocked,
     TurnUnknown,
 )
@@ -55,10 +54,10 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 StartProcessFor = Callable[
-    [Prepared[Any, Any], tuple[Any, ...], Mapping[str, Any], Registration],
+    [Prepared[Any, Any], tuple[Any, ...], Mapping[str, Any], Registration, Mapping[str, Any]],
     Awaitable[ProcessHandle[Any]],
 ]
-"""Starts a process with arguments; the registration is the one whose originator, wake target and environment it gets."""
+"""Starts a process with arguments; the registration and the plugin options are those that it inherits."""
 
 
 class TurnStream(Generic[T]):
@@ -238,7 +237,7 @@ class Session:
     async def turn_result(self, new: NewTurn, shape: Shape | None) -> TurnResult[Any]:
         """Return the result of a turn, once it has ended."""
         _, plain = await self._results.wait(scope_text(new.scope))
-        return TurnResult(new.scope.id, plain, shape)
+        return TurnResult(new.scope.id, plain, shape, self.id)
 
     # --- processes ---
 
@@ -273,7 +272,7 @@ class Session:
             wake_target=session,
             env=await services.environments.keep(environment),
         )
-        return await self._start(chosen, args, kwargs, inherited)
+        return await self._start(chosen, args, kwargs, inherited, environment.plugins)
 
     def _tool_process(self, name: str, environment: Environment) -> ToolProcess:
         """Return a tool as a process: a plugin's tool comes before one of the app, as in turns."""
@@ -366,35 +365,11 @@ class Session:
         """Return a new session that begins with this one's turns, up to and with ``at``."""
         self._services.outside("session.fork")
         checked_session(new_id)
-        record = await self._record()
-        head, counts = record.head, (record.revision, record.calls)
-        if at is not None:
-            record, head, calls = await self._place_of(record, at)
-            counts = (record.revision, calls)
-        await self._services.store.sessions.fork(record, new_id, head, counts)
+        source, head, counts = await find_fork_point(self._services.store.sessions, self.id, at)
+        await self._services.store.sessions.fork(source, new_id, head, counts)
         return Session(
             new_id, self.options, self._services, self._worker, self._results, self._start
         )
-
-    async def _place_of(
-        self, record: SessionRecord, turn_id: str
-    ) -> tuple[SessionRecord, int, int]:
-        """Return the end of a turn: the session it belongs to, its place, and the model calls up to it."""
-        settled = [
-            turn
-            for turn in await self._services.store.sessions.turns(self.id)
-            if turn.scope.id == turn_id and turn.settled and "nodes" in (turn.result or {})
-        ]
-        for turn in reversed(settled):  # of two with one id the session's own, which came later
-            head, whose = turn.result["nodes"][1], record
-            if turn.scope.session_id != self.id:  # one that it began with
-                origin = await self._services.store.sessions.get(turn.scope.session_id)
-                if origin is None:
-                    continue
-                whose = msgspec.structs.replace(origin, options=record.options)
-            if any(part.number == whose.number and head <= part.upto for part in record.path):
-                return whose, head, turn.result["calls"]
-        raise TurnUnknown(self.id, turn_id)
 
     async def _turn(self, turn_id: str) -> TurnRecord:
         for scope in (TurnScope(self.id, turn_id), QueueDrainScope(self.id, turn_id)):
@@ -410,9 +385,3 @@ class Session:
         if record is not None:
             self._services.histories.forget(record.number)
         return await self._services.store.sessions.delete(self.id)
-
-    async def _record(self) -> SessionRecord:
-        record = await self._services.store.sessions.get(self.id)
-        if record is None:
-            raise SessionUnknown(self.id)
-        return record

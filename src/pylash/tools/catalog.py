@@ -11,9 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import iscoroutinefunction, isfunction
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, Protocol
 
 from pylash.engine.records import is_outcome, message_of
 from pylash.engine.user_code import FailsAs
@@ -42,14 +40,14 @@ NOT_HERE: Final = (ExtraMissing, ModelKeyMissing, ModelMissing, ModelUnknown, Mo
 """Raised for a model that this worker lacks. Another worker may have it, or this one after a deployment."""
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentSettings(Protocol):
     """A kind of subagent: its prompt, its tools and its model."""
 
     name: str
-    instructions: str = ""
-    tools: tuple[str, ...] | None = None
-    model: str | None = None
-    description: str = ""
+    instructions: str
+    tools: tuple[str, ...] | None
+    model: str | None
+    description: str
 
 
 def is_again(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
@@ -84,7 +82,7 @@ class Catalog:
         self._adapt = adapt  # makes a provider of a name, or of an object that is not a provider
         self.tools: dict[str, Tool[..., Any]] = {}
         self.models: dict[str, Provider] = {}
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentSettings] = {}
         self.plugins = {plugin.name: plugin for plugin in plugins}
         self.private: set[str] = set()
         self.instructions = instructions
@@ -199,7 +197,7 @@ class Catalog:
             return options.tools
         return self.agent(options.agent).tools
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> AgentSettings:
         """Return a kind of subagent."""
         if name not in self.agents:
             known = ", ".join(sorted(self.agents)) or "none"
