@@ -12,6 +12,7 @@ import pytest
 
 import pylash
 from pylash import (
+    Agent,
     ArgumentsInvalid,
     DurationInvalid,
     Lash,
@@ -34,7 +35,6 @@ from pylash.processes.triggers import Triggers
 from pylash.sync import Lash as SyncLash
 from pylash.testing import LashHarness, ScriptedModel, say
 from pylash.testing.plugin import lash
-from pylash.tools.catalog import Agent
 from pylash.turn.asks import SessionOptions
 
 __all__ = ("lash",)
@@ -251,8 +251,8 @@ def read() -> set[str]:
     return found
 
 
-RECORDS = [WorkerConfig, Retention, Retry, TurnBudget, Window, Summarise, Agent, SessionOptions]
-KEPT = [Tool.__init__, ProcessDefinition.__init__]
+RECORDS = [WorkerConfig, Retention, Retry, TurnBudget, Window, Summarise, SessionOptions]
+KEPT = [Tool.__init__, ProcessDefinition.__init__, Agent.__init__]
 
 
 @pytest.mark.slow

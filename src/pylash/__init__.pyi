@@ -44,6 +44,7 @@ from pylash.engine.worker.config import Retention as Retention
 from pylash.engine.worker.config import WorkerConfig as WorkerConfig
 from pylash.lang import LashlangError as LashlangError
 from pylash.lang import Problem as Problem
+from pylash.processes.agents import Agent as Agent
 from pylash.processes.context import ProcessContext as ProcessContext
 from pylash.processes.context import TaskGroup as TaskGroup
 from pylash.processes.context import WaitKey as WaitKey
@@ -63,7 +64,6 @@ from pylash.processes.triggers import TriggerType as TriggerType
 from pylash.sessions.observation import Observed as Observed
 from pylash.sessions.session import Session as Session
 from pylash.sessions.session import TurnStream as TurnStream
-from pylash.tools.catalog import Agent as Agent
 from pylash.tools.context import Deferred as Deferred
 from pylash.tools.context import ToolContext as ToolContext
 from pylash.tools.plugins import PluginFactory as PluginFactory

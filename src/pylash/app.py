@@ -41,14 +41,15 @@ from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.worker import Worker
 from pylash.models.messages import attachment_bytes
 from pylash.models.model_names import Models
+from pylash.processes.agents import Agent
 from pylash.processes.context import ProcessContext
 from pylash.processes.definition import (
     Definition,
-    Environment,
     Prepared,
     ProcessDefinition,
     as_prepared,
 )
+from pylash.processes.environments import Environment
 from pylash.processes.execution import Execution, PythonPrograms
 from pylash.processes.forks import fork_registration
 from pylash.processes.handles import ProcessHandle
@@ -60,7 +61,7 @@ from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, run_session_turn
 from pylash.stores.store import SqlStore, open_store
-from pylash.tools.catalog import Agent, Catalog, is_redefinition
+from pylash.tools.catalog import Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
 from pylash.tools.tool import Tool, ToolOptions, tool
@@ -252,9 +253,9 @@ class Lash:
         model: Any = None,
         description: str = "",
     ) -> Agent:
-        """Declare an agent that a model can start as a subagent.
+        """Declare an agent that a model can start as a subagent, and that ``app.start`` and ``ctx.start`` start as a process.
 
-        >>> app.agent("researcher", instructions="Find sources.", tools=[search])
+        >>> researcher = app.agent("researcher", instructions="Find sources.", tools=[search])
         """
         # The ids of subagents begin with the name.
         check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
@@ -331,9 +332,8 @@ class Lash:
         services.check_trigger = self.triggers.payload
         services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
         environment = Environment(self.catalog.model, self.catalog.instructions)
-        services.env = environment.ref
-        template = Registration(id="", input=ExternalInput(), env=environment.ref)
-        await store.envs.put(environment.ref, environment.body)
+        services.env = await services.environments.keep(environment)
+        template = Registration(id="", input=ExternalInput(), env=services.env)
         for definition in self._definitions.values():
             await definition.prepare()
         for declared in self.catalog.tools.values():
@@ -394,12 +394,24 @@ class Lash:
         >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
         """
         parts = self._use("start")
-        chosen = as_prepared(target)
+        return await self._start(as_prepared(target), args, kwargs, parts.template)
+
+    async def _start(
+        self,
+        chosen: Prepared[Any, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inherited: Registration,
+        plugin_options: Mapping[str, Any] | None = None,
+    ) -> ProcessHandle[Any]:
+        """Start a process for the app or for a session, whose originator, wake target and environment it gets."""
+        parts = self._parts
         if chosen.attached:
             reason = "attached=True is for a process that another one starts with ctx.start"
             raise ArgumentsInvalid("app.start", reason)
         await chosen.definition.prepare()
-        command = chosen.command(args, kwargs, parts.services.new_id, parts.template)
+        new_id = parts.services.new_id
+        command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
         await parts.worker.start(command)
         return self._handle(command.registration.id, chosen.definition)
 
@@ -530,7 +542,7 @@ class Lash:
         # Without a worker, other apps run the session with their own catalogs.
         if self.worker_config is not None:
             self.catalog.check(options)
-        return Session(id, options, parts.services, parts.worker, parts.turn_results)
+        return Session(id, options, parts.services, parts.worker, parts.turn_results, self._start)
 
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.

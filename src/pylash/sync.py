@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from pylash.app import Lash as AsyncLash
 from pylash.durable.processes import ProcessEvent
@@ -155,6 +155,16 @@ class Session(Facade[AsyncSession]):
     view = blocking(AsyncSession.view)
     usage = blocking(AsyncSession.usage)
     delete = blocking(AsyncSession.delete)
+
+    @overload
+    def start(
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ProcessHandle[R]: ...
+    @overload
+    def start(self, target: str, /, **kwargs: Any) -> ProcessHandle[Any]: ...
+    def start(self, target: Any, /, *args: Any, **kwargs: Any) -> ProcessHandle[Any]:
+        """Start a process for this session; a name is that of a tool."""
+        return ProcessHandle(self._run(self._async.start(target, *args, **kwargs)), self._run)
 
     def stream(self, input: Any, **options: Any) -> TurnStream:  # noqa: A002 - the public name
         """Run a turn and stream its events; of a turn that has ended, the recorded ones."""

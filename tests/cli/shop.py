@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Any
 
-from pylash import Lash, ProcessContext, Retry
+from pylash import Lash, ProcessContext, Retry, ToolError
 from pylash.testing import ScriptedModel, call, say
 
 EVIL = "evil\x1b]0;pwned\x07\u202e"
@@ -66,3 +66,8 @@ async def forever() -> None:
 @app.process
 async def broken(ctx: ProcessContext[None]) -> Any:
     raise ValueError("it is broken")
+
+
+@app.process
+async def declined(ctx: ProcessContext[None]) -> Any:
+    raise ToolError("No money.", data={"cents": 500})

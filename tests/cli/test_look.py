@@ -121,6 +121,30 @@ def test_an_end_is_shown_with_its_result(file: str, pylash: Call) -> None:
     assert "failed     it is broken [process_failed]" in pylash("show", "broken-1").stdout
 
 
+@pytest.mark.proves("P16")
+@pytest.mark.slow
+def test_a_failure_is_shown_with_its_class_code_message_and_raw_value(
+    place: str, pylash: Call
+) -> None:
+    async def declined(app: Any) -> None:
+        await app.start(shop.declined.options(id="declined-1"))
+        await ended("declined-1")(app)
+
+    worked(place, declined)
+    failure = ask(pylash, "show", "declined-1")["output"]
+    assert failure == {
+        "status": "failed",
+        "failure_class": "ToolError",
+        "code": "tool_error",
+        "message": "No money.",
+        "raw": {"cents": 500},
+    }
+    shown = pylash("show", "declined-1").stdout
+    assert "failed     No money. [tool_error]" in shown
+    assert "class      ToolError" in shown
+    assert 'raw        {"cents": 500}' in shown
+
+
 @pytest.mark.slow
 def test_a_run_that_did_not_complete_is_shown_with_its_reason(place: str, pylash: Call) -> None:
     worked(place, _undone)

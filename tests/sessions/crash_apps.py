@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pylash import (
     EVENT,
+    Agent,
     Lash,
     ModelRequest,
     ProcessContext,
@@ -272,3 +273,37 @@ async def skilled_story(app: Lash) -> str:
     session = app.session("chat")
     await session.turn("go", turn_id="t1")
     return await transcript(session)
+
+
+def make_forked(store: str) -> Lash:
+    """Make an app with an agent that reads, and knows what was said before."""
+
+    def reply(request: ModelRequest) -> Any:
+        if request.messages[0].text != "Find sources.":
+            return say("Hello.")
+        if request.messages[-1].role == "user":
+            return call("read", page=7)
+        asked = [message.text for message in request.messages if message.role == "user"]
+        return say(f"{request.messages[-1].text} for {asked}")
+
+    app = Lash(store, model=ScriptedModel(reply))
+
+    @app.tool
+    async def read(page: int) -> str:
+        """Read a page."""
+        return f"page {page}"
+
+    app.agent("researcher", instructions="Find sources.", tools=[read])
+    return app
+
+
+async def forked_story(app: Lash) -> str:
+    """Let an agent go on from the history of a chat, which goes on meanwhile; return both transcripts."""
+    researcher = app.catalog.agents["researcher"]
+    assert isinstance(researcher, Agent)
+    chat = app.session("chat")
+    await chat.turn("Hi.", turn_id="t1")
+    handle = await app.start(researcher.options(id="r", fork="chat", at="t1"), "Who?")
+    await chat.turn("And?", turn_id="t2")
+    result = await handle.result()
+    return f"{result.text}\n{await transcript(app.session('r'))}{await transcript(chat)}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylash import (
+    InlineHost,
     Lash,
     ModelRequest,
     SessionOptionUnknown,
@@ -16,8 +17,10 @@ from pylash import (
     TurnView,
     tool,
 )
+from pylash.durable.ports import EffectHost
 from pylash.testing import ScriptedModel, call, crash_everywhere, kill, say
 from tests.backends import Backend
+from tests.serial_host import SerialHost
 from tests.sessions.crash_apps import advised_story, make_advised
 from tests.sessions.scenes import LIVE, Slow, begin, open_wait, transcript
 
@@ -76,9 +79,13 @@ def reply(request: ModelRequest) -> Any:
 
 
 @pytest.mark.proves("T8")
-async def test_a_plugin_gives_tools_a_prompt_and_a_word(backend: Backend) -> None:
+@pytest.mark.parametrize("host", [None, InlineHost(), SerialHost(InlineHost())])
+async def test_a_plugin_gives_tools_a_prompt_and_a_word(
+    backend: Backend, host: EffectHost | None
+) -> None:
     greeters, model = Greeters(), ScriptedModel(reply)
-    app = Lash(backend.url, model=model, instructions="Help.", plugins=[Plain(), greeters])
+    plugins: list[Any] = [Plain(), greeters]
+    app = Lash(backend.url, model=model, instructions="Help.", plugins=plugins, host=host)
     async with app:
         session = app.session("chat", plugin_options={"greeter": {"greeting": "Hi"}})
         result = await session.turn("go", turn_id="t1", timeout="10s")

@@ -151,14 +151,16 @@ def process_command(command: Any) -> ProcessCommand:
 def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
     """Return the command of a run with the run's id filled in where the command has an empty one.
 
-    The id is that of its process, or the text of a turn's scope. Subagents are attached to the run that starts them:
-    they end with it. The id is not part of the recorded command, so that a fork can replay it.
+    The id is that of its process, or the text of a turn's scope. Subagents that a turn starts are attached to it: they end with
+    it. The id is not part of the recorded command, so that a fork can replay it.
     """
     match command:
         case AppendEvent(process_id="", key=key):
             whole = f"process:{process_id}:event:{key}"
             return msgspec.structs.replace(command, process_id=process_id, key=whole)
-        case StartProcess(registration=Registration(input=SessionTurnInput()) as child):
+        case StartProcess(
+            registration=Registration(input=SessionTurnInput(), parent=None) as child
+        ):
             child = msgspec.structs.replace(child, parent=process_id, attached=True)
             return msgspec.structs.replace(command, registration=child)
         case StartProcess(registration=Registration(parent="") as child):

@@ -38,10 +38,11 @@ LASHLANG: Final = "lashlang"
 
 
 class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_call"):
-    """One call of a tool."""
+    """One call of a tool. ``plugin``: the plugin that has it, if the app itself does not."""
 
     tool: str
     arguments: dict[str, Any] = {}
+    plugin: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
@@ -73,16 +74,24 @@ class ExternalInput(msgspec.Struct, frozen=True, tag_field="type", tag="external
     metadata: Any = None
 
 
+class ForkPoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The history that a child session begins with: that of a session, up to and with a turn, or all of it."""
+
+    session_id: str
+    turn_id: str | None = None
+
+
 class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="session_turn"):
     """One turn of a child session; ``ask`` is its input, as plain JSON.
 
-    ``lanes`` are the sessions that wait for it.
+    ``lanes`` are the sessions that wait for it. ``fork``: the child session begins with a history; otherwise it is empty.
     """
 
     session_id: str
     ask: Any
     options: Any = None
     lanes: tuple[str, ...] = ()
+    fork: ForkPoint | msgspec.UnsetType = msgspec.UNSET
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
@@ -156,6 +165,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         match self.input:
             case EngineInput(engine=engine, program=program):
                 return f"{engine}:{program}"
+            case ToolCallInput(plugin=str() as plugin):
+                # Which tools a plugin has depends on its options, which are in the captured environment.
+                return f"plugin:{plugin}"
             case ToolCallInput(tool=tool):
                 return f"tool:{tool}"
             case SessionTurnInput():

@@ -252,10 +252,8 @@ class ProcessCompletion(msgspec.Struct):
 
 async def captured_model(services: Services, run: LiveRun) -> str | None:
     """Return the name of the model that a process was started with, or of this worker's if it was started without one."""
-    ref = run.process.registration.env
-    body = None if ref is None else await services.store.envs.get(ref)
-    captured: str | None = None if body is None else decode(body).get("model")
-    return captured or services.catalog.model
+    environment = await services.environments.load(run.process.registration)
+    return environment.model or services.catalog.model
 
 
 # --- in a tool ---

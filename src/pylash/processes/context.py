@@ -7,7 +7,7 @@ Rule 1. The key of an effect is taken when its method is called, not when the re
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -38,7 +38,7 @@ from pylash.processes.handles import ChildHandle, without_result
 from pylash.processes.sessions import ProcessSession
 from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, check_effect_name
 from pylash.processes.tool_calls import ProcessCallSite
-from pylash.tools.catalog import check_tool_list
+from pylash.tools.catalog import Catalog, check_tool_list
 from pylash.tools.signatures import ANY
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
@@ -101,9 +101,17 @@ class ProcessContext(StepContext[D]):
     ...     return profile["name"]
     """
 
-    def __init__(self, run: LiveRun, services: Services) -> None:
+    def __init__(
+        self,
+        run: LiveRun,
+        services: Services,
+        catalog: Catalog | None = None,
+        plugin_options: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(run, DEFAULT_OPTIONS)
         self._services = services
+        self._catalog = catalog or services.catalog
+        self._plugin_options = plugin_options or None
         self._log: ReplayAwareLogger | None = None
         self._completions = count()
         self._attachments: set[str] = set()
@@ -252,7 +260,7 @@ class ProcessContext(StepContext[D]):
         seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
         chosen = as_prepared(target)
         inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
-        start = chosen.command(args, kwargs, lambda: seed, inherited)
+        start = chosen.command(args, kwargs, lambda: seed, inherited, self._plugin_options)
         # ``name`` determines the child's id, which is in recorded hashes, so it must not change. The key of the effect
         # counts by target instead, which all Lashlang processes share.
         ask = self.command("start", start, label=name)
@@ -273,7 +281,7 @@ class ProcessContext(StepContext[D]):
         """
         branch = own_branch(self._run, "call_tool")
         part = branch.take(name)
-        tool = self._services.catalog.tool(name)
+        tool = self._catalog.tool(name)
         place = (branch, part)
         site = ProcessCallSite(self._run, self._services, place, name, self._attachments)
         return site.call(tool, arguments)

@@ -5,13 +5,12 @@ A process is identified by its name: any app may start it, any worker that knows
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -19,15 +18,17 @@ from pylash.durable.commands import StartProcess
 from pylash.durable.processes import (
     EngineInput,
     EventType,
-    LashlangInput,
+    ProcessInput,
     Registration,
     SessionRef,
+    SessionTurnInput,
     Slot,
+    ToolCallInput,
 )
 from pylash.durable.sessions import checked_session
 from pylash.processes.event_types import DeclaredEvents
-from pylash.tools.signatures import Arguments, Signature, signature_of
-from pylash.values.canonical import encode
+from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
+from pylash.tools.tool import Tool
 from pylash.values.durations import Duration, micros
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
@@ -43,24 +44,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The settings that are captured with a start: names, never objects."""
-
-    model: str | None = None
-    instructions: str = ""
-    plugins: tuple[str, ...] = ()
-
-    @property
-    def body(self) -> bytes:
-        """The environment as it is stored."""
-        return encode(self)
-
-    @property
-    def ref(self) -> str:
-        """The name under which it is stored: the hash of its content."""
-        return hashlib.sha256(self.body).hexdigest()
-
-
 class Definition(Generic[P, R]):
     """A program that runs as a process, by its name."""
 
@@ -72,9 +55,18 @@ class Definition(Generic[P, R]):
         """Its parameters and its result."""
         raise NotImplementedError
 
-    def input(self, arguments: dict[str, Any]) -> EngineInput | LashlangInput:
+    def input(self, arguments: dict[str, Any]) -> ProcessInput:
         """Return the input that a process of it is registered with."""
         raise NotImplementedError
+
+    def input_of(
+        self,
+        process_id: str,  # noqa: ARG002 - for those whose input depends on it
+        arguments: dict[str, Any],
+        plugin_options: Mapping[str, Any] | None,  # noqa: ARG002 - for those that build a session
+    ) -> ProcessInput:
+        """Return the input of one process; ``plugin_options`` are those of the session or process that starts it."""
+        return self.input(arguments)
 
     def event_types(self) -> tuple[EventType, ...] | None:
         """Return the types of the events that it emits; None emits any."""
@@ -239,6 +231,54 @@ class ProcessDefinition(Definition[P, R]):
         return Slot(f"{name}:{self._key or ''}", self._concurrency)
 
 
+class ToolProcess(Definition[..., Any]):
+    """A call of a tool that runs as a process. ``plugin`` has the tool, if the app itself has not."""
+
+    def __init__(self, tool: Tool[..., Any], plugin: str | None) -> None:
+        self.name = tool.name
+        self._tool = tool
+        self._plugin = plugin
+
+    def __repr__(self) -> str:
+        return f"ToolProcess({self.name!r})"
+
+    @property
+    def arguments(self) -> ToolArguments:
+        """The tool's parameters."""
+        return ToolArguments(self._tool)
+
+    def input(self, arguments: dict[str, Any]) -> ToolCallInput:
+        """Return the input that a process of it is registered with."""
+        return ToolCallInput(self.name, arguments, self._plugin or msgspec.UNSET)
+
+    async def prepare(self) -> None:
+        """Prepare the checks of arguments and result, once."""
+        await self._tool.prepare()
+
+
+class ToolArguments:
+    """The parameters of a tool, given by name; its result is plain JSON."""
+
+    result: Final = ANY
+
+    def __init__(self, tool: Tool[..., Any]) -> None:
+        self._tool = tool
+
+    def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a start as plain JSON; refuse those that do not fit."""
+        if args:
+            raise ArgumentsInvalid(f"tool {self._tool.name!r}", "give its arguments by name")
+        plain: dict[str, Any] = self._tool.dump(self._tool.load(kwargs))
+        return plain
+
+    def dump_one(self, name: str, value: Any) -> Any:
+        """Return one argument as plain JSON."""
+        return ANY.dump(value, f"$.{name}")
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Do nothing: arguments are checked when they are all known."""
+
+
 class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
     """A process with options for one start."""
 
@@ -260,18 +300,21 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
         kwargs: Mapping[str, Any],
         new_id: Callable[[], str],
         inherited: Registration,
+        plugin_options: Mapping[str, Any] | None = None,
     ) -> StartProcess:
         """Return the command that starts it; ``inherited`` is the registration of the parent or the app."""
         arguments = self.definition.arguments.dump(args, kwargs)
         wake_target = inherited.wake_target if self.wake is None else SessionRef(self.wake)
+        process_id = f"{self.name}-{new_id()}" if self.process_id is None else self.process_id
+        given = self.definition.input_of(process_id, arguments, plugin_options)
         registration = Registration(
-            id=f"{self.name}-{new_id()}" if self.process_id is None else self.process_id,
-            input=self.definition.input(arguments),
+            id=process_id,
+            input=given,
             event_types=self.definition.event_types(),
             signals=self.definition.signals(),
             originator=inherited.originator if self.wake is None else SessionRef(self.wake),
             wake_target=wake_target,
-            env=inherited.env,
+            env=None if isinstance(given, SessionTurnInput) else inherited.env,
             parent=inherited.parent,
             attached=self.attached,
             timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,

@@ -9,7 +9,6 @@ Rule 4. The reason of a cancel is in the recorded request: a timeout is one of t
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -46,6 +45,7 @@ from pylash.engine.run_driver import Detached
 from pylash.engine.user_code import current_task, is_failure
 from pylash.engine.worker.config import Programs
 from pylash.processes.context import ProcessContext
+from pylash.processes.environments import rebuild
 from pylash.processes.services import Services
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import round_trip
@@ -80,13 +80,13 @@ class PythonPrograms:
     def __init__(self, services: Services, run_turn: RunTurn) -> None:
         self._services = services
         self._run_turn = run_turn
-        self._environments: set[str] = set()
 
     def targets(self) -> list[str]:
         """Return the targets that this app can run."""
         python = map("python:{}".format, self._services.definitions)
         tools = map("tool:{}".format, self._services.catalog.tools)
-        return sorted((*python, *tools, *_BUILT_IN))
+        plugins = map("plugin:{}".format, self._services.catalog.plugins)
+        return sorted((*python, *tools, *plugins, *_BUILT_IN))
 
     def knows(self, target: str) -> bool:
         """Return whether this app can run a target."""
@@ -95,43 +95,41 @@ class PythonPrograms:
             return name in self._services.definitions
         if engine == "tool":
             return name in self._services.catalog.tools
+        if engine == "plugin":
+            return name in self._services.catalog.plugins
         return target in _BUILT_IN
 
     async def check(self, registration: Registration) -> None:
-        """Refuse a process with a blank id, or whose captured environment is missing or damaged."""
+        """Refuse a process with a blank id, or whose captured environment is missing or damaged, unless it needs none."""
         check_identity(registration)
-        if isinstance(registration.input, ExternalInput) or registration.env in self._environments:
-            return
-        if registration.env is None:
-            raise ProcessRecoveryFailed(registration.id, "it has no captured environment")
-        body = await self._services.store.envs.get(registration.env)
-        if body is None:
-            raise ProcessRecoveryFailed(
-                registration.id, "its captured environment is not in the store"
-            )
-        if hashlib.sha256(body).hexdigest() != registration.env:
-            raise ProcessRecoveryFailed(registration.id, "its captured environment is damaged")
-        self._environments.add(registration.env)
+        if not isinstance(registration.input, ExternalInput | SessionTurnInput):
+            await self._services.environments.load(registration)
 
     async def run(self, run: LiveRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
         match run.process.registration.input:
             case EngineInput(program=program, arguments=arguments):
                 definition = self._services.definitions[program]
-                ctx: ProcessContext[Any] = ProcessContext(run, self._services)
+                ctx = await self._context(run)
                 await definition.prepare()
                 given = definition.signature.load(arguments)
                 value = await definition.function(ctx, **given)
                 return definition.signature.result.dump_result(value, definition.signature.name)
             case ToolCallInput(tool=tool, arguments=arguments):
-                ctx = ProcessContext(run, self._services)
-                return await ctx.call_tool(tool, **arguments)
+                return await (await self._context(run)).call_tool(tool, **arguments)
             case LashlangInput() as workflow:
                 return await self._services.run_workflow(run, workflow)
             case SessionTurnInput() as turn:
                 return await self._run_turn(run, turn)
             case ExternalInput(metadata=metadata):
                 return {"metadata": metadata}
+
+    async def _context(self, run: LiveRun) -> ProcessContext[Any]:
+        """Return the context of a process, with the plugins that it was captured with."""
+        services, registration = self._services, run.process.registration
+        environment = await run.read(partial(services.environments.load, registration))
+        catalog = rebuild(run.id, environment, services.catalog)
+        return ProcessContext(run, services, catalog, environment.plugins)
 
 
 class Cancelled:
@@ -291,9 +289,7 @@ def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:
 
 def failure_of(error: BaseException) -> Failure:
     """Return the output of a process that raised an error."""
-    if isinstance(error, ProcessRecoveryFailed):
-        return Failure("recovery", error.code, error.message)
-    if isinstance(error, WorkflowFailed):
+    if isinstance(error, ProcessRecoveryFailed | WorkflowFailed):  # not of a Python exception
         return Failure("execution", error.code, error.message, error.data)
     name = error.type_name if isinstance(error, StepFailed) else type(error).__name__
     if isinstance(error, LashError):

@@ -20,6 +20,7 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.records import answer
 from pylash.engine.run import LiveRun
 from pylash.processes.definition import ProcessDefinition
+from pylash.processes.environments import Environments
 from pylash.tools.catalog import Catalog
 from pylash.values.errors import AwaitEventUnknownOrRevoked
 from pylash.values.process_errors import (
@@ -53,6 +54,7 @@ class Services:
         self.catalog = Catalog(None, "", ())
         self.tasks = host.tasks
         self.hub = host.hub
+        self.environments = Environments(store.envs)
         self.env = ""
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
         self._effects = effects

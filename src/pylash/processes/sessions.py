@@ -23,7 +23,7 @@ from pylash.engine.executors import Executor
 from pylash.engine.run import LiveRun
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
-from pylash.turn.messages import Attachment, Input, Usage, parts_of
+from pylash.turn.messages import Attachment, Input, Part, Usage, parts_of
 from pylash.turn.views import checked_last
 from pylash.values.canonical import decode, write
 from pylash.values.names import check_name
@@ -46,7 +46,10 @@ class TurnResult(Generic[T]):
     >>> print(result.text)
     """
 
-    def __init__(self, turn_id: str, plain: Any, shape: Shape | None = None) -> None:
+    def __init__(
+        self, turn_id: str, plain: Any, shape: Shape | None = None, session_id: str = ""
+    ) -> None:
+        self.session_id = session_id
         self.turn_id = turn_id
         self.status: Literal["completed", "failed", "cancelled", "stopped"] = plain["status"]
         self.usage = msgspec.convert(plain.get("usage") or {}, Usage)
@@ -88,6 +91,15 @@ class TurnResult(Generic[T]):
             raise TurnFailed(self.turn_id, self.status, self.error, self.code)
 
 
+def stored_parts(method: str, given: Input) -> tuple[Part, ...]:
+    """Return the parts of an input; refuse an attachment whose bytes are not in the store."""
+    parts = parts_of(given)
+    if any(isinstance(part, Attachment) and part.ref is None for part in parts):
+        reason = "attachments are not stored in processes: pass one that has a ref"
+        raise ArgumentsInvalid(method, reason)
+    return parts
+
+
 class ProcessSession:
     """A conversation of a process: its turns are effects of the process.
 
@@ -119,13 +131,9 @@ class ProcessSession:
         output: Any = None,
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
         """Submit a turn and return its result; any worker may run it."""
-        parts = parts_of(input)
-        if any(isinstance(part, Attachment) and part.ref is None for part in parts):
-            reason = "attachments are not stored in processes: pass one that has a ref"
-            raise ArgumentsInvalid("ctx.session.turn", reason)
         shape = None if output is None else Shape(output)
         schema = None if shape is None else shape.answer_schema()
-        ask = TurnAsk(parts=parts, output_schema=schema)
+        ask = TurnAsk(parts=stored_parts("ctx.session.turn", input), output_schema=schema)
         if turn_id is None:
             name = digest(self._ctx.id, self._ctx.uuid())[:8].hex()
         else:
@@ -142,7 +150,7 @@ class ProcessSession:
                 answer = await wait
             finally:
                 wait.close()  # it was never awaited if the submission failed
-            return TurnResult(name, answer["result"], shape)
+            return TurnResult(name, answer["result"], shape, self.id)
 
         return wait_for_result()
 

@@ -116,7 +116,8 @@ class TurnDriver:
         machine, catalog, options = self.machine, self.services.catalog, self.ask.options
         self.feed.add(TurnEvent("turn_started", self.turn_id))
         try:
-            self.plugins = catalog.build_plugins(self.session.id, options)
+            captured = catalog.plugin_options(options)
+            self.plugins = catalog.build_plugins(self.session.id, captured)
             self._offer_tools()
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
@@ -187,7 +188,10 @@ class TurnDriver:
                 catalog.check(self.ask.options)
             for tool in tools.values():
                 await tool.prepare()  # its description may have to be loaded first
-            environment = catalog.environment(self.ask.options, self.plugins, tools)
+            environment = msgspec.structs.replace(
+                catalog.environment(self.ask.options, self.plugins, tools),
+                process_env=self.services.env,
+            )
             if changed is not None:  # a turn keeps its model
                 environment = msgspec.structs.replace(environment, model=self.environment.model)
             ref, body = environment.stored()

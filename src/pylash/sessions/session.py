@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
+from pylash.durable.processes import ExternalInput, Registration, SessionRef
 from pylash.durable.runs import RunState
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import (
     DeleteReport,
     NewTurn,
     Policy,
-    SessionRecord,
     TurnRecord,
     checked_session,
 )
 from pylash.engine.branches import LANES
 from pylash.models.messages import store_bodies, with_references
+from pylash.processes.definition import Definition, Prepared, ToolProcess, as_prepared
+from pylash.processes.environments import Environment, environment_of
+from pylash.processes.handles import ProcessHandle
 from pylash.processes.sessions import TurnResult
 from pylash.processes.timeline import Effect, effects_from
+from pylash.sessions.forks import find_fork_point
 from pylash.sessions.listening import TurnListener
 from pylash.sessions.observation import Observed, observe_session
+from pylash.tools.catalog import tools_of_plugins
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.events import TurnEvent
@@ -36,7 +41,6 @@ from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
 from pylash.values.turn_errors import (
     SessionLaneReentrant,
-    SessionUnknown,
     TurnBlocked,
     TurnUnknown,
 )
@@ -46,7 +50,15 @@ if TYPE_CHECKING:
     from pylash.engine.worker.worker import Worker
     from pylash.sessions.services import SessionServices
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+
+StartProcessFor = Callable[
+    [Prepared[Any, Any], tuple[Any, ...], Mapping[str, Any], Registration, Mapping[str, Any]],
+    Awaitable[ProcessHandle[Any]],
+]
+"""Starts a process with arguments; the registration and the plugin options are those that it inherits."""
 
 
 class TurnStream(Generic[T]):
@@ -114,12 +126,14 @@ class Session:
         services: SessionServices,
         worker: Worker,
         results: RunResults,
+        start: StartProcessFor,
     ) -> None:
         self.id = checked_session(session_id)
         self.options = options
         self._services = services
         self._worker = worker
         self._results = results
+        self._start = start
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -224,7 +238,52 @@ class Session:
     async def turn_result(self, new: NewTurn, shape: Shape | None) -> TurnResult[Any]:
         """Return the result of a turn, once it has ended."""
         _, plain = await self._results.wait(scope_text(new.scope))
-        return TurnResult(new.scope.id, plain, shape)
+        return TurnResult(new.scope.id, plain, shape, self.id)
+
+    # --- processes ---
+
+    @overload
+    async def start(
+        self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ProcessHandle[R]: ...
+    @overload
+    async def start(self, target: str, /, **kwargs: Any) -> ProcessHandle[Any]: ...
+    async def start(self, target: Any, /, *args: Any, **kwargs: Any) -> ProcessHandle[Any]:
+        """Start a process for this session: it keeps the session's model and plugins, and ``ctx.wake`` reaches the session.
+
+        A name is that of a tool, of the app or of a plugin of the session: its call runs as a process. The
+        settings are captured now; the process never reads the session. Cancellation: atomic.
+
+        >>> handle = await session.start(report, month="May")
+        >>> handle = await session.start("reindex", folder="invoices")
+        """
+        services, known = self._services, self._services.store.sessions
+        services.refuse_inside_process("session.start")
+        chosen = None if isinstance(target, str) else as_prepared(target)
+        record = await known.open(self.id, msgspec.to_builtins(self.options))
+        options = msgspec.convert(record.options or {}, SessionOptions)
+        environment = environment_of(services.catalog, options)
+        if chosen is None:
+            chosen = Prepared(self._tool_process(target, environment))
+        session = SessionRef(self.id)
+        inherited = Registration(
+            id="",
+            input=ExternalInput(),
+            originator=session,
+            wake_target=session,
+            env=await services.environments.keep(environment),
+        )
+        return await self._start(chosen, args, kwargs, inherited, environment.plugins)
+
+    def _tool_process(self, name: str, environment: Environment) -> ToolProcess:
+        """Return a tool as a process: a plugin's tool comes before one of the app, as in turns."""
+        catalog = self._services.catalog
+        built = catalog.build_plugins(self.id, environment.plugins)
+        for plugin in reversed(built):
+            tools = tools_of_plugins([built[plugin]])
+            if name in tools:
+                return ToolProcess(tools[name], plugin)
+        return ToolProcess(catalog.tool(name), None)
 
     # --- listening ---
 
@@ -315,34 +374,11 @@ class Session:
         """Return a new session that begins with this one's turns, up to and with ``at``."""
         self._services.refuse_inside_process("session.fork")
         checked_session(new_id)
-        record = await self._record()
-        head, counts = record.head, (record.revision, record.calls)
-        if at is not None:
-            record, head, calls = await self._end_of_turn(record, at)
-            counts = (record.revision, calls)
-        await self._services.store.sessions.fork(record, new_id, head, counts)
-        return Session(new_id, self.options, self._services, self._worker, self._results)
-
-    async def _end_of_turn(
-        self, record: SessionRecord, turn_id: str
-    ) -> tuple[SessionRecord, int, int]:
-        """Return the end of a turn: the session it belongs to, its place, and the model calls up to it."""
-        settled = [
-            turn
-            for turn in await self._services.store.sessions.turns(self.id)
-            if turn.scope.id == turn_id and turn.settled and "nodes" in (turn.result or {})
-        ]
-        # If two turns have the id, the session's own is the later one.
-        for turn in reversed(settled):
-            head, owner = turn.result["nodes"][1], record
-            if turn.scope.session_id != self.id:  # of a session that this one was forked from
-                origin = await self._services.store.sessions.get(turn.scope.session_id)
-                if origin is None:
-                    continue
-                owner = msgspec.structs.replace(origin, options=record.options)
-            if any(part.number == owner.number and head <= part.upto for part in record.path):
-                return owner, head, turn.result["calls"]
-        raise TurnUnknown(self.id, turn_id)
+        source, head, counts = await find_fork_point(self._services.store.sessions, self.id, at)
+        await self._services.store.sessions.fork(source, new_id, head, counts)
+        return Session(
+            new_id, self.options, self._services, self._worker, self._results, self._start
+        )
 
     async def _turn(self, turn_id: str) -> TurnRecord:
         for scope in (TurnScope(self.id, turn_id), QueueDrainScope(self.id, turn_id)):
@@ -358,9 +394,3 @@ class Session:
         if record is not None:
             self._services.histories.forget(record.number)
         return await self._services.store.sessions.delete(self.id)
-
-    async def _record(self) -> SessionRecord:
-        record = await self._services.store.sessions.get(self.id)
-        if record is None:
-            raise SessionUnknown(self.id)
-        return record

@@ -1,6 +1,7 @@
 """Subagents: turns of child sessions that run as processes.
 
-Rule 1. A session-turn process runs its turn in its own run: every effect is an effect of the process.
+Rule 1. A session-turn process runs its turn in its own run: every effect is an effect of the process, and is executed
+        by the controller that the host gives for the scope of the process.
 Rule 2. The state of the child session is recorded first, so that a replay continues from there.
 Rule 3. The usage of subagents counts for the turn that called them, and so does their budget.
 """
@@ -33,12 +34,15 @@ from pylash.durable.processes import (
     Success,
 )
 from pylash.durable.seeds import digest
+from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import SessionRecord
 from pylash.engine.branches import LANES, own_branch
 from pylash.engine.executors import process_executor, step_executor
+from pylash.engine.records import message_of
 from pylash.engine.run import LiveRun
 from pylash.engine.run_driver import Detached
 from pylash.sessions.driver import TurnDriver
+from pylash.sessions.forks import find_fork_point
 from pylash.sessions.services import SessionServices
 from pylash.sessions.tool_calls import TurnTool
 from pylash.tools.catalog import Catalog
@@ -48,13 +52,26 @@ from pylash.turn.machine import RunTools
 from pylash.turn.messages import Text, ToolCall, ToolMessage, Usage
 from pylash.values.canonical import decode, write
 from pylash.values.errors import LashError
-from pylash.values.turn_errors import ProcessSessionTurnFailed
+from pylash.values.turn_errors import ProcessSessionTurnFailed, SessionExists
 
 SPAWN: Final = "spawn_agent"
 
 
 async def run_session_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
-    """Run one turn of a child session in a process's run; return its result."""
+    """Run one turn of a child session in a process's run; return its result.
+
+    Whatever goes wrong is a ProcessSessionTurnFailed: a failed turn, and an effect that the host refuses.
+    """
+    try:
+        return await _run_turn(services, run, given)
+    except ProcessSessionTurnFailed:
+        raise
+    except Exception as error:
+        reason = message_of(error) or type(error).__name__
+        raise ProcessSessionTurnFailed(given.session_id, reason) from error
+
+
+async def _run_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
     LANES.set(frozenset(given.lanes))
     session = await _recorded_session(services, run, given)
     nodes = await run.read(partial(services.store.sessions.uncommitted, session))
@@ -79,14 +96,32 @@ async def _recorded_session(
 ) -> SessionRecord:
     """Return the child session as it was when the process started; recorded as an effect."""
 
-    async def open_session(session_id: str) -> Any:
+    async def open_session(_: str) -> Any:
         with run.guarded():
-            session = await services.store.sessions.open(session_id, given.options)
+            session = await _opened_session(services.store.sessions, given)
         return decode(write(session))
 
     command, local = DurableStep("session", given.session_id), step_executor(open_session)
     outcome = await run.effect(run.root, "session", "session", command, local)
     return msgspec.convert(expect(outcome, DurableStepOutcome).value, SessionRecord)
+
+
+async def _opened_session(sessions: Sessions, given: SessionTurnInput) -> SessionRecord:
+    """Return the child session, made if it is missing; refuse one that somebody else talks in.
+
+    An earlier execution that died may have made it. The process does not wait for the session's lane, so
+    its turn must be the only one.
+    """
+    child, fork = given.session_id, given.fork
+    if await sessions.get(child) is not None:
+        turns = [turn for turn in await sessions.turns(child) if turn.scope.session_id == child]
+        if turns or await sessions.current(child) is not None:
+            raise SessionExists(child)
+    elif fork is not msgspec.UNSET:
+        source, head, counts = await find_fork_point(sessions, fork.session_id, fork.turn_id)
+        unset = msgspec.structs.replace(source, options=None)  # the child has its own
+        await sessions.fork(unset, child, head, counts)
+    return await sessions.open(child, given.options)
 
 
 class SpawnAgent(TurnTool):
@@ -130,13 +165,16 @@ class SpawnAgent(TurnTool):
         process = f"{agent}-{digest(turn.run.seed, call.id)[:8].hex()}"
         left = remaining(turn.machine.budget, spent(turn.machine.messages))
         budget = budget_share(left, *_position(turn, call))
-        options = SessionOptions(agent=agent, budget=budget)
+        env, plugin_options = turn.environment.process_env, turn.ask.options.plugin_options
+        if env is None:  # the turn began with an older version: its start was recorded like this
+            env, plugin_options = turn.services.env, None
+        options = SessionOptions(agent=agent, budget=budget, plugin_options=plugin_options)
         ask = decode(write(TurnAsk(parts=(Text(task),), options=options)))
         registration = Registration(
             id=process,
             input=SessionTurnInput(process, ask, decode(write(options)), _lanes(turn)),
             originator=SessionRef(turn.session.id),
-            env=turn.services.env,
+            env=env,
         )
         return StartProcess(registration)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 from inspect import iscoroutinefunction, isfunction
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, Protocol
 
 from pylash.engine.records import is_outcome, message_of
 from pylash.engine.user_code import FailsAs
@@ -47,14 +46,14 @@ MODEL_UNAVAILABLE: Final = (
 """Raised for a model that this worker lacks. Another worker may have it, or this one after a deployment."""
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentSettings(Protocol):
     """A kind of subagent: its prompt, its tools and its model."""
 
     name: str
-    instructions: str = ""
-    tools: tuple[str, ...] | None = None
-    model: str | None = None
-    description: str = ""
+    instructions: str
+    tools: tuple[str, ...] | None
+    model: str | None
+    description: str
 
 
 def is_redefinition(known: Callable[..., Any], function: Callable[..., Any]) -> bool:
@@ -93,7 +92,7 @@ class Catalog:
         self._adapt = adapt
         self.tools: dict[str, Tool[..., Any]] = {}
         self.models: dict[str, Provider] = {}
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentSettings] = {}
         self.plugins = {plugin.name: plugin for plugin in plugins}
         self.private: set[str] = set()
         self.instructions = instructions
@@ -169,14 +168,29 @@ class Catalog:
             self.models[name] = provider
         return self.models[name]
 
-    def build_plugins(self, session_id: str, options: SessionOptions) -> dict[str, SessionPlugin]:
-        """Return the plugins of a session by name, built from the options captured for it."""
-        given: Mapping[str, Any] = options.plugin_options or {}
+    def plugin_options(self, options: SessionOptions) -> dict[str, Any]:
+        """Return the options of every plugin of a session, by name: the input of ``build_plugins``."""
+        return {**dict.fromkeys(self.plugins), **(options.plugin_options or {})}
+
+    def build_plugins(
+        self, session_id: str, plugin_options: Mapping[str, Any]
+    ) -> dict[str, SessionPlugin]:
+        """Return plugins by name, built for a session from captured options; those that are not there are left out."""
         built = {}
         for name, plugin in self.plugins.items():
-            with FailsAs(partial(_plugin_failure, name)):
-                built[name] = plugin.build(session_id, given.get(name))
+            if name in plugin_options:
+                with FailsAs(partial(_plugin_failure, name)):
+                    built[name] = plugin.build(session_id, plugin_options[name])
         return built
+
+    def with_plugins(self, session_id: str, plugin_options: Mapping[str, Any]) -> Catalog:
+        """Return this catalog with the tools of plugins, built for a session from captured options."""
+        plugins = self.build_plugins(session_id, plugin_options)
+        if not plugins:
+            return self
+        catalog = copy(self)
+        catalog.tools = {**self.tools, **tools_of_plugins(plugins.values())}
+        return catalog
 
     def check(self, options: SessionOptions) -> None:
         """Refuse options that name unknown plugins or tools."""
@@ -193,7 +207,7 @@ class Catalog:
             return options.tools
         return self.agent(options.agent).tools
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> AgentSettings:
         """Return a kind of subagent."""
         if name not in self.agents:
             known = ", ".join(sorted(self.agents)) or "none"
@@ -213,10 +227,16 @@ class Catalog:
             tool = self.tools.get(name) or self.by_id().get(name)
             if tool is not None and not (named is None and name in self.private):
                 offered[name] = tool
-        for plugin in plugins:
-            with FailsAs(partial(_plugin_failure, type(plugin).__name__)):
-                offered.update({tool.name: tool for tool in plugin.tools()})
-        return offered
+        return {**offered, **tools_of_plugins(plugins)}
+
+    def settings(self, options: SessionOptions) -> tuple[str | None, str]:
+        """Return the model and the instructions of a session: its own, or those of its agent or of the app."""
+        agent = None if options.agent is None else self.agent(options.agent)
+        instructions = options.instructions
+        if instructions is None:
+            instructions = self.instructions if agent is None else agent.instructions
+        model = options.model or (agent.model if agent is not None else None) or self.model
+        return model, instructions
 
     def environment(
         self,
@@ -228,11 +248,7 @@ class Catalog:
         if isinstance(options.history, Summarise) and options.history.model is not None:
             # An unknown model fails now, not when the chat has become long.
             self.provider(options.history.model)
-        agent = None if options.agent is None else self.agent(options.agent)
-        instructions = options.instructions
-        if instructions is None:
-            instructions = self.instructions if agent is None else agent.instructions
-        model = options.model or (agent.model if agent is not None else None) or self.model
+        model, instructions = self.settings(options)
         prompt, listeners = [instructions], []
         for name, plugin in plugins.items():
             prompt.append(plugin.prompt() or "")
@@ -250,6 +266,15 @@ class Catalog:
             policies=policies,
             listeners=tuple(listeners),
         )
+
+
+def tools_of_plugins(plugins: Collection[SessionPlugin]) -> dict[str, Tool[..., Any]]:
+    """Return the tools of built plugins, by name."""
+    tools: dict[str, Tool[..., Any]] = {}
+    for plugin in plugins:
+        with FailsAs(partial(_plugin_failure, type(plugin).__name__)):
+            tools.update({tool.name: tool for tool in plugin.tools()})
+    return tools
 
 
 def _plugin_failure(name: str, error: BaseException) -> PluginFailed:

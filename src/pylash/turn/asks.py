@@ -108,8 +108,9 @@ class TurnEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The settings that a turn keeps to its end, also if a new version is deployed.
 
     Without them, new code could change the order of effects of a running turn. ``policies`` has only tools
-    whose policy is not the default; ``listeners`` are the names of the plugins with a checkpoint. Both are None in
-    environments captured by older versions: then the policies and plugins of the worker's code apply.
+    whose policy is not the default; ``listeners`` are the names of the plugins with a checkpoint; ``process_env`` is the
+    reference of the app's environment, which subagents are started with. They are None in environments captured by older
+    versions: then those of the worker's code apply.
     """
 
     model: str | None = None
@@ -117,6 +118,7 @@ class TurnEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tools: tuple[ToolManifest, ...] = ()
     policies: dict[str, ToolPolicy] | None = None
     listeners: tuple[str, ...] | None = None
+    process_env: str | None = None
 
     def stored(self) -> tuple[str, bytes]:
         """Return the ref under which the environment is stored, the hash of its content, and the content."""

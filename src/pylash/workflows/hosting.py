@@ -58,6 +58,7 @@ from pylash.lang import Registration as WorkflowRegistration
 from pylash.processes.services import Services
 from pylash.processes.tool_calls import ProcessCallSite
 from pylash.processes.triggers import TriggerType
+from pylash.tools.catalog import Catalog
 from pylash.values.canonical import decode, encode, write
 from pylash.values.errors import LashError
 from pylash.values.process_errors import (
@@ -76,9 +77,10 @@ Sink = Callable[[dict[str, Any]], None]
 
 
 class Offered(NamedTuple):
-    """The parts of an app that a program uses: its surface, its types of triggers, and the sink of its events."""
+    """The parts of an app that a program uses: its surface, its tools, its types of triggers, and the sink of its events."""
 
     surface: Surface
+    catalog: Catalog
     triggers: Mapping[str, TriggerType]
     sink: Sink | None
 
@@ -134,6 +136,7 @@ class WorkflowHost(Host):
         self._run = run
         self._artifact = made
         self._offered = offered.surface
+        self._catalog = offered.catalog
         self._sink = offered.sink
         self._prefix = f"process:{run.seed}:"
         self._triggers = TriggerOperations(
@@ -184,7 +187,7 @@ class WorkflowHost(Host):
         if operation.id in _TRIGGERS:
             return await self._triggers.perform(call, self._local_key(call.key))
         branch = self._branch()
-        tool = self._services.catalog.tool(operation.id)
+        tool = self._catalog.tool(operation.id)
         # A call without arguments, unless the tool has a parameter of that name.
         is_empty = call.payload == {"args": []} and "args" not in tool.schema["properties"]
         arguments = {} if is_empty else call.payload

@@ -1,13 +1,15 @@
 """Tools by which a model checks, starts, signals, lists and cancels workflows of its own.
 
-Rule 1. A program may use only the tools that its session's model may call; that is checked when it is linked.
+Rule 1. A program may use only the tools that its session's model may call, with those of the session's plugins; that is
+        checked when it is linked. Its processes are started with the session's environment, so that any worker can
+        build the plugins.
 Rule 2. A session can access only the workflows that it started.
 Rule 3. The id of a start is derived from its call, so that a repeated attempt starts nothing twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -23,8 +25,10 @@ from pylash.durable.processes import (
     Success,
 )
 from pylash.lang import LashlangError, Surface, shaped_id
+from pylash.processes.environments import environment_of
 from pylash.processes.triggers import AppParts
 from pylash.tools.context import ToolContext
+from pylash.tools.operation_names import check_tool_names
 from pylash.tools.tool import Tool
 from pylash.turn.asks import SessionOptions
 from pylash.values.process_errors import ProcessUnknown
@@ -34,8 +38,8 @@ from pylash.workflows.modules import LashlangModule, linked_module, with_handles
 MODULE: Final = "workflows"
 
 
-Offered = Callable[[frozenset[str]], Surface]
-"""Returns the surface for programs that may use the tools of these names."""
+Offered = Callable[[Iterable[Tool[..., Any]]], Surface]
+"""Returns the surface for programs that may use these tools."""
 
 
 class WorkflowTools:
@@ -57,7 +61,10 @@ class WorkflowTools:
         return [start, *(Tool(one, module=MODULE) for one in plain)]
 
     def _language(self) -> str:
-        offered = self._offered(frozenset(self._app.catalog.tools) - self._app.catalog.private)
+        catalog = self._app.catalog
+        offered = self._offered(
+            tool for name, tool in catalog.tools.items() if name not in catalog.private
+        )
         return f"{LANGUAGE}\n\nOperations:\n{operations(offered)}"
 
     async def check_workflow(self, ctx: ToolContext[Any], source: str) -> dict[str, Any]:
@@ -82,8 +89,12 @@ class WorkflowTools:
         module = await self._module(ctx, source)
         chosen = module[process]
         session = SessionRef(ctx.session_id)
+        environment = environment_of(self._app.catalog, await self._options(ctx))
         template = msgspec.structs.replace(
-            self._app.template, originator=session, wake_target=session
+            self._app.template,
+            originator=session,
+            wake_target=session,
+            env=await self._app.running.environments.keep(environment),
         )
         process_id = f"{process}-{ctx.idempotency_key[:16]}"
         given = await self._with_granted(session, args or {})
@@ -136,16 +147,21 @@ class WorkflowTools:
         return given
 
     async def _module(self, ctx: ToolContext[Any], source: str) -> LashlangModule:
-        names = await self._allowed_tools(ctx)
+        catalog, options = self._app.catalog, await self._options(ctx)
+        plugins = catalog.build_plugins(ctx.session_id, catalog.plugin_options(options))
+        tools = catalog.offered_tools(options, plugins.values()).values()
+        for tool in tools:
+            if catalog.tools.get(tool.name) is not tool:  # of a plugin, and not checked before
+                check_tool_names(tool, tools)
+            await tool.prepare()
         return await linked_module(
-            source, lambda: self._offered(names), self._app.running.store.envs
+            source, lambda: self._offered(tools), self._app.running.store.envs
         )
 
-    async def _allowed_tools(self, ctx: ToolContext[Any]) -> frozenset[str]:
+    async def _options(self, ctx: ToolContext[Any]) -> SessionOptions:
         record = await self._app.running.store.sessions.get(ctx.session_id)
         given = {} if record is None or record.options is None else record.options
-        options = msgspec.convert(given, SessionOptions)
-        return frozenset(self._app.catalog.offered_tools(options, ()))
+        return msgspec.convert(given, SessionOptions)
 
     async def _own_record(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
         record = await self._app.running.store.processes.get(process_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -11,8 +12,10 @@ from pylash.durable.processes import LashlangInput
 from pylash.engine.run import LiveRun
 from pylash.engine.user_code import current_task, is_failure
 from pylash.lang import Artifact, StartProblem, Surface, stored
+from pylash.processes.environments import rebuild
 from pylash.processes.triggers import AppParts
 from pylash.sessions.tool_calls import TurnTool
+from pylash.tools.catalog import Catalog
 from pylash.tools.tool import Tool
 from pylash.workflows.hosting import Offered, Sink, run_workflow
 from pylash.workflows.modules import LashlangModule, linked_module
@@ -38,20 +41,21 @@ class Workflows:
         self._sent_events: OrderedDict[str, int] = OrderedDict()
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
-    def surface(self, names: frozenset[str] | None = None) -> Surface:
-        """Return the surface for programs of the app, or for those of a session, which may use the tools ``names``.
+    def session_surface(self, tools: Iterable[Tool[..., Any]]) -> Surface:
+        """Return the surface for programs of a session, which may use these tools."""
+        types = self._app.trigger_types.items()
+        granted = {name: declared.payload for name, declared in types if declared.sessions}
+        return app_surface(_usable(tools), granted)
+
+    def surface(self, catalog: Catalog | None = None) -> Surface:
+        """Return the surface for programs of the app, or of a process whose plugins add tools to the catalog.
 
         The former is cached until a tool or a type of trigger is added.
         """
-        tools = self._app.catalog.tools.values()
-        usable = [
-            tool for tool in tools if tool.module != MODULE and not isinstance(tool, TurnTool)
-        ]
-        types = self._app.trigger_types.items()
-        if names is not None:
-            granted = {name: declared.payload for name, declared in types if declared.sessions}
-            return app_surface((tool for tool in usable if tool.name in names), granted)
-        payloads = {name: declared.payload for name, declared in types}
+        usable = _usable((catalog or self._app.catalog).tools.values())
+        payloads = {name: one.payload for name, one in self._app.trigger_types.items()}
+        if catalog is not None and catalog is not self._app.catalog:
+            return app_surface(usable, payloads)
         known = (usable, tuple(payloads))
         if self._offered is None or self._offered[0] != known:
             self._offered = (known, app_surface(usable, payloads))
@@ -59,7 +63,7 @@ class Workflows:
 
     def tools(self) -> list[Tool[..., Any]]:
         """Return the tools with which a model manages workflows of its own."""
-        return WorkflowTools(self._app, self.surface).tools()
+        return WorkflowTools(self._app, self.session_surface).tools()
 
     async def module(self, source: str) -> LashlangModule:
         """Link a program and store it; raises LashlangError."""
@@ -69,12 +73,15 @@ class Workflows:
 
     async def run(self, run: LiveRun, given: LashlangInput) -> Any:
         """Run a process of a stored module."""
-        for tool in self._app.catalog.tools.values():
+        services = self._app.running
+        load = partial(services.environments.load, run.process.registration)
+        catalog = rebuild(run.id, await run.read(load), self._app.catalog)
+        for tool in catalog.tools.values():
             await tool.prepare()
         made = await run.read(partial(self._artifact, given.module_ref))
         sink = self._trace_sink() if self._sinks else None
-        offered = Offered(self.surface(), self._app.trigger_types, sink)
-        return await run_workflow(self._app.running, run, given, made, offered)
+        offered = Offered(self.surface(catalog), catalog, self._app.trigger_types, sink)
+        return await run_workflow(services, run, given, made, offered)
 
     async def _artifact(self, module_ref: str) -> Artifact | StartProblem:
         made = self._artifacts.get(module_ref)
@@ -119,3 +126,8 @@ class Workflows:
                     _log.exception("a sink of Lashlang's execution events failed")
 
         return send
+
+
+def _usable(tools: Iterable[Tool[..., Any]]) -> list[Tool[..., Any]]:
+    """Return the tools that a program can call: not those for workflows, and none that only a turn can call."""
+    return [tool for tool in tools if tool.module != MODULE and not isinstance(tool, TurnTool)]

@@ -135,7 +135,9 @@ class FollowedSession:
         for turn in await sessions.turns(self.session.id):
             place = (turn.result or {}).get("nodes", [0, 0])[1] + before
             if turn.scope.session_id == self.session.id and before < place <= len(ends):
-                ends[place - 1] = TurnResult(turn.scope.id, turn.result)
+                ends[place - 1] = TurnResult(
+                    turn.scope.id, turn.result, None, turn.scope.session_id
+                )
         return messages, ends
 
     def show(

@@ -147,8 +147,11 @@ def _approval(answered: dict[str, Any]) -> None:
 
 def _output(output: dict[str, Any]) -> None:
     match output:
-        case {"status": "failed", "code": code, "message": message}:
+        case {"status": "failed", "failure_class": kind, "code": code, "message": message}:
             _fact("failed", f"{message} [{code}]", "red")
+            _fact("class", kind)
+            if (raw := output.get("raw")) not in (None, [message]):
+                _fact("raw", _value(raw))
         case {"status": "cancelled", "reason": reason}:
             _fact("cancelled", str(reason or "no reason was given"))
         case {"error": str() as error}:

@@ -1,0 +1,35 @@
+"""Forks of sessions: where a new session begins."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pylash.durable.session_store import Sessions
+from pylash.durable.sessions import SessionRecord
+from pylash.values.turn_errors import SessionUnknown, TurnUnknown
+
+
+async def find_fork_point(
+    sessions: Sessions, session_id: str, at: str | None
+) -> tuple[SessionRecord, int, tuple[int, int]]:
+    """Return the end of a turn, or of all turns: its session, its place, and the turns and model calls up to it."""
+    record = await sessions.get(session_id)
+    if record is None:
+        raise SessionUnknown(session_id)
+    if at is None:
+        return record, record.head, (record.revision, record.calls)
+    settled = [
+        turn
+        for turn in await sessions.turns(session_id)
+        if turn.scope.id == at and turn.settled and "nodes" in (turn.result or {})
+    ]
+    for turn in reversed(settled):  # of two with one id the session's own, which came later
+        head, whose = turn.result["nodes"][1], record
+        if turn.scope.session_id != session_id:  # one that it began with
+            origin = await sessions.get(turn.scope.session_id)
+            if origin is None:
+                continue
+            whose = msgspec.structs.replace(origin, options=record.options)
+        if any(part.number == whose.number and head <= part.upto for part in record.path):
+            return whose, head, (whose.revision, turn.result["calls"])
+    raise TurnUnknown(session_id, at)
