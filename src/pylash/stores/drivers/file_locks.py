@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -160,7 +161,10 @@ class PokeFile:
 
         def stop() -> None:
             loop.remove_reader(watch)
-            os.close(watch)
+            # The kernel takes some 10 ms to close a watch. Nothing depends on it, so nothing waits for it.
+            threading.Thread(
+                target=os.close, args=(watch,), name="pylash-close", daemon=True
+            ).start()
 
         self._stop = stop
 
