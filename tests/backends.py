@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sqlite3
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -125,12 +127,34 @@ class MemoryBackend(Backend):
 
 
 class SqliteBackend(Backend):
-    """A fresh SQLite file."""
+    """A fresh SQLite file: set up, unless it is to be empty."""
 
-    def __init__(self, folder: Path) -> None:
+    set_up = b""
+    """The content of a file that is set up, but for its secret: a copy takes a tenth of the time."""
+
+    def __init__(self, folder: Path, *, empty: bool = False) -> None:
         super().__init__()
         self.path = folder / f"store-{next(_databases)}.db"
         self.url = f"sqlite:///{self.path}"
+        self.empty = empty
+
+    async def __aenter__(self) -> Self:
+        if not self.empty:
+            self.path.touch(0o600)
+            self.path.write_bytes(self.set_up)
+        return self
+
+    @classmethod
+    async def set_up_once(cls) -> None:
+        """Make the file that the others are copies of."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "template.db"
+            url = f"sqlite:///{path}"
+            store = await open_store(url, clock=SystemClock(), entropy=system_entropy)
+            await store.close()
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("delete from pylash_meta where name = 'secret'")
+            cls.set_up = path.read_bytes()
 
 
 class PostgresBackend(Backend):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import signal
@@ -17,6 +19,7 @@ import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 
+from pylash.stores.drivers import sqlite_connections
 from pylash.stores.drivers.postgres import PostgresDriver
 from tests import mission
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
@@ -63,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was collected: it stays until the end of the run."""
+    gc.freeze()
+
+
 def _is_slow(item: pytest.Function) -> bool:
     """Return whether a test is in a slow folder, needs another backend or crashes everywhere."""
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -90,12 +98,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # run in the background o
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def nothing_blocks_the_loop() -> Iterator[None]:
-    """Fail a test in which our code blocks the event loop."""
+    """Fail a test in which our code blocks the event loop. Set up once: it replaces fifty functions."""
     with blockbuster_ctx("pylash", excluded_modules=["pylash.testing"]) as detector:
         for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stores_are_set_up_quickly() -> Iterator[None]:
+    """Set up one SQLite file, which others are copied from, and let the logs of all grow as they are written.
+
+    A long log saves time when much is committed; to make it takes half the time of opening a store.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_connections, "WAL_BYTES", 0)
+        asyncio.run(SqliteBackend.set_up_once())
         yield
 
 

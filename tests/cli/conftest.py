@@ -27,7 +27,7 @@ def place(
     """Give the URL of an empty place for a store, on each backend, and make it the environment's."""
     backend: Backend
     if request.param == "sqlite":
-        backend = SqliteBackend(tmp_path)
+        backend = SqliteBackend(tmp_path, empty=True)
     else:
         backend = PostgresBackend(request.getfixturevalue("postgres"), empty=True)
     monkeypatch.setenv("PYLASH_STORE", backend.url)

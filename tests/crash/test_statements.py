@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pylash.stores.drivers import sqlite_connections
 from pylash.stores.lookups import SqlLookups
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
@@ -82,12 +81,6 @@ class PostgresPlace:
     def run(self, _: str, work: Work[T]) -> T:
         self._runner.run(execute(self._url, self._set_back))
         return self._runner.run(work(forgetful(self.store)))
-
-
-@pytest.fixture(autouse=True)
-def short_wal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a database be made quickly: each of these lives for one crash."""
-    monkeypatch.setattr(sqlite_connections, "WAL_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

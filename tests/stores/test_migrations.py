@@ -32,7 +32,7 @@ NEXT = Migration(("alter table pylash_runs add column priority bigint not null d
 @pytest.fixture(params=["sqlite", "postgres"])
 async def durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     """Give each backend that survives its process, not even set up."""
-    backend: Backend = SqliteBackend(tmp_path)
+    backend: Backend = SqliteBackend(tmp_path, empty=True)
     if request.param == "postgres":
         backend = PostgresBackend(request.getfixturevalue("postgres"), empty=True)
     async with backend:

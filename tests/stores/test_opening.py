@@ -175,7 +175,7 @@ async def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
 
 
 async def test_sqlite_is_set_up_for_durability(tmp_path: Path) -> None:
-    async with SqliteBackend(tmp_path) as backend:
+    async with SqliteBackend(tmp_path, empty=True) as backend:
         await backend.store()
         connection = sqlite3.connect(backend.path)
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
