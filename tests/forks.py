@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = [
+    "pydantic",
+    "pylash.stores.drivers.sqlite",
     "pylash.testing",
     "tests.crash.chaos_child",
     "tests.crash.child",

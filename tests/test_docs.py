@@ -27,6 +27,8 @@ STORIES = [
     page for page in DOCUMENTS if re.search(r"^```\w+\n# \w+\.py$", page.read_text(), re.MULTILINE)
 ]
 """Pages whose examples are files of one directory."""
+VENDORS = "from pydantic_ai"
+"""What an example has that imports the libraries of model vendors, which takes two seconds."""
 
 
 def fenced(page: Path) -> list[tuple[str, str, str | None]]:
@@ -48,7 +50,13 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks()])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, id=name, marks=[pytest.mark.slow] if VENDORS in code else [])
+        for name, code in blocks()
+    ],
+)
 def test_an_example_in_the_documents_runs_as_written(code: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(code)
