@@ -232,11 +232,12 @@ def test_options_that_are_stored_are_read_whatever_they_are() -> None:
 
 def functions(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield what may read parameters: everything but the functions that only check them."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith(CHECKS):
-            continue
-        yield node
-        yield from functions(node)
+    parents = [tree]
+    while parents:
+        for node in ast.iter_child_nodes(parents.pop()):
+            if not (isinstance(node, ast.FunctionDef) and node.name.startswith(CHECKS)):
+                yield node
+                parents.append(node)
 
 
 @pytest.fixture(scope="module")
