@@ -45,12 +45,17 @@ def walks(seeds: range) -> Counter[tuple[str, Phase, str]]:
     return seen
 
 
+def test_the_machine_keeps_its_properties_on_some_random_walks() -> None:
+    walks(range(100))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, 250))
 def test_the_machine_keeps_its_properties_on_random_walks(first: int) -> None:
     walks(range(first, first + 250))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_machine_keeps_its_properties_on_walks_that_hypothesis_draws(

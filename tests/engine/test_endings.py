@@ -16,7 +16,10 @@ from pylash import (
     ProcessFailed,
     WorkerConfig,
 )
+from pylash.engine import endings, run
+from pylash.engine.worker import scheduler
 from pylash.engine.worker.worker import Worker
+from pylash.processes import execution
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, SimClock, say
 from pylash.values.errors import StoreUnavailable
@@ -24,6 +27,12 @@ from pylash.values.turn_errors import TurnBlocked
 from tests.backends import Backend, eventually
 
 LIVE = WorkerConfig(park_after="1h", grace="1s")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (run, endings, scheduler, execution):
+        monkeypatch.setattr(module, "STORE_AWAY_SECONDS", 0.01)
 
 
 def away(app: Lash, monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:

@@ -311,7 +311,7 @@ async def test_an_answered_wait_for_a_signal_takes_no_second_answer(backend: Bac
 
 
 async def test_a_waiter_for_a_result_gets_an_error_when_the_app_closes(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = Lash(backend.url, worker=PARKING)
 
     @app.process
     async def endless(ctx: ProcessContext[None]) -> None:
@@ -327,7 +327,7 @@ async def test_a_waiter_for_a_result_gets_an_error_when_the_app_closes(backend: 
 
 
 async def test_followers_of_a_log_get_an_error_when_the_app_closes(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = Lash(backend.url, worker=PARKING)
 
     @app.process
     async def endless(ctx: ProcessContext[None]) -> None:

@@ -16,6 +16,7 @@ from pylash import (
     ProcessFailed,
     Retry,
     RunState,
+    WorkerConfig,
 )
 from pylash.testing import ScriptedModel, say
 from pylash.values import names
@@ -29,8 +30,8 @@ async def fetch(n: int) -> int:
     return n
 
 
-def app_on(url: str) -> Lash:
-    app = Lash(url, model=ScriptedModel(lambda _: say("hello")))
+def app_on(url: str, config: WorkerConfig | None = None) -> Lash:
+    app = Lash(url, model=ScriptedModel(lambda _: say("hello")), worker=config or WorkerConfig())
     app.trigger("push")
     return app
 
@@ -271,7 +272,7 @@ async def test_names_that_were_stored_under_another_rule_go_on(
         await ctx.gather(ctx.step(count, 2), key=long)
         return [first, await ctx.wait(ctx.wait_key(long))]
 
-    app = app_on(durable.url)
+    app = app_on(durable.url, PARKING)
     app.process(old)
 
     with monkeypatch.context() as patched:

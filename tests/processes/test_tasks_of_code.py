@@ -56,16 +56,18 @@ async def test_a_branch_goes_on_while_a_task_of_its_code_joins_others(
         assert await handle.result(timeout="10s") == [1, found]
 
 
-@pytest.mark.parametrize(("join", "found"), [("gather", [[20, 10], [10, 30]]), ("race", [10, 10])])
+@pytest.mark.parametrize(
+    ("join", "late", "found"), [("gather", 20, [[20, 10], [10, 20]]), ("race", 10_000, [10, 10])]
+)
 async def test_two_tasks_of_a_branch_join_branches_at_once(
-    durable: Backend, join: str, found: Any
+    durable: Backend, join: str, late: int, found: Any
 ) -> None:
     app = Lash(durable.url, worker=AT_ONCE)
 
     @app.process
     async def story(ctx: ProcessContext[None]) -> Any:
         joins: Join = getattr(ctx, join)
-        both = joins(sleep(ctx, 20), sleep(ctx, 10)), joins(sleep(ctx, 10), sleep(ctx, 30))
+        both = joins(sleep(ctx, late), sleep(ctx, 10)), joins(sleep(ctx, 10), sleep(ctx, late))
         return [await task for task in [begin(one) for one in both]]
 
     async with app:

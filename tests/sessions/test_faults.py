@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pylash import EVENT, Attachment, Lash, ProcessContext, Text, ToolContext
+from pylash.stores.ports import runs
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, call, say
 from pylash.values.errors import StoreError, StoreUnavailable
@@ -41,7 +42,10 @@ def reply(request: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["nodes", "_take", "record", "commit", "emit", "get"])
-async def test_the_store_is_away_for_a_moment(memory: Backend, name: str) -> None:
+async def test_the_store_is_away_for_a_moment(
+    memory: Backend, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "BACK_OFF", 1_000)
     app = Lash(memory.url, model=ScriptedModel(reply), worker=LIVE)
     app.trigger("paid")
     started: list[Any] = []

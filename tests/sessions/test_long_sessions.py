@@ -11,6 +11,7 @@ import pytest
 
 from pylash import Attachment, Lash, ModelReply, ModelRequest, Text, UserMessage, Window
 from pylash.sessions.histories import Histories
+from pylash.stores.ports import runs
 from pylash.stores.ports.sessions import SqlSessions
 from pylash.testing import ScriptedModel, call, calls, say
 from pylash.values.errors import StoreUnavailable
@@ -200,6 +201,7 @@ async def test_a_store_that_cannot_be_read_for_a_moment_fails_no_turn(
         return await nodes(sessions, *given)
 
     monkeypatch.setattr(SqlSessions, "nodes", failing)
+    monkeypatch.setattr(runs, "BACK_OFF", 1_000)
     async with app_of(sqlite, lambda request: say(request.messages[0].text)) as app:
         assert (await app.session("long").turn("and now", timeout="10s")).text == "turn 0"
     assert not away

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -56,7 +56,12 @@ def linked(source: str, offered: Surface, session: Session | None = None) -> Art
 
 def offered_to(case: Case) -> Surface:
     """Return the surface that a case links against."""
-    return surface_of(patched(H1, case.surface))
+    return surface_of(patched(H1, case.surface)) if case.surface else _unpatched()
+
+
+@cache
+def _unpatched() -> Surface:
+    return surface_of(H1)
 
 
 class Session:
