@@ -168,7 +168,7 @@ def test_the_text_of_a_cancelled_turn_is_shown(file: str, pylash: Call) -> None:
     assert ask(pylash, "show", "chat-1/t1")["output"]["text"] == "It ships to"
     shown = pylash("show", "chat-1/t1").stdout
     assert "error      enough [turn_cancelled]" in shown
-    assert "said       It ships to [interrupted]" in shown
+    assert "text       It ships to [interrupted]" in shown
 
 
 async def _undone(app: Lash) -> None:

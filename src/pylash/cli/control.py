@@ -17,7 +17,7 @@ from pylash.values.process_errors import NotBlocked, NothingToCancel, RunAmbiguo
 from pylash.values.texts import printable
 
 
-def _done(options: StoreOptions, **what: Any) -> None:
+def _print_done(options: StoreOptions, **what: Any) -> None:
     """Print what was done."""
     if options.as_json:
         print_json(what)
@@ -57,7 +57,7 @@ async def _signal(
     async with options.open_store() as (host, store):
         command = SignalProcess(process, name, signal_id or host.new_token(), payload)
         await store.processes.perform(command)
-    _done(options, done="signalled", id=process, signal=name)
+    _print_done(options, done="signalled", id=process, signal=name)
 
 
 # --- cancel ---
@@ -83,7 +83,7 @@ def cancel(options: StoreOptions, id: str, reason: str | None, force: bool) -> N
 
 async def _cancel(options: StoreOptions, text: str, reason: str | None, force: bool) -> None:
     async with options.open_store() as (_, store):
-        named = await _named(store, text)
+        named = await _find_named(store, text)
         if named is not None and named.settled is not None:
             raise NothingToCancel(text)
         if named is not None and named.kind == "process":
@@ -92,7 +92,7 @@ async def _cancel(options: StoreOptions, text: str, reason: str | None, force: b
             if force:
                 raise click.UsageError("--force is for processes; a turn always cleans up.")
             await _cancel_turn(store, text, named, reason)
-    _done(options, done="asked to end", id=text)
+    _print_done(options, done="asked to end", id=text)
 
 
 async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: str | None) -> None:
@@ -119,13 +119,13 @@ def retry(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in t
 
 async def _retry(options: StoreOptions, text: str) -> None:
     async with options.open_store() as (host, store):
-        named = await _named(store, text)
+        named = await _find_named(store, text)
         waits = named is not None and named.reason == UNKNOWN
         if named is None:
             await _retry_session(host, store, text)
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
             raise NotBlocked(text, named.status, named.kind.capitalize())
-    _done(options, done="waits for a worker" if waits else "goes on", id=text)
+    _print_done(options, done="waits for a worker" if waits else "goes on", id=text)
 
 
 async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> None:
@@ -134,7 +134,7 @@ async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> No
         raise NotBlocked(session, "idle or at work", "Session")
 
 
-async def _named(store: SqlStore, text: str) -> RunRow | None:
+async def _find_named(store: SqlStore, text: str) -> RunRow | None:
     """Return the process or turn with this whole id, or None if it is the id of a session."""
     exact = await store.inspection.named(text)
     if len(exact) > 1:

@@ -47,8 +47,8 @@ class TurnListener:
         self._worker = worker
         self._results = results
         self._received = ReceivedEvents()
-        # Set by ``_watch`` alone. The turn may end while its listener switches between two sources, so each iteration
-        # checks it.
+        # Set by ``_watch`` alone. Each iteration checks it, because the turn may end while the listener switches
+        # between two sources.
         self._ended = asyncio.Event()
 
     async def events(self) -> AsyncIterator[TurnEvent]:
@@ -61,7 +61,7 @@ class TurnListener:
             _, plain = await self._results.wait(self._run)
         finally:
             watching.cancel()
-        for event in await self._recorded(plain):
+        for event in await self._stored_events(plain):
             for missing in self._received.missing_part(event):
                 yield missing
 
@@ -102,7 +102,7 @@ class TurnListener:
         if feed is not None and not self._worker.live.has(self._run):
             feed.close(ended=True)
 
-    async def _recorded(self, plain: Any) -> list[TurnEvent]:
+    async def _stored_events(self, plain: Any) -> list[TurnEvent]:
         """Return the events of the turn, which has ended, from its result and its stored messages."""
         messages: list[Message] = []
         if "nodes" in plain:  # else its session was deleted

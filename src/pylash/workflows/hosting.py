@@ -216,7 +216,9 @@ class WorkflowHost(Host):
             id=process_id,
             parent="",  # the store sets it: a fork is another parent than the first execution
         )
-        await self._or_refused(self._perform(key, StartProcess(registration), f"start {process}"))
+        await self._refuse_on_error(
+            self._perform(key, StartProcess(registration), f"start {process}")
+        )
         self._names[process_id] = process
 
     async def _is_foreign(self, key: str, process_id: str) -> bool:
@@ -266,7 +268,7 @@ class WorkflowHost(Host):
         if await self._is_foreign(key, process_id):
             raise Refused(f"there is no process {process_id}")
         command = SignalProcess(process_id, name, key, payload)
-        await self._or_refused(self._perform(key, command, f"signal {name}"))
+        await self._refuse_on_error(self._perform(key, command, f"signal {name}"))
 
     def _child_registration(self, process: str, given: LashlangInput) -> Registration:
         """Return the registration, still without an id, of a process that acts for the same session."""
@@ -309,7 +311,7 @@ class WorkflowHost(Host):
         """Append to the process's log."""
         event_key = self._local_key(key).removeprefix("event:")
         command = AppendEvent("", kind, payload, event_key)
-        await self._or_host_failed(self._perform(key, command, kind.removeprefix("process.")))
+        await self._fail_host_on_error(self._perform(key, command, kind.removeprefix("process.")))
 
     def print(self, value: Any) -> None:
         """Never called: the parser refuses ``print`` outside cells."""
@@ -336,14 +338,14 @@ class WorkflowHost(Host):
         )
         return expect(outcome, ProcessOutcome).result
 
-    async def _or_refused(self, work: Awaitable[T]) -> T:
+    async def _refuse_on_error(self, work: Awaitable[T]) -> T:
         """Return the result of work; raise its failure as Refused."""
         try:
             return await work
         except LashError as error:
             raise Refused(error.message) from error
 
-    async def _or_host_failed(self, work: Awaitable[T]) -> T:
+    async def _fail_host_on_error(self, work: Awaitable[T]) -> T:
         """Return the result of work; raise its failure as HostFailed."""
         try:
             return await work

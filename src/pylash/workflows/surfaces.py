@@ -48,16 +48,16 @@ def source_type(trigger: str) -> str:
     return f"{trigger_path(trigger)}.Source"
 
 
-def closed(schema: Any) -> Any:
+def close_schema(schema: Any) -> Any:
     """Return a schema whose objects allow only the fields that they name, unless the schema states otherwise.
 
     Arguments and results are checked in the same way: an unknown field is an error.
     """
     if isinstance(schema, list):
-        return [closed(each) for each in schema]
+        return [close_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {key: closed(value) for key, value in schema.items()}
+    inner = {key: close_schema(value) for key, value in schema.items()}
     named = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
     return {"additionalProperties": False, **inner} if named else inner
 
@@ -67,13 +67,13 @@ def _module(path: str) -> dict[str, Any]:
 
 
 def _input(tool: Tool[..., Any]) -> str:
-    shown = show_type(type_of_schema(closed(tool.schema)))
+    shown = show_type(type_of_schema(close_schema(tool.schema)))
     # A tool without required arguments may be called without arguments.
     return shown if tool.schema.get("required") else f"{shown} | null"
 
 
 def _output(tool: Tool[..., Any]) -> str:
-    return show_type(type_of_schema(closed(tool.result_schema)))
+    return show_type(type_of_schema(close_schema(tool.result_schema)))
 
 
 def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,4 +92,4 @@ def _sources(payloads: Mapping[str, Any]) -> dict[str, Any]:
 
 def _payload(annotation: Any) -> Any:
     shape = Shape(annotation)
-    return type_of_schema({} if shape.is_plain else closed(shape.json_schema()))
+    return type_of_schema({} if shape.is_plain else close_schema(shape.json_schema()))

@@ -152,7 +152,7 @@ class FollowedSession:
                 case UserMessage():
                     self._view.note(f"{message.source}: {message.text}")
                 case ToolMessage():
-                    self._view.event(_completed(message, calls.get(message.call_id)))
+                    self._view.event(_completion_event(message, calls.get(message.call_id)))
                 case AssistantMessage():
                     calls = {call.id: call for call in message.calls}
                     if message.text:
@@ -306,7 +306,7 @@ async def _repeat(once: Callable[[], Awaitable[None]], view: View) -> None:
             await asyncio.sleep(RETRY_SECONDS)
 
 
-def _completed(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
+def _completion_event(message: ToolMessage, call: ToolCall | None) -> TurnEvent:
     """Return the event of a completed call."""
     status = "failed" if message.error else "completed"
     given = None if call is None else call.arguments

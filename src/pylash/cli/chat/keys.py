@@ -92,7 +92,7 @@ class Keys:
         self._left += self._decoder.decode(data)
         found: list[Key | Typed] = []
         while self._left:
-            taken = self._pasted() or self._pressed()
+            taken = self._take_paste() or self._take_key()
             if taken is None:
                 break
             item, self._left = taken
@@ -100,7 +100,7 @@ class Keys:
                 found.append(item)
         return found
 
-    def _pasted(self) -> tuple[Typed, str] | None:
+    def _take_paste(self) -> tuple[Typed, str] | None:
         if not self._left.startswith(PASTE_BEGINS):
             return None
         text, end, rest = self._left.removeprefix(PASTE_BEGINS).partition(PASTE_ENDS)
@@ -109,7 +109,7 @@ class Keys:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         return Typed(clean(text)), rest
 
-    def _pressed(self) -> tuple[Key | Typed, str] | None:
+    def _take_key(self) -> tuple[Key | Typed, str] | None:
         text = self._left
         if text.startswith(PASTE_BEGINS) or _UNFINISHED.match(text):
             return None

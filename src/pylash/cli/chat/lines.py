@@ -78,18 +78,18 @@ class Lines:
             self._streams = kind
         *whole, last = (self._pending + clean(text)).split("\n")
         for line in whole:
-            self._streamed(wrapped(line, self.width()))
+            self._settle_streamed(wrapped(line, self.width()))
         *full, self._pending = wrapped(last, self.width())
-        self._streamed(full)
+        self._settle_streamed(full)
         self._has_streamed = True
 
     def finish(self) -> None:
         """Settle the rest of streamed text."""
         if self._pending.strip():
-            self._streamed([self._pending])
+            self._settle_streamed([self._pending])
         self._pending = ""
 
-    def _streamed(self, texts: list[str]) -> None:
+    def _settle_streamed(self, texts: list[str]) -> None:
         # An answer may begin with empty lines: there is an empty row already.
         rows = [row((each.rstrip(), STREAMED[self._streams])) for each in texts]
         while rows and self._last != self._streams and not rows[0][0][0]:
@@ -126,9 +126,9 @@ class Lines:
             self.finish()
             self.tools[name] = Running(_call_text(event), self.now(), INDENT if within else "")
         elif event.type in ("tool_completed", "code_completed"):
-            self._completed(name, event)
+            self._show_completed(name, event)
         elif event.type == "tool_progress" and event.attempt > 1:
-            self._retried(name, event)
+            self._show_retry(name, event)
         elif event.type == "tool_progress" and name in self.tools:
             self.tools[name].progress, self.tools[name].waits = _progress(event), False
         elif event.type == "wait_opened":
@@ -136,7 +136,7 @@ class Lines:
             if call in self.tools:
                 self.tools[call].waits = True
 
-    def _retried(self, name: tuple[str, str], event: TurnEvent) -> None:
+    def _show_retry(self, name: tuple[str, str], event: TurnEvent) -> None:
         """Show that a failed tool is retried, and why."""
         if name in self.tools:
             self.tools[name].progress = ""
@@ -144,7 +144,7 @@ class Lines:
         text = f"{indent}↺ {one_line(event.tool or 'tool')} again: {one_line(event.text)}"
         self.add("tool", row((clipped(text, self.width()), "dim")))
 
-    def _completed(self, name: tuple[str, str], event: TurnEvent) -> None:
+    def _show_completed(self, name: tuple[str, str], event: TurnEvent) -> None:
         tool = self.tools.pop(name, None)
         call = _call_text(event) if tool is None else tool.call
         took = "" if tool is None or tool.waits else f" {shown_seconds(self.now() - tool.since)}"

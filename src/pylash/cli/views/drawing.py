@@ -39,16 +39,16 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
         f"{paint(printable(view['id']), None, bold=True)}  {status}  {paint(printable(kind), 'bright_black')}"
     )
     if view["label"]:
-        _fact("label", view["label"])
-    _blocked(view)
+        _print_fact("label", view["label"])
+    _print_blocked(view)
     for wait in view["waits"]:
-        _wait(view, wait)
+        _print_wait(view, wait)
     others = [one for one in view["waits_for"] if not view["waits"] or " until " in one]
     if view["status"] in ("waiting", "running") and others:
-        _fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
-    _facts(view)
+        _print_fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
+    _print_facts(view)
     for answered in view["answers"]:
-        _approval(answered)
+        _print_approval(answered)
     print_line()
     shown = effects[-EFFECTS_SHOWN:]
     if len(effects) > len(shown):
@@ -64,7 +64,7 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     print_line(
         drawn if shown else paint("no effects are recorded, or none any more", "bright_black")
     )
-    _failures(shown)
+    _print_failures(shown)
 
 
 def draw_session(view: dict[str, Any]) -> None:
@@ -73,63 +73,65 @@ def draw_session(view: dict[str, Any]) -> None:
         f"{paint(printable(view['id']), None, bold=True)}  {paint('session', 'bright_black')}"
     )
     for wait in view["waits"]:
-        _wait(view, wait)
+        _print_wait(view, wait)
     if view["queued"]:
-        _fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
+        _print_fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
     if view["usage"]:
-        _fact("usage", _usage(view["usage"]))
+        _print_fact("usage", _usage(view["usage"]))
     print_line()
     print_runs(view["turns"])
 
 
-def _blocked(view: dict[str, Any]) -> None:
+def _print_blocked(view: dict[str, Any]) -> None:
     if view["status"] != "blocked":
         return
     if view["code"] == "unknown_target":
         if view["reason"] == NO_WORKER:
-            _fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
+            _print_fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
         else:
-            _fact("blocked", f"no live worker has {view['target']!r}: start one that does", "red")
+            _print_fact(
+                "blocked", f"no live worker has {view['target']!r}: start one that does", "red"
+            )
         return
-    _fact("blocked", str(view["code"]), "red")
+    _print_fact("blocked", str(view["code"]), "red")
     if view["difference"]:
-        _fact("effect", view["difference"]["key"])
-        _fact("difference", view["difference"]["difference"], "yellow")
+        _print_fact("effect", view["difference"]["key"])
+        _print_fact("difference", view["difference"]["difference"], "yellow")
     elif view["reason"] != view["code"]:
-        _fact("", view["reason"])
+        _print_fact("", view["reason"])
     name = view["session"] or view["id"]
-    _hint("then", f"pylash retry {_argument(name)}")
+    _print_hint("then", f"pylash retry {_argument(name)}")
 
 
-def _wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
+def _print_wait(view: dict[str, Any], wait: dict[str, Any]) -> None:
     call = "" if wait["tool"] is None else f" {wait['tool']}({_arguments(wait['arguments'])})"
-    _fact("waits for", f"{wait['kind']}: {wait['title']}{call}", "yellow")
+    _print_fact("waits for", f"{wait['kind']}: {wait['title']}{call}", "yellow")
     if wait["kind"] == "signal":
-        _hint("", f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON")
+        _print_hint("", f"pylash signal {_argument(view['id'])} {_argument(wait['title'])} JSON")
     else:
         answer = "true" if wait["kind"] == "approval" else "JSON"
-        _hint("", f"pylash resolve {wait['id'][:SHORT]} {answer}")
+        _print_hint("", f"pylash resolve {wait['id'][:SHORT]} {answer}")
 
 
-def _facts(view: dict[str, Any]) -> None:
+def _print_facts(view: dict[str, Any]) -> None:
     took = shown_duration(view["seconds"])
     when = moment(instant(view["created"]))
-    _fact("started", f"{when}, took {took}" if view["settled"] else f"{when}, {took} ago")
+    _print_fact("started", f"{when}, took {took}" if view["settled"] else f"{when}, {took} ago")
     if view["input"]:
-        _fact("input", _value(view["input"]))
+        _print_fact("input", _value(view["input"]))
     if view["output"]:
-        _output(view["output"])
+        _print_output(view["output"])
     if view.get("parent"):
-        _fact("parent", view["parent"])
+        _print_fact("parent", view["parent"])
     for child in view["children"]:
-        _fact("child", f"{child['id']}  {child['status']}")
+        _print_fact("child", f"{child['id']}  {child['status']}")
     if view["attempts"] > 1:
-        _fact("attempts", f"{view['attempts']} claims without progress")
+        _print_fact("attempts", f"{view['attempts']} claims without progress")
     if view["worker"]:
-        _fact("worker", view["worker"])
+        _print_fact("worker", view["worker"])
 
 
-def _approval(answered: dict[str, Any]) -> None:
+def _print_approval(answered: dict[str, Any]) -> None:
     """Print the answer to an approval, with corrected arguments beside the proposed ones."""
     answer = answered["answer"].get("value")
     if answered["kind"] != "approval" or answer is None:
@@ -142,33 +144,33 @@ def _approval(answered: dict[str, Any]) -> None:
         text += f", by {by}"
     if reason := decision.get("reason"):
         text += f": {reason}"
-    _fact("approved" if decision.get("approved") is True else "rejected", text)
+    _print_fact("approved" if decision.get("approved") is True else "rejected", text)
 
 
-def _output(output: dict[str, Any]) -> None:
+def _print_output(output: dict[str, Any]) -> None:
     match output:
         case {"status": "failed", "failure_class": kind, "code": code, "message": message}:
-            _fact("failed", f"{message} [{code}]", "red")
-            _fact("class", kind)
+            _print_fact("failed", f"{message} [{code}]", "red")
+            _print_fact("class", kind)
             if (raw := output.get("raw")) not in (None, [message]):
-                _fact("raw", _value(raw))
+                _print_fact("raw", _value(raw))
         case {"status": "cancelled", "reason": reason}:
-            _fact("cancelled", str(reason or "no reason was given"))
+            _print_fact("cancelled", str(reason or "no reason was given"))
         case {"error": str() as error}:
-            _fact("error", f"{error} [{output.get('code')}]", "red")
+            _print_fact("error", f"{error} [{output.get('code')}]", "red")
             if output.get("text"):
-                _fact("said", f"{output['text']} [interrupted]")
+                _print_fact("text", f"{output['text']} [interrupted]")
         case {"text": str() as text}:
-            _fact("answer", text)
+            _print_fact("answer", text)
         case {"value": value}:
-            _fact("result", _value(value))
+            _print_fact("result", _value(value))
         case _:
             pass
     if output.get("usage"):
-        _fact("usage", _usage(output["usage"]))
+        _print_fact("usage", _usage(output["usage"]))
 
 
-def _failures(effects: Sequence[Effect]) -> None:
+def _print_failures(effects: Sequence[Effect]) -> None:
     failed = [effect for effect in effects if effect.error]
     if failed:
         print_line()
@@ -177,7 +179,7 @@ def _failures(effects: Sequence[Effect]) -> None:
         print_line(f"{paint('▒', 'red')} {clipped(text, (columns() or 10_000) - 2)}")
 
 
-def _fact(label: str, text: str, colour: str | None = None) -> None:
+def _print_fact(label: str, text: str, colour: str | None = None) -> None:
     room = columns()
     shown = printable(text)
     if room is not None:
@@ -186,7 +188,7 @@ def _fact(label: str, text: str, colour: str | None = None) -> None:
     print_line(f"{paint(f'{label:{LABEL}}', 'bright_black')}{painted}")
 
 
-def _hint(label: str, command: str) -> None:
+def _print_hint(label: str, command: str) -> None:
     """Print a command on one line, so that it can be copied."""
     print_line(paint(f"{label:{LABEL}}{printable(command)}", "bright_black"))
 

@@ -113,7 +113,7 @@ async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[st
     now = await store.inspection.now()
     return [
         {
-            **_described(row, now),
+            **_describe(row, now),
             "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
             "waits_for": [_waits_for(one) for one in open_effects if one.run == row.run],
             "error": errors.get(row.run),
@@ -152,7 +152,7 @@ def _turn_error(ended: tuple[RunState, Any] | None) -> str | None:
     return f"{result['error']}{code}" if result.get("error") else None
 
 
-def _described(row: RunRow, now: int) -> dict[str, Any]:
+def _describe(row: RunRow, now: int) -> dict[str, Any]:
     return {
         "id": row.id,
         "kind": "turn" if row.kind == "queue_drain" else row.kind,

@@ -81,17 +81,17 @@ async def _run(
     waits = [] if row.settled is not None else await _waits(host, row)
     view = {
         **described,
-        **_blocked(described["reason"]),
+        **_blocked_reason(described["reason"]),
         **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
         "waits": [describe_wait(wait) for wait in waits],
         "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
         "children": await _children(store, entries),
-        "effects": [_described(effect) for effect in effects],
+        "effects": [_describe_effect(effect) for effect in effects],
     }
     return view, effects
 
 
-def _blocked(reason: str | None) -> dict[str, Any]:
+def _blocked_reason(reason: str | None) -> dict[str, Any]:
     """Return why a run is blocked: the code, the sentence, and the difference from the record."""
     code, _, sentence = (reason or "").partition(": ")
     mismatch = EffectReplayMismatch.read(sentence) if code else None
@@ -142,7 +142,7 @@ async def _question(store: SqlStore, turn: TurnRecord) -> str:
 
 async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[str, Any]]:
     """Return the processes that a run started."""
-    started = [_started(entry) for entry in entries if entry.kind == "process"]
+    started = [_started_process(entry) for entry in entries if entry.kind == "process"]
     views = [await store.processes.view(one) for one in started[:CHILDREN_SHOWN] if one]
     return [
         {"id": view.id, "target": view.target, "status": view.status.value}
@@ -151,7 +151,7 @@ async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[s
     ]
 
 
-def _started(entry: JournalEntry) -> str | None:
+def _started_process(entry: JournalEntry) -> str | None:
     """Return the process that an effect started, if any."""
     if not _START.search(entry.key) or entry.outcome is None or len(entry.outcome) < entry.size:
         return None
@@ -159,7 +159,7 @@ def _started(entry: JournalEntry) -> str | None:
     return result.get("id") if isinstance(result, dict) else None
 
 
-def _described(effect: Effect) -> dict[str, Any]:
+def _describe_effect(effect: Effect) -> dict[str, Any]:
     return {
         "key": effect.key,
         "name": effect.name,
