@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from pylash import (
+    InlineHost,
     Lash,
+    ProcessCancelled,
     ProcessContext,
     ProcessEnded,
     ProcessFailed,
+    ProcessSignalWaitCancelled,
     ProcessUnknown,
     WaitFailed,
     WaitTimeout,
     WorkerConfig,
 )
-from pylash.testing import SimClock
+from pylash.testing import SimClock, kill
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 
@@ -296,3 +299,131 @@ async def test_a_bad_signal_name_fails_where_it_is_used(backend: Backend) -> Non
         with pytest.raises(ProcessFailed) as caught:
             await (await app.start(wrong)).result(timeout="10s")
         assert caught.value.code == "signal_name_invalid"
+
+
+# --- cancelled waits ---
+
+
+async def waits_and_tells(ctx: ProcessContext[None], told: list[str]) -> None:
+    """Wait for a signal; tell why the wait ended."""
+    try:
+        await ctx.wait_signal("go")
+    except asyncio.CancelledError as cancel:
+        told += [] if type(cancel) is asyncio.CancelledError else ["another class"]
+        cause = cancel.__cause__
+        told.append(cause.code if isinstance(cause, ProcessSignalWaitCancelled) else repr(cause))
+        raise
+
+
+CANCELLED_AT_A_SIGNAL = "process_signal_wait_cancelled"
+
+
+@pytest.mark.proves("P12")
+@pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
+async def test_a_cancelled_wait_has_its_code(backend: Backend, config: WorkerConfig) -> None:
+    app, told = Lash(backend.url, worker=config), list[str]()
+
+    @app.process
+    async def waits(ctx: ProcessContext[None]) -> None:
+        await waits_and_tells(ctx, told)
+
+    async with app:
+        handle = await app.start(waits.options(id="p"))
+        await eventually(app.waits)
+        if config is PARKING:
+            await parked(app, "p")
+        await handle.cancel("enough")
+        with pytest.raises(ProcessCancelled, match="enough"):
+            await handle.result(timeout="10s")
+    assert told == [CANCELLED_AT_A_SIGNAL]
+
+
+@pytest.mark.proves("P12")
+async def test_a_replay_is_cancelled_with_the_same_code(durable: Backend) -> None:
+    told: list[str] = []
+
+    async def tidies(ctx: ProcessContext[None]) -> None:
+        try:
+            await waits_and_tells(ctx, told)
+        finally:
+            await ctx.wait_signal("tidied")
+
+    app = Lash(durable.url, worker=PARKING)
+    app.process(tidies)
+    await app.open()
+    handle = await app.start(app.services.definitions["tidies"].options(id="p"))
+    await parked(app, "p")
+    await handle.cancel()
+
+    async def tidying() -> bool:
+        return "tidied" in [wait.title for wait in await app.waits()]
+
+    await eventually(tidying)
+    await kill(app)
+    again = Lash(durable.url, worker=PARKING)
+    again.process(tidies)
+    async with again:
+        await again.process_handle("p").signal("tidied")
+        with pytest.raises(ProcessCancelled):
+            await again.process_handle("p").result(timeout="10s")
+    assert set(told) == {CANCELLED_AT_A_SIGNAL}
+    assert len(told) >= 2
+
+
+@pytest.mark.proves("P12")
+async def test_the_wait_of_a_branch_that_lost_has_its_code(backend: Backend) -> None:
+    app, told = Lash(backend.url), list[str]()
+
+    async def one() -> int:
+        return 1
+
+    @app.process
+    async def races(ctx: ProcessContext[None]) -> Any:
+        return await ctx.race(waits_and_tells(ctx, told), ctx.step(one))
+
+    async with app:
+        assert await (await app.start(races)).result(timeout="10s") == 1
+    assert told == [CANCELLED_AT_A_SIGNAL]
+
+
+@pytest.mark.proves("P12")
+async def test_a_host_without_a_journal_gives_a_cancelled_wait_its_code() -> None:
+    app, told = Lash("memory://", host=InlineHost()), list[str]()
+    begun = asyncio.Event()
+
+    @app.process
+    async def waits(ctx: ProcessContext[None]) -> None:
+        begun.set()
+        await waits_and_tells(ctx, told)
+
+    async with app:
+        handle = await app.start(waits)
+        await begun.wait()
+        await handle.cancel()
+        with pytest.raises(ProcessCancelled):
+            await handle.result(timeout="10s")
+    assert told == [CANCELLED_AT_A_SIGNAL]
+
+
+async def test_a_wait_that_the_code_or_the_worker_broke_off_has_no_code() -> None:
+    app, told = Lash("memory://", worker=LIVE), list[str]()
+
+    @app.process
+    async def waits(ctx: ProcessContext[None]) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await waits_and_tells(ctx, told)
+        except TimeoutError:
+            told.append("timed out")
+        await waits_and_tells(ctx, told)
+        return "never"
+
+    async with app:
+        await app.start(waits)
+
+        async def both_wait() -> bool:
+            return len(told) == 2
+
+        await eventually(both_wait)
+    assert told[:2] == ["None", "timed out"]
+    assert CANCELLED_AT_A_SIGNAL not in told

@@ -124,8 +124,9 @@ async def test_after_a_crash_the_same_events_have_the_same_keys(durable: Backend
     assert again.calls == ["b", 1, 2, 3]
 
 
-async def test_a_cancelled_process_is_cancelled_where_it_waited() -> None:
-    shop = Shop(worker=PARKING)
+@pytest.mark.proves("P12")
+async def test_a_cancelled_process_is_cancelled_where_it_waited(backend: Backend) -> None:
+    shop = Shop(backend.url, worker=PARKING)
     told: list[dict[str, Any]] = []
     shop.app.trace_lashlang(told.append)
     async with shop.app:
@@ -137,6 +138,7 @@ async def test_a_cancelled_process_is_cancelled_where_it_waited() -> None:
     events = of(told, "p")
     assert [short(event) for event in events] == [*TOLD[:10], TOLD[-1]]
     assert events[-1]["status"] == "cancelled"
+    assert events[-1]["error"] == "The wait for the signal 'signal' was cancelled."
 
 
 async def test_a_sink_that_fails_harms_nobody() -> None:

@@ -228,6 +228,14 @@ class LiveRun:
             return True
         return False
 
+    def was_cancelled_at(self, key: str) -> bool:
+        """Return whether a cancel was delivered at an effect, rather than its task cancelled by the code itself."""
+        if self.closed:
+            return False
+        if self.memory.cancels_tasks:
+            return self.cancelled
+        return self.memory.record_of(key) is Recorded.CANCELLED
+
     def is_stopped(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether a task of the run was cancelled by the runtime, and not by the code it runs."""
         if task is None or not task.cancelling():

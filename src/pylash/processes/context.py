@@ -38,6 +38,7 @@ from pylash.processes.handles import ChildHandle, without_result
 from pylash.processes.sessions import ProcessSession
 from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, check_effect_name
 from pylash.processes.tool_calls import ProcessCallSite
+from pylash.processes.waits import signal_wait
 from pylash.tools.catalog import Catalog, check_tool_list
 from pylash.tools.signatures import ANY
 from pylash.turn.asks import SessionOptions, checked_options
@@ -196,7 +197,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return the payload of the oldest signal of a name that was not received yet.
 
-        Without one in time it is ``default``, or WaitTimeout is raised.
+        Without one in time it is ``default``, or WaitTimeout is raised. If the process is cancelled meanwhile, the
+        CancelledError has a ProcessSignalWaitCancelled as its cause.
 
         >>> answer = await ctx.wait_signal("answer", timeout="1w", default=None)
         """
@@ -466,7 +468,8 @@ class ProcessContext(StepContext[D]):
 
         async def perform() -> Any:
             work = Process(plain)
-            outcome = await self._run.effect(branch, key, label or name, work, local)
+            with signal_wait(self._run, key, command):
+                outcome = await self._run.effect(branch, key, label or name, work, local)
             return expect(outcome, ProcessOutcome).result
 
         return perform()

@@ -1,11 +1,13 @@
-"""Open waits: listing and answering them."""
+"""Waits of processes: how they are cancelled, listed and answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from pylash.durable.commands import SignalProcess
+from pylash.durable.commands import ProcessCommand, SignalProcess, WaitSignal
 from pylash.durable.keys import key_parts
 from pylash.durable.ports import EffectHost
 from pylash.durable.processes import SessionTurnInput, SignalWait
@@ -22,13 +24,31 @@ from pylash.durable.waits import (
     WaitName,
 )
 from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.run import LiveRun
 from pylash.tools.signatures import ANY
 from pylash.values.process_errors import (
     ArgumentsInvalid,
     ProcessEnded,
     ProcessEventConflict,
+    ProcessSignalWaitCancelled,
     ProcessUnknown,
 )
+
+
+@contextmanager
+def signal_wait(run: LiveRun, key: str, command: ProcessCommand) -> Iterator[None]:
+    """Wait for a signal in a block; any other command is performed as it is.
+
+    A cancel that is delivered at the wait is raised as a CancelledError whose cause is ProcessSignalWaitCancelled. The class
+    of the exception stays: ``asyncio.timeout`` and others compare it.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not isinstance(command, WaitSignal) or not run.was_cancelled_at(key):
+            raise
+        error = ProcessSignalWaitCancelled(command.name)
+        raise asyncio.CancelledError(error.message) from error
 
 
 async def open_waits(

@@ -58,6 +58,7 @@ from pylash.lang import Registration as WorkflowRegistration
 from pylash.processes.services import Services
 from pylash.processes.tool_calls import ProcessCallSite
 from pylash.processes.triggers import TriggerType
+from pylash.processes.waits import signal_wait
 from pylash.tools.catalog import Catalog
 from pylash.values.canonical import decode, encode, write
 from pylash.values.errors import LashError
@@ -114,9 +115,11 @@ async def run_workflow(
             process_id=run.seed,
             handles=None if given.handles is UNSET else given.handles,
         )
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancel:
         if run.cancelled and run.is_cancelled_here():
-            host.trace({"event": "execution_finished", "status": "cancelled"})
+            cause = cancel.__cause__
+            why = {"error": cause.message} if isinstance(cause, LashError) else {}
+            host.trace({"event": "execution_finished", "status": "cancelled", **why})
         raise
     if ended.failure is not None:
         raise WorkflowFailed(ended.failure.code, ended.failure.message, ended.failure.raw)
@@ -333,9 +336,9 @@ class WorkflowHost(Host):
         branch = self._branch()
         full_key = branch.key(branch.take(self._local_key(key)))
         local = process_executor(self._services.registry_work(self._run, full_key), timeout)
-        outcome = await self._run.effect(
-            branch, full_key, label, Process(decode(write(command))), local
-        )
+        work = Process(decode(write(command)))
+        with signal_wait(self._run, full_key, command):
+            outcome = await self._run.effect(branch, full_key, label, work, local)
         return expect(outcome, ProcessOutcome).result
 
     async def _refuse_on_error(self, work: Awaitable[T]) -> T:
