@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 
 from pylash.stores.drivers import sqlite_connections
 from pylash.stores.drivers.postgres import PostgresDriver
@@ -48,6 +49,9 @@ MAY_BLOCK = [
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the mark, beside the rules that set it."""
     config.addinivalue_line("markers", SLOW_MARK)
+    # A deadline for each example would assert speed, and fails on a busy machine.
+    settings.register_profile("pylash", deadline=None)
+    settings.load_profile("pylash")
     config.addinivalue_line("markers", "stumbles: has a bug of pylash's on purpose")
 
 

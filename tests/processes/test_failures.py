@@ -35,7 +35,7 @@ class Declined(Exception):
     """A payment was declined."""
 
 
-class Refused(LashError):
+class Refused(LashError, category=True):
     """An error with a code of its own."""
 
 
