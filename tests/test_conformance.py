@@ -10,11 +10,10 @@ from pylash import Lash
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import TurnScope
 from pylash.engine.hosts.inline import InlineHost
-from pylash.testing import conformance
+from pylash.testing import SerialHost, conformance
 from pylash.testing.laws.controllers import DURABLE_STEPS
 from pylash.testing.laws.suites import Law
-from tests.backends import Backend
-from tests.serial_host import SerialHost
+from tests.backends import Backend, OpenedHost
 
 STORE_LAWS = [
     *conformance.journal_store.laws,
@@ -99,23 +98,34 @@ async def test_every_journal_controller_replays_overlapping_effects(backend: Bac
     await conformance.effect_controller_concurrent_replay_deterministic(controller, start_replay)
 
 
+class OpenedSerialHost(SerialHost):
+    """A serial host over a journal that can be opened again."""
+
+    def __init__(self, journal: OpenedHost) -> None:
+        super().__init__(journal)
+        self._journal = journal
+
+    async def reopen(self) -> SerialHost:
+        return SerialHost(await self._journal.reopen())
+
+
 @pytest.fixture
-async def serial(backend: Backend) -> SerialHost:
-    return SerialHost(await backend.host())
+async def serial(backend: Backend) -> OpenedSerialHost:
+    return OpenedSerialHost(await backend.host())
 
 
 @named(HOST_LAWS)
-async def test_the_serial_host_keeps(law: Law[EffectHost], serial: SerialHost) -> None:
+async def test_the_serial_host_keeps(law: Law[EffectHost], serial: OpenedSerialHost) -> None:
     await law(serial)
 
 
 @named(STEP_LAWS)
-async def test_the_serial_controller_keeps(law: Law[Any], serial: SerialHost) -> None:
+async def test_the_serial_controller_keeps(law: Law[Any], serial: OpenedSerialHost) -> None:
     await law(serial.scoped(TurnScope("s", "t")))
 
 
 @pytest.mark.proves("E9")
-async def test_the_serial_host_replays_one_effect_after_the_other(serial: SerialHost) -> None:
+async def test_the_serial_host_replays_one_effect_after_the_other(serial: OpenedSerialHost) -> None:
     scope = TurnScope("s", "t")
     controller = serial.scoped(scope)
     assert not controller.controller.supports_concurrent_effects

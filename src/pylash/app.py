@@ -130,7 +130,7 @@ class Lash:
         tools: Sequence[Any] = (),
         plugins: Sequence[PluginFactory] = (),
         deps: Any = None,
-        host: EffectHost | None = None,
+        host: EffectHost | Callable[[EffectHost], EffectHost] | None = None,
         worker: WorkerConfig | None = WorkerConfig(),  # noqa: B008 - it is frozen
         secret: str | bytes | Sequence[str | bytes] | None = None,
         retention: Retention = Retention(),  # noqa: B008 - it is frozen
@@ -142,7 +142,7 @@ class Lash:
             ("instructions", instructions, str, "a string"),
             ("worker", worker, WorkerConfig | None, "a WorkerConfig or None"),
             ("retention", retention, Retention, "a Retention"),
-            ("host", host, EffectHost | None, "an EffectHost or None"),
+            ("host", host, EffectHost | Callable | None, "an EffectHost, a function or None"),
             ("clock", clock, Clock | None, "a Clock or None"),
             ("migrate", migrate, bool | None, "True, False or None"),
             ("plugins", plugins, Sequence, "a list of plugin factories"),
@@ -311,18 +311,24 @@ class Lash:
                     migrate=self._migrate,
                 )
             )
-            require_durable_stores(self._given_host or journal, journal.store.durability)
+            given = journal if self._given_host is None else self._given_host
+            effects = given(journal) if callable(given) else given
+            require_durable_stores(effects, journal.store.durability)
             stack.push_async_callback(self._models.close)
-            self._parts = await self._make_parts(stack, journal, config)
+            self._parts = await self._make_parts(stack, journal, effects, config)
             stack.callback(journal.hub.close)
             await self._start_worker(stack)
             self._stack = stack.pop_all()
 
     async def _make_parts(
-        self, stack: AsyncExitStack, journal: JournalHost, config: WorkerConfig
+        self,
+        stack: AsyncExitStack,
+        journal: JournalHost,
+        effects: EffectHost,
+        config: WorkerConfig,
     ) -> OpenParts:
         """Create the parts that run on the open store, and connect them."""
-        store, effects = journal.store, self._given_host or journal
+        store = journal.store
         services = SessionServices(store, journal, effects, journal.clock, system_entropy)
         services.definitions = self._definitions
         services.catalog = self.catalog
@@ -558,7 +564,7 @@ class Lash:
         parts = self._use("waits")
         if session_id is not None:
             checked_session(session_id)
-        return await open_waits(parts.journal, parts.effects, session_id)
+        return await open_waits(parts.effects, self.store.processes, session_id)
 
     async def resolve(
         self, key: str, value: Any = None, *, error: str | None = None, by: str | None = None
@@ -572,7 +578,8 @@ class Lash:
         parts = self._use("resolve")
         if by is not None:
             check_name("name in by=", by)
-        return await resolve_wait(parts.journal, parts.effects, key, value, error, by)
+        processes = self.store.processes
+        return await resolve_wait(parts.effects, processes, key, value, error, by)
 
     # --- internals ---
 

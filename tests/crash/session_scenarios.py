@@ -185,8 +185,9 @@ async def idle(store: SqlStore) -> None:
 
 
 def heard(words: list[Queued]) -> Writing:
+    """Return the rows of a turn that looks ahead: it does not record that nothing was queued."""
     nodes = tuple((n, encode(word.body)) for n, word in enumerate(words, 1))
-    return Writing(entries=(STEP,), nodes=nodes)
+    return Writing(entries=(STEP,), nodes=nodes) if words else Writing()
 
 
 SESSION_SCENARIOS = {
@@ -228,6 +229,10 @@ SESSION_SCENARIOS = {
     ),
     # A repetition in another process would read the recorded effect instead of taking again.
     "_take": Scenario(stirred, lambda s, m: s.sessions.take(m.fence, m.session, heard), same=False),
+    "_take: nothing": Scenario(
+        turning,
+        lambda s, m: s.sessions.take(m.fence, m.session, lambda _: Writing(entries=(STEP,))),
+    ),
     # Those that were taken back before are not taken back again.
     "_take_back": Scenario(
         stirred, lambda s, _: s.sessions.take_back(S, ["one", "three"]), same=False

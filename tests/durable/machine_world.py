@@ -150,7 +150,7 @@ class Model:
             assert effect.key not in self.records or effect.state is RECORD
         if effect.key in self.records:
             self.outdated.add(effect)
-        if self.config.is_serial and effect.state is WORK:
+        if self.config.is_serial:
             assert not self.in_line & set(self.performing.values()), "two effects at a time"
             self.in_line.add(effect)
         self.performing[effect.key] = effect
@@ -298,7 +298,8 @@ class Model:
         busy = sum(self.is_busy(branch) for branch in self.branches)
         busy += sum(self.where[call] in ("gate", "held", "withdraw") for call in self.sides)
         assert state.busy == busy
-        working = sum(effect.state is not REST for effect in state.effects.in_flight.values())
+        in_flight = state.effects.in_flight.values()
+        working = sum(effect.state not in (REST, QUEUED) for effect in in_flight)
         assert state.effects.working == working
         for branch in self.branches:
             waiting = [call for call in self.sides if call.owner is branch]
@@ -677,6 +678,8 @@ class World(Model):
         for effect in delivery.effects if is_live else ():
             if effect.key in cancelled:
                 self.cancel(effect.key)
+            elif effect.landed and effect.has_cancel:
+                del self.performing[effect.key]  # there is no Answer for it
             elif effect.key in self.performing:
                 self.records.setdefault(effect.key, "outcome")  # by others; it lands by and by
         self.tell("delivered", self.machine.delivered, key, cancelled)

@@ -970,6 +970,23 @@ def test_a_serial_host_does_not_begin_an_effect_that_was_cancelled_before_its_tu
     assert names(decisions) == ["RaiseCancelled", "GoOn"]
 
 
+def test_a_serial_host_fetches_from_the_record_in_turn_too() -> None:
+    run = Running(is_serial=True)
+    _, (one, two) = run.gather()
+    first = run.perform(one, "one")
+    assert names(run.code.ask(two, "big", Recorded.ELSEWHERE)) == ["Queue"]
+    assert names(run.code.land(first)) == ["Answer", "Perform", "GoOn"]
+
+
+def test_an_effect_behind_one_that_rests_lets_the_run_be_idle_and_begins_with_a_slot() -> None:
+    run = Running(is_serial=True)
+    _, (one, two) = run.gather()
+    first = run.wait(one, "one")
+    assert names(run.code.ask(two, "two")) == ["Queue", "GiveSlot", "BecomeIdle"]
+    assert names(run.code.land(first)) == ["Answer", "BecomeBusy", "TakeSlot"]
+    assert names(run.machine.slot_granted()) == ["Perform", "GoOn"]
+
+
 # --- the end ---
 
 

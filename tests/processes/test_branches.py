@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pylash import InlineHost, Lash, ProcessContext, ProcessFailed, StepFailed, WorkerConfig
+from pylash.testing import SerialHost
 from tests.backends import Backend, eventually
 from tests.processes.test_steps import effects
-from tests.serial_host import SerialHost
 
 PARKING = WorkerConfig(park_after="1ms")
 

@@ -30,12 +30,11 @@ from pylash.durable.processes import (
     ToolCallInput,
 )
 from pylash.sync import Lash as SyncLash
-from pylash.testing import ScriptedModel, call, kill, say
+from pylash.testing import ScriptedModel, SerialHost, call, kill, say
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.messages import Text
 from pylash.values.canonical import decode, write
 from tests.backends import Backend, eventually
-from tests.serial_host import SerialHost
 from tests.sessions.scenes import LIVE, begin, open_wait
 
 HOSTS: dict[str, Callable[[], EffectHost] | None] = {

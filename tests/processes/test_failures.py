@@ -19,8 +19,8 @@ from pylash import (
 from pylash.durable.commands import StartProcess
 from pylash.durable.ports import EffectHost
 from pylash.durable.processes import Registration, ToolCallInput
+from pylash.testing import SerialHost
 from tests.backends import Backend
-from tests.serial_host import SerialHost
 
 FAIL = 'process main() { fail { reason: "bad" } }'
 

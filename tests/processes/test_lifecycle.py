@@ -44,11 +44,10 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.system import SystemClock
 from pylash.engine.worker import pruning
 from pylash.stores.ports.processes import SqlProcesses
-from pylash.testing import ScriptedModel, SimClock, say
+from pylash.testing import ScriptedModel, SerialHost, SimClock, say
 from tests.backends import Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
-from tests.serial_host import SerialHost
 
 # --- starting ---
 

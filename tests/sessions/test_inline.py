@@ -17,8 +17,7 @@ from pylash import (
     Retry,
     ToolContext,
 )
-from pylash.testing import ScriptedModel, call, calls, say
-from tests.serial_host import SerialHost
+from pylash.testing import ScriptedModel, SerialHost, call, calls, say
 from tests.sessions.scenes import begin, open_wait, transcript
 
 Inline = Callable[[Any], Lash]

@@ -18,9 +18,8 @@ from pylash import (
     tool,
 )
 from pylash.durable.ports import EffectHost
-from pylash.testing import ScriptedModel, call, crash_everywhere, kill, say
+from pylash.testing import ScriptedModel, SerialHost, call, crash_everywhere, kill, say
 from tests.backends import Backend
-from tests.serial_host import SerialHost
 from tests.sessions.crash_apps import advised_story, make_advised
 from tests.sessions.scenes import LIVE, Slow, begin, open_wait, transcript
 

@@ -26,9 +26,8 @@ from pylash import (
 from pylash.durable.effects import Envelope, Outcome
 from pylash.durable.ports import EffectController, EffectHost, LocalExecutor, ScopedController
 from pylash.durable.scopes import ExecutionScope
-from pylash.testing import ScriptedModel, call, crash_everywhere, fail, kill, say
+from pylash.testing import ScriptedModel, SerialHost, call, crash_everywhere, fail, kill, say
 from tests.backends import Backend, eventually
-from tests.serial_host import SerialHost
 from tests.sessions.crash_apps import forked_story, make_forked
 from tests.sessions.scenes import LIVE, PARKING, Slow, begin, open_wait, transcript
 

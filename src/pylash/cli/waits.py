@@ -20,7 +20,7 @@ from pylash.cli.output import (
 from pylash.cli.store_options import Json, StoreOptions, run, with_store_options
 from pylash.durable.waits import OpenWait, ResolveOutcome, ToolCompletion
 from pylash.engine.hosts.journal import JournalHost
-from pylash.processes.waits import is_approval, open_waits, resolve_wait
+from pylash.processes.waits import is_approval, open_waits, resolve_wait, wait_name
 from pylash.stores.store import SqlStore
 from pylash.values.errors import AwaitEventUnknownOrRevoked
 from pylash.values.process_errors import AlreadyResolved, RunAmbiguous
@@ -43,7 +43,7 @@ def waits(options: StoreOptions, session: str | None) -> None:
 
 async def _waits(options: StoreOptions, session: str | None) -> None:
     async with options.open_store() as (host, store):
-        found = await open_waits(host, host, session)
+        found = await open_waits(host, host.store.processes, session)
         now = await store.inspection.now()
     if options.as_json:
         print_json([describe_wait(wait) for wait in found])
@@ -132,7 +132,7 @@ async def _resolve(
         full_key = key if key.startswith("v1.") else await _find_key(host, store, key)
         if not given:
             _require_answer(host, full_key)
-        outcome = await resolve_wait(host, host, full_key, answer, error, by)
+        outcome = await resolve_wait(host, host.store.processes, full_key, answer, error, by)
     _check_outcome(outcome)
     if options.as_json:
         print_json({"status": outcome.status})
@@ -142,7 +142,7 @@ async def _resolve(
 
 def _require_answer(host: JournalHost, key: str) -> None:
     """Refuse an empty answer to a wait that needs a value."""
-    name = host.signer.name(key)
+    name = wait_name(host, key)
     if name is not None and is_approval(name):
         answers = 'true, false, or {"approved": false, "reason": "…"}'
         raise click.UsageError(f"An approval needs an answer: {answers}.")
@@ -152,7 +152,7 @@ def _require_answer(host: JournalHost, key: str) -> None:
 
 async def _find_key(host: JournalHost, store: SqlStore, short: str) -> str:
     """Return the key of the open wait whose id has this prefix."""
-    waits = await open_waits(host, host) if short else []
+    waits = await open_waits(host, host.store.processes) if short else []
     found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:
         raise RunAmbiguous(short, [wait.name.id[: 2 * SHORT] for wait in found])

@@ -40,10 +40,6 @@ class LookAhead(Protocol):
         """Return whether the effect of key has ended; a sleep has when it is due."""
         ...
 
-    def record_of(self, key: str) -> Recorded:
-        """Return what the record has under the key of an effect that the code asks for now."""
-        ...
-
 
 class Progress(Protocol):
     """What a host reports of one effect while it executes it."""
@@ -92,6 +88,13 @@ def unobserved(key: str) -> Progress:  # noqa: ARG001 - as for all keys
 
 class RunMemory(LookAhead, Protocol):
     """What is recorded for one run, and its effects under way."""
+
+    def record_of(self, key: str) -> Recorded:
+        """Return what the record has under the key of an effect that the code asks for now.
+
+        An engine that replays by position knows this too: ELSEWHERE while it replays, NOTHING after that.
+        """
+        ...
 
     # --- decisions and notes ---
 

@@ -76,7 +76,7 @@ class Sessions(Protocol):
         *,
         begins: bool = True,
     ) -> Awaitable[list[Queued]]:
-        """Take the queued messages of a session; ``make`` returns the rows that record them.
+        """Take the queued messages of a session, maybe none; ``make`` returns the rows that record them.
 
         Only a turn that ``begins`` takes messages for the next turn.
         """

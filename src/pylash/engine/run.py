@@ -176,6 +176,9 @@ class LiveRun:
         # Between this look and ``ask`` nothing is awaited, so the machine hears what the record has at this moment.
         recorded = self.memory.record_of(key)
         is_replay = recorded is Recorded.OUTCOME or recorded is Recorded.CANCELLED
+        if is_replay and not self._controller.supports_concurrent_effects:
+            # It is replayed in its turn, and not beside the effect that is executed now.
+            recorded, is_replay = Recorded.ELSEWHERE, False
         # The call is there before the machine is asked: the answer may come within ``tell``.
         self.driver.calls[caller] = Call(branch or owner, asked, local)
         self.driver.tell(code.ask, caller, key, recorded)

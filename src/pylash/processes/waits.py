@@ -1,10 +1,14 @@
-"""Waits of processes: how they are cancelled, listed and answered."""
+"""Waits of processes: how they are cancelled, listed and answered.
+
+Rule 1. Every key is signed and read by the host of the app's effects. A wait for a signal is in the registry; the host
+        only signs its key.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pylash.durable.commands import ProcessCommand, SignalProcess, WaitSignal
@@ -12,6 +16,7 @@ from pylash.durable.keys import key_parts
 from pylash.durable.ports import EffectHost
 from pylash.durable.processes import SessionTurnInput, SignalWait
 from pylash.durable.scopes import ProcessScope
+from pylash.durable.stores import Processes
 from pylash.durable.waits import (
     ACCEPTED,
     BRANCH_OF_SIGNAL,
@@ -23,9 +28,9 @@ from pylash.durable.waits import (
     ResolveOutcome,
     WaitName,
 )
-from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.run import LiveRun
 from pylash.tools.signatures import ANY
+from pylash.values.errors import AwaitEventUnknownOrRevoked, AwaitEventUnsupported
 from pylash.values.process_errors import (
     ArgumentsInvalid,
     ProcessEnded,
@@ -52,28 +57,27 @@ def signal_wait(run: LiveRun, key: str, command: ProcessCommand) -> Iterator[Non
 
 
 async def open_waits(
-    host: JournalHost, effects: EffectHost, session_id: str | None = None
+    host: EffectHost, processes: Processes, session_id: str | None = None
 ) -> list[OpenWait]:
     """Return the open waits, oldest first, each with the key that answers it."""
-    hosts = dict.fromkeys((host, effects))  # ``effects`` may keep waits that are in no store
-    found = [wait for one in hosts for wait in await one.open_waits(session_id)]
+    found = await host.open_waits(session_id)
     if session_id is not None:
-        waits = [wait for one in hosts for wait in await one.open_waits()]
-        found += await _subagent_waits(host, waits, session_id)
+        found += await _subagent_waits(processes, await host.open_waits(), session_id)
     else:
-        found += [_open_wait(host, wait) for wait in await host.store.processes.signal_waits()]
+        with suppress(AwaitEventUnsupported):  # without keys they cannot be answered here
+            found += [_open_wait(host, wait) for wait in await processes.signal_waits()]
     return sorted(found, key=lambda wait: wait.opened)
 
 
 async def _subagent_waits(
-    host: JournalHost, waits: Sequence[OpenWait], session_id: str
+    processes: Processes, waits: Sequence[OpenWait], session_id: str
 ) -> list[OpenWait]:
     """Return the waits of a session's subagents, and of its own turn if that runs as a process."""
     found = []
     for wait in waits:
         scope = wait.name.scope
         if isinstance(scope, ProcessScope) and wait.kind in ("approval", "deferred"):
-            record = await host.store.processes.get(scope.process_id)
+            record = await processes.get(scope.process_id)
             given = None if record is None else record.registration.input
             if not isinstance(given, SessionTurnInput):
                 continue
@@ -82,10 +86,18 @@ async def _subagent_waits(
     return found
 
 
-def _open_wait(host: JournalHost, wait: SignalWait) -> OpenWait:
+def _open_wait(host: EffectHost, wait: SignalWait) -> OpenWait:
     name = WaitName(ProcessScope(wait.process_id), _identity(wait), wait.epoch)
-    key = host.signer.sign(name)
+    key = host.sign(name)
     return OpenWait(name, "signal", wait.name, None, None, wait.opened, wait.deadline, key)
+
+
+def wait_name(host: EffectHost, key: str) -> WaitName | None:
+    """Return the wait that a key names; None for a key of another host, or if the host has no waits."""
+    try:
+        return host.name_in(key)
+    except (AwaitEventUnknownOrRevoked, AwaitEventUnsupported):
+        return None
 
 
 def _identity(wait: SignalWait) -> ProcessSignal:
@@ -97,26 +109,31 @@ def _identity(wait: SignalWait) -> ProcessSignal:
 
 
 async def resolve_wait(
-    host: JournalHost, effects: EffectHost, key: str, value: Any, error: str | None, by: str | None
+    host: EffectHost,
+    processes: Processes,
+    key: str,
+    value: Any = None,
+    error: str | None = None,
+    by: str | None = None,
 ) -> ResolveOutcome:
     """Answer a wait; answering a wait for a signal sends the signal."""
     if value is not None and error is not None:
         reason = "a wait is answered with a value or an error, not both: leave one of them out"
         raise ArgumentsInvalid("resolve", reason)
-    name = host.signer.name(key)
+    name = wait_name(host, key)
     if name is not None and isinstance(name.wait, ProcessSignal):
         if error is not None:
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         if by is not None:
             raise ArgumentsInvalid("resolve", "a signal does not record its sender: leave out by=")
-        return await _send_signal(host, name, name.wait, value)
+        return await _send_signal(processes, name, name.wait, value)
     plain = ANY.dump(value)
     if name is not None and is_approval(name) and error is None:
         problem = approval_problem(plain)
         if problem is not None:
             raise ArgumentsInvalid("resolve", problem)
     resolution = Ok(plain) if error is None else Err("wait_failed", error)
-    return await effects.resolve(key, resolution, by=by)
+    return await host.resolve(key, resolution, by=by)
 
 
 def is_approval(name: WaitName) -> bool:
@@ -141,18 +158,16 @@ def approval_problem(answer: Any) -> str | None:
 
 
 async def _send_signal(
-    host: JournalHost, name: WaitName, wait: ProcessSignal, value: Any
+    processes: Processes, name: WaitName, wait: ProcessSignal, value: Any
 ) -> ResolveOutcome:
-    waits = await host.store.processes.signal_waits(wait.process_id)
+    waits = await processes.signal_waits(wait.process_id)
     if not any(one.epoch == name.generation and _identity(one) == wait for one in waits):
-        known = await host.store.processes.known([wait.process_id])
+        known = await processes.known([wait.process_id])
         return ResolveOutcome("already_resolved") if known else UNKNOWN_OR_REVOKED
     signal, _, branch = wait.signal_name.partition(BRANCH_OF_SIGNAL)
     signal_id = f"wait:{name.generation}:{branch}:{wait.ordinal}"
     try:
-        await host.store.processes.perform(
-            SignalProcess(wait.process_id, signal, signal_id, ANY.dump(value))
-        )
+        await processes.perform(SignalProcess(wait.process_id, signal, signal_id, ANY.dump(value)))
     except ProcessEventConflict:
         return ResolveOutcome("already_resolved")
     except (ProcessUnknown, ProcessEnded):

@@ -1,7 +1,7 @@
 """Checkpoints of a turn: the messages that join it before the model is called.
 
 Rule 1. Queued messages are taken only while the model's next reply is not recorded: a replay gets the same
-        messages as the first execution.
+        messages as the first execution. A memory that cannot tell that ahead gets a record also of an empty queue.
 Rule 2. The checkpoints of plugins are called once, as one effect.
 """
 
@@ -45,14 +45,15 @@ class Checkpoints:
 
     async def take(self, iteration: int) -> tuple[CheckpointTaken, Outcome]:
         """Return what joins the turn after an iteration, and the outcome of the checkpoint."""
-        turn, key = self._turn, f"i{iteration}.queue"
+        turn, memory, key = self._turn, self._turn.run.memory, f"i{iteration}.queue"
         found = self.taken_messages(key)
-        has_reply = turn.run.memory.recorded(llm_key(iteration + 1, 1))
+        has_reply = memory.recorded(llm_key(iteration + 1, 1))
         if found is None:
             found = []
             woken = turn.run.turn is not None and turn.run.turn.stirred
             # The flag is taken before the read: a message that is queued during the read sets it again.
-            if not has_reply and (turn.run.machine.take_stirred() or woken):
+            may_have_some = turn.run.machine.take_stirred() or woken or not memory.looks_ahead
+            if may_have_some and not has_reply:
                 found = await self._take_queued(key, begins=iteration == 0)
         added, sync = await self._ask_plugins(iteration, has_reply=has_reply)
         found += added
@@ -72,7 +73,7 @@ class Checkpoints:
 
     async def _take_queued(self, key: str, *, begins: bool) -> list[UserMessage]:
         """Move messages from the queue to the turn, and record it in the same transaction."""
-        turn = self._turn
+        turn, memory = self._turn, self._turn.run.memory
         messages: list[UserMessage] = []
         nodes: tuple[tuple[int, bytes], ...] = ()
 
@@ -85,8 +86,10 @@ class Checkpoints:
                 messages[0] = replace(messages[0], turn_id=turn.turn_id)
             first = turn.writer.base + len(turn.machine.messages)
             nodes = tuple((first + n, write(message)) for n, message in enumerate(messages))
+            if not nodes and memory.looks_ahead:
+                return Writing()
             data = write([place for place, _ in nodes])
-            return Writing(entries=turn.run.memory.entries_for(key, "queue", data), nodes=nodes)
+            return Writing(entries=memory.entries_for(key, "queue", data), nodes=nodes)
 
         sessions = turn.services.store.sessions
         await sessions.take(turn.run.fence, turn.session, make, begins=begins)

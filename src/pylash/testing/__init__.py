@@ -1,4 +1,4 @@
-"""Tools for tests: a scripted model, clocks, crashes, a recording host, and the conformance suites.
+"""Tools for tests: a scripted model, clocks, crashes, a recording and a serial host, and the conformance suites.
 
 Needs no test runner. Names are loaded when they are first used: the pytest plugin lives here too, and
 must cost nothing if it is not used.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pylash.testing.kills import CrashPoint, kill
     from pylash.testing.recording import RecordedEffect, RecordingHost
     from pylash.testing.scripted import ScriptedModel, call, calls, code, fail, say
+    from pylash.testing.serial import SerialHost
 
 __all__ = (
     "CrashPoint",
@@ -23,6 +24,7 @@ __all__ = (
     "RecordedEffect",
     "RecordingHost",
     "ScriptedModel",
+    "SerialHost",
     "SimClock",
     "call",
     "calls",
@@ -41,6 +43,7 @@ _MODULES = {
     "harness": ("LashHarness",),
     "recording": ("RecordedEffect", "RecordingHost"),
     "scripted": ("ScriptedModel", "call", "calls", "code", "fail", "say"),
+    "serial": ("SerialHost",),
 }
 
 

@@ -99,7 +99,7 @@ def _blocked_reason(reason: str | None) -> dict[str, Any]:
 
 
 async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:
-    waits = await open_waits(host, host, row.session)
+    waits = await open_waits(host, host.store.processes, row.session)
     return [wait for wait in waits if scope_text(wait.name.scope) == row.scope]
 
 
@@ -186,5 +186,7 @@ async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[
         "usage": None if record is None else record.usage,
         "queued": len(await store.sessions.queued(session_id)),
         "turns": await describe_runs(store, rows),
-        "waits": [describe_wait(wait) for wait in await open_waits(host, host, session_id)],
+        "waits": [
+            describe_wait(wait) for wait in await open_waits(host, host.store.processes, session_id)
+        ],
     }

@@ -92,7 +92,7 @@ class StopWork(msgspec.Struct, frozen=True, gc=False):
 
 
 class EffectTable:
-    """The effects in flight by key; ``working`` is how many of them do not rest."""
+    """The effects in flight by key; ``working`` is how many of them have something to do: they neither rest nor queue."""
 
     __slots__ = ("in_flight", "working")
 
@@ -108,8 +108,13 @@ class EffectTable:
             return Share(effect, caller)
         effect = self.in_flight[key] = Effect(key, state)
         effect.callers[caller] = None
-        self.working += 1
+        self.working += state is not QUEUED
         return Perform(effect, caller)
+
+    def start(self, effect: Effect) -> None:
+        """Note that the turn of a queued effect has come."""
+        effect.state = WORK
+        self.working += 1
 
     def holds(self, effect: Effect) -> bool:
         """Return whether an effect is still in flight; another one may have its key since."""
@@ -162,7 +167,7 @@ class EffectTable:
     def remove(self, effect: Effect) -> None:
         """Take an effect out of the table."""
         del self.in_flight[effect.key]
-        self.working -= effect.state is not REST
+        self.working -= effect.state is not REST and effect.state is not QUEUED
 
     def clear(self) -> Collection[Effect]:
         """Take all effects out of the table and return them; records that are being written finish."""

@@ -225,8 +225,8 @@ def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
 
 def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[Decision]) -> None:
     """Perform the effect of the caller's key, or share the one in flight."""
-    # A fetch from the record (RECORD) is not performed by the host, so it needs no turn.
-    if run.config.is_serial and run.line and state is WORK:
+    # A fetch from the record (RECORD) asks the host too, so it waits for its turn as well.
+    if run.config.is_serial and run.line:
         state = QUEUED
     decision = run.effects.ask(caller.key, caller, state)
     effect = caller.effect = decision.effect
@@ -237,7 +237,7 @@ def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[De
     else:  # the usual case, at every effect
         caller.at = EFFECT
         run.busy -= 1
-    if run.config.is_serial and isinstance(decision, Perform) and state is not RECORD:
+    if run.config.is_serial and isinstance(decision, Perform):
         run.line.append(effect)
         if state is QUEUED:
             out.append(Queue(effect, caller))
@@ -321,17 +321,18 @@ def settle(
         # A branch that waits for one of another group waits with it, wherever it is.
         _settle_cancels(run, None if run.awaiting else touched, out)
     if run.line:
-        _advance_line(run, out)
+        _shorten_line(run)
     # It repeats because a side call that goes on is not seen any more, so that the run may be idle at once.
     while not run.is_quiet:
         if run.phase is IDLE:
             set_phase(run, RUNNING)
             out.append(BecomeBusy())
-        if not run.ready:
+        if not (run.ready or run.has_turn):
             return out
         if run.slot is not Slot.HELD:
             _take_slot(run, out)
             return out
+        _perform_next(run, out)
         _open_gate(run, out)
     if run.phase is RUNNING:
         _become_idle(run, out)
@@ -364,14 +365,18 @@ def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[D
             _raise_cancelled(run, (branch,), out)
 
 
-def _advance_line(run: RunState, out: list[Decision]) -> None:
-    """Perform the next effect of a serial host, once it is known that it is not cancelled."""
-    line = run.line
-    while line and not run.effects.holds(line[0]):
-        line.popleft()
-    if line and line[0].state is QUEUED and line[0].verdict is None:
-        line[0].state = WORK
-        out.append(Perform(line[0], next(iter(line[0].callers))))
+def _shorten_line(run: RunState) -> None:
+    """Take effects that have ended or were left out of the front of the line."""
+    while run.line and not run.effects.holds(run.line[0]):
+        run.line.popleft()
+
+
+def _perform_next(run: RunState, out: list[Decision]) -> None:
+    """Perform the next effect of a serial host, if it may begin."""
+    if run.has_turn:
+        effect = run.line[0]
+        run.effects.start(effect)
+        out.append(Perform(effect, next(iter(effect.callers))))
 
 
 def _become_idle(run: RunState, out: list[Decision]) -> None:
@@ -386,6 +391,8 @@ def _become_idle(run: RunState, out: list[Decision]) -> None:
 def _open_gate(run: RunState, out: list[Decision]) -> None:
     # Effects land in any order; code must go on in the order in which it asked.
     callers, run.ready = run.ready, []
+    if not callers:
+        return
     if len(callers) > 1:
         callers.sort(key=lambda caller: caller.asked)
     for caller in callers:

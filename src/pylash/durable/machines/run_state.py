@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from pylash.durable.machines.effect_table import Effect, EffectTable
+from pylash.durable.machines.effect_table import QUEUED, Effect, EffectTable
 
 
 class Phase(StrEnum):
@@ -399,12 +399,22 @@ class RunState:
         self.awaiting: dict[Branch, None] = {}
 
     @property
+    def has_turn(self) -> bool:
+        """Whether the first effect in line may begin: no other is performed, and no cancel of it is being decided."""
+        return bool(self.line) and self.line[0].state is QUEUED and self.line[0].verdict is None
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the run is idle, apart from its phase.
 
         A slot that is on its way counts as work, so that it never arrives in an idle run.
         """
-        if self.busy or self.effects.working or self.slot is Slot.ASKED:
+        if (
+            self.busy
+            or self.effects.working
+            or self.slot is Slot.ASKED
+            or (self.line and self.has_turn)
+        ):
             return False
         return (
             bool(self.effects.in_flight) and not self.cancels.deliveries and self.config.is_durable

@@ -71,7 +71,7 @@ TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
     },
     "withdrawn": {
         RUNNING: cell("RaiseCancelled StopWork Answer" + CANCELS + GATE, RUNNING, IDLE),
-        PARKING: cell("RaiseCancelled StopWork Answer Perform Share", PARKING),
+        PARKING: cell("RaiseCancelled StopWork Answer Perform Queue Share", PARKING),
         **ignored(*OUT),
     },
     "recording": {RUNNING: cell("", RUNNING), **ignored(PARKING, *OUT)},
@@ -131,7 +131,7 @@ TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
         **ignored(*OUT),
     },
     "slot_granted": {
-        RUNNING: cell("GoOn" + IDLENESS, RUNNING, IDLE),
+        RUNNING: cell("Perform GoOn" + IDLENESS, RUNNING, IDLE),
         **{phase: cell("GiveSlot", phase) for phase in OUT},
     },
     "woken": {

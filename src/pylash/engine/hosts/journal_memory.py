@@ -187,7 +187,12 @@ class JournalMemory:
         """
         assert self.attached is not None
         fence = self.attached.fence
-        cancelled = [self._cancelled(envelope) for envelope in effects]
+        # The store looks for outcomes among its effects only; one that is written with a message is known here.
+        cancelled = [
+            self._cancelled(envelope)
+            for envelope in effects
+            if not self.recorded(str(envelope.invocation.replay_key))
+        ]
         made = self.entries_for(key, "decision", encode(decision))
         await self.record_notes(fence)
         delivered = await self._journal.deliver(fence, made, cancelled)
@@ -202,6 +207,8 @@ class JournalMemory:
         key = envelope.invocation.replay_key
         assert key is not None
         self.unread.discard(key)
+        if self.recorded(key):
+            return False
         entry = self._cancelled(envelope)
         await self.record_notes(self.attached.fence)
         delivered = await self._journal.deliver(self.attached.fence, [], [entry])

@@ -258,7 +258,7 @@ class SqlSessions(SqlSessionEnds, RunPort):
         *,
         begins: bool = True,
     ) -> Awaitable[list[Queued]]:
-        """Take what is queued for a session, as an effect that ``make`` writes.
+        """Take what is queued for a session, as an effect that ``make`` writes, also if there is nothing.
 
         Words for the next turn are left to it, unless this one ``begins``.
         """
@@ -280,12 +280,11 @@ class SqlSessions(SqlSessionEnds, RunPort):
         rows = (yield Statement(_LOCK_WORDS, (session.id,))).rows
         queued = [queue.queued_from(row) for row in rows]
         words = [one for one in queued if begins or one.policy is not Policy.NEXT_TURN]
-        if words:
-            writing = make(words)
-            tried.append((words, writing))
-            yield from table.write_turn(fence, session, writing)
-            for one in words:
-                yield Statement(queue.TAKE_WORDS, (session.id, one.source, one.sequence))
+        writing = make(words)
+        tried.append((words, writing))
+        yield from table.write_turn(fence, session, writing)
+        for one in words:
+            yield Statement(queue.TAKE_WORDS, (session.id, one.source, one.sequence))
         return words
 
     @operation(read_only=True)

@@ -119,6 +119,13 @@ async def words_arrive_once(store: SubjectStore) -> None:
     equal(await said(store, f"session-{next(ids)}", "hi", key="k"), True, "in another session")
 
 
+async def that_no_words_were_taken_is_recorded_too(store: SubjectStore) -> None:
+    mine = await turning(store)
+    equal(await taken(store, mine), [], "what is taken")
+    entry = await store.journal.entry(mine.turn.run, "words")
+    equal(None if entry is None else entry.outcome, b"0", "its record")
+
+
 async def words_are_in_the_order_in_which_they_came(store: SubjectStore) -> None:
     mine = await turning(store)
     process = await waker(store, mine.session.id)
@@ -400,6 +407,7 @@ QUEUE_LAWS = (
     words_to_a_running_session_wake_it,
     words_to_a_waiting_session_wake_it,
     words_arrive_once,
+    that_no_words_were_taken_is_recorded_too,
     words_are_in_the_order_in_which_they_came,
     words_are_taken_once,
     words_said_at_once_are_heard_once_by_one_turn,
