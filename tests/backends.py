@@ -16,12 +16,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import asyncpg
 
+from pylash.app import Lash
 from pylash.durable.ports import Clock
 from pylash.durable.runs import SECOND, Attached, LeaseTimings, WorkerId
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.waits import Signer
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.system import SystemClock, system_entropy
+from pylash.engine.worker.worker import Worker
 from pylash.stores.operation import Driver, Operation
 from pylash.stores.store import SqlStore, open_store
 from pylash.stores.tables.workers import SqlWorkers
@@ -241,6 +243,12 @@ class LocklessDriver:
 def lockless(store: SqlStore) -> SqlWorkers:
     """Return the workers of a store without locks: to each other they look dead."""
     return SqlWorkers(LocklessDriver(store.driver))
+
+
+def worker_of(app: Lash) -> Worker:
+    """Return the worker of an app: its runner on a SQL store."""
+    assert isinstance(app.runner, Worker)
+    return app.runner
 
 
 async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached:

@@ -1,4 +1,4 @@
-"""The composition root: wires a store, a clock, a host and a worker together, and decides nothing."""
+"""The composition root: wires a store, a clock, a host and a runner together, and decides nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import (
     overload,
 )
 
-from pylash.durable.ports import Clock, EffectHost
+from pylash.durable.ports import Clock, EffectHost, Runner, WatchedClock
 from pylash.durable.processes import (
     ExternalInput,
     ProcessView,
@@ -33,8 +33,10 @@ from pylash.durable.runs import LeaseTimings, RunState
 from pylash.durable.sessions import checked_session
 from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
+from pylash.engine.endings import Endings
 from pylash.engine.hosts.durability import require_durable_stores
 from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.programs import Drives
 from pylash.engine.run_results import RunResults, TurnSource
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.engine.worker.config import Retention, WorkerConfig
@@ -60,7 +62,8 @@ from pylash.sessions.histories import Histories
 from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, run_session_turn
-from pylash.stores.store import SqlStore, open_store
+from pylash.stores.store import open_store
+from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
@@ -95,11 +98,10 @@ DEFAULT_STORE = "sqlite:///pylash.db"
 class OpenParts(NamedTuple):
     """The parts of an app that exist while it is open; its last runs use them while it closes."""
 
-    journal: JournalHost
     effects: EffectHost
     services: SessionServices
     template: Registration
-    worker: Worker
+    runner: Runner
     process_results: RunResults
     turn_results: RunResults
 
@@ -317,7 +319,7 @@ class Lash:
             stack.push_async_callback(self._models.close)
             self._parts = await self._make_parts(stack, journal, effects, config)
             stack.callback(journal.hub.close)
-            await self._start_worker(stack)
+            await self._start_runner(stack)
             self._stack = stack.pop_all()
 
     async def _make_parts(
@@ -329,7 +331,9 @@ class Lash:
     ) -> OpenParts:
         """Create the parts that run on the open store, and connect them."""
         store = journal.store
-        services = SessionServices(store, journal, effects, journal.clock, system_entropy)
+        services = SessionServices(
+            store, effects, journal.hub, journal.tasks, journal.clock, system_entropy
+        )
         services.definitions = self._definitions
         services.catalog = self.catalog
         if config.residency == "active_path_only":
@@ -345,33 +349,46 @@ class Lash:
         for declared in self.catalog.tools.values():
             await declared.prepare()
         services.deps = await self._open_deps(stack)
-        programs = PythonPrograms(services, partial(run_session_turn, services))
-        processes, turns = partial(Execution, journal, programs), partial(TurnExecution, services)
-        worker = Worker(journal, effects, programs, processes, turns, config, self._retention)
-        results = partial(RunResults, journal.hub, runs_here=worker.live.has, tasks=journal.tasks)
-        parts = OpenParts(
-            journal,
+        runner = self._make_runner(journal, effects, services, config)
+        results = partial(RunResults, services.hub, runs_here=runner.has, tasks=services.tasks)
+        return OpenParts(
             effects,
             services,
             template,
-            worker,
+            runner,
             results("process", store.processes),
             results("turn", TurnSource(store.sessions)),
         )
-        worker.live.on_end = parts.deliver_result
-        return parts
 
-    async def _start_worker(self, stack: AsyncExitStack) -> None:
-        worker, store = self._parts.worker, self._parts.journal.store
+    def _make_runner(
+        self,
+        journal: JournalHost,
+        effects: EffectHost,
+        services: SessionServices,
+        config: WorkerConfig,
+    ) -> Runner:
+        programs = PythonPrograms(services, partial(run_session_turn, services))
+
+        def drives(tasks: TaskOwner, endings: Endings) -> Drives:
+            processes = Execution(services, programs, tasks, endings)
+            return Drives(processes, TurnExecution(services, endings))
+
+        def on_end(run_id: str, output: Any) -> None:
+            self._parts.deliver_result(run_id, output)
+
+        return Worker(journal, effects, programs, drives, config, self._retention, on_end)
+
+    async def _start_runner(self, stack: AsyncExitStack) -> None:
+        runner, store = self._parts.runner, self._parts.services.store
         if self.worker_config is not None:
-            await worker.open()
-            stack.push_async_callback(worker.close)
-        elif isinstance(store, SqlStore) and not await store.inspection.has_workers():
+            await runner.open()
+            stack.push_async_callback(runner.close)
+        elif not await store.workers.has_any():
             _log.warning(
                 "no worker is running on this store: the work of this app waits until one is started"
             )
-        if (watch := getattr(self._clock, "watch", None)) is not None:
-            stack.callback(watch(worker.quiet))
+        if isinstance(self._clock, WatchedClock):
+            stack.callback(self._clock.watch(runner.quiet))
 
     async def _open_deps(self, stack: AsyncExitStack) -> Any:
         """Return the dependencies: a value, or the result of a factory, closed with the app if it is a context manager."""
@@ -418,7 +435,7 @@ class Lash:
         await chosen.definition.prepare()
         new_id = parts.services.new_id
         command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
-        await parts.worker.start(command)
+        await parts.runner.start(command)
         return self._handle(command.registration.id, chosen.definition)
 
     @overload
@@ -548,7 +565,7 @@ class Lash:
         # Without a worker, other apps run the session with their own catalogs.
         if self.worker_config is not None:
             self.catalog.check(options)
-        return Session(id, options, parts.services, parts.worker, parts.turn_results, self._start)
+        return Session(id, options, parts.services, parts.runner, parts.turn_results, self._start)
 
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.
@@ -609,9 +626,9 @@ class Lash:
         return self._parts.template
 
     @property
-    def worker(self) -> Worker:
-        """The worker in this process; it executes nothing if the app has ``worker=None``."""
-        return self._opened().worker
+    def runner(self) -> Runner:
+        """The runner in this process; it executes nothing if the app has ``worker=None``."""
+        return self._opened().runner
 
     @cached_property
     def _workflows(self) -> Workflows:

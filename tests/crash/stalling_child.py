@@ -12,6 +12,7 @@ from pathlib import Path
 from pylash import Lash, ProcessContext, WorkerConfig
 from pylash.engine.worker import membership
 from pylash.stores.drivers.postgres_connections import SETTINGS
+from tests.backends import worker_of
 
 SHORT = WorkerConfig(lease="300ms", renew="60ms", park_after="10s")
 STEPS = 8
@@ -24,7 +25,7 @@ def app_of(url: str, folder: Path, worker: WorkerConfig | None) -> Lash:
     async def stalls(ctx: ProcessContext[None]) -> None:
         """Hold the event loop until the test says that another worker may have this run."""
         await ctx.step(one)
-        number = announced(folder, f"{os.getpid()} {len(app.worker.live)}")
+        number = announced(folder, f"{os.getpid()} {len(worker_of(app).live)}")
         while not (folder / f"release-{number}").exists():
             time.sleep(0.005)  # noqa: ASYNC251 - that is what it does wrong
 

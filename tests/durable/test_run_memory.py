@@ -71,9 +71,13 @@ async def test_time_passes(backend: Backend) -> None:
         assert Instant(0) < memory.now() <= memory.now()
 
 
-@pytest.mark.parametrize("part", ["runtime", "workflows", "app.py"])
+@pytest.mark.parametrize(
+    "part", ["integrations", "workflows", "sessions", "processes", "tools", "engine", "app.py"]
+)
 def test_nobody_asks_which_host_a_run_is_on(part: str) -> None:
     root = Path(pylash.__file__).parent / part
-    for path in [root] if root.is_file() else root.rglob("*.py"):
+    paths = [root] if root.is_file() else list(root.rglob("*.py"))
+    assert paths
+    for path in paths:
         asks = r"isinstance\([^()]*(Host|Controller|Memory)\)|\b(journal|memory) is (not )?None"
         assert not re.search(asks, path.read_text()), path

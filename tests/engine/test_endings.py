@@ -18,13 +18,12 @@ from pylash import (
 )
 from pylash.engine import endings, run
 from pylash.engine.worker import scheduler
-from pylash.engine.worker.worker import Worker
 from pylash.processes import execution
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, SimClock, say
 from pylash.values.errors import StoreUnavailable
 from pylash.values.turn_errors import TurnBlocked
-from tests.backends import Backend, eventually
+from tests.backends import Backend, eventually, worker_of
 
 LIVE = WorkerConfig(park_after="1h", grace="1s")
 
@@ -269,7 +268,7 @@ async def test_a_run_that_leaves_its_driver_unsettled_is_executed_again(
 
     async with app:
         assert isinstance(app.store, SqlStore)
-        worker: Worker = app.worker
+        worker = worker_of(app)
         with monkeypatch.context() as patch:
             patch.setattr(app.store.processes, "settle", lambda *_: 1 / 0)
             patch.setattr(app.store.runs, "block", lambda *_: 1 / 0)

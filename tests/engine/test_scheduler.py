@@ -10,11 +10,11 @@ import pytest
 from pylash import Lash, ProcessContext, WorkerConfig
 from pylash.stores.store import SqlStore
 from pylash.values.errors import StoreUnavailable
-from tests.backends import Backend, eventually
+from tests.backends import Backend, eventually, worker_of
 
 
 async def all_slots_are_free(app: Lash) -> bool:
-    return app.worker.machine.free == 4  # but for a moment in which it looks for work
+    return worker_of(app).machine.free == 4  # but for a moment in which it looks for work
 
 
 async def test_runs_of_a_claim_whose_answer_is_lost_are_executed(

@@ -19,7 +19,7 @@ from pylash import (
 from pylash.durable.effects import DurableStep, DurableStepOutcome, Outcome
 from pylash.engine.asides import aside
 from pylash.stores.store import SqlStore
-from tests.backends import Backend, eventually
+from tests.backends import Backend, eventually, worker_of
 from tests.processes.test_branches import parked
 
 AT_ONCE = WorkerConfig(park_after="0s", grace="1s")
@@ -224,7 +224,7 @@ async def test_a_branch_that_waits_beside_a_library_of_its_own_counts_once(
 
 
 async def both_rest(app: Lash) -> bool:
-    (run,) = app.worker.live
+    (run,) = worker_of(app).live
     effects = run.machine.state.effects
     return len(effects.in_flight) == 2 and not effects.working
 
@@ -252,7 +252,7 @@ async def test_a_cancel_waits_for_a_branch_that_runs_beside_a_library_of_its_own
     async with app:
         handle = await app.start(story)
         await computing.wait()
-        (run,) = app.worker.live
+        (run,) = worker_of(app).live
         await handle.cancel("enough")
 
         async def is_cancelled() -> bool:

@@ -1,4 +1,4 @@
-"""The ports of the runtime: clock, randomness, and effect hosts."""
+"""The ports of the runtime: clock, randomness, effect hosts, and runners."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from pylash.durable.commands import ProcessCommand
+from pylash.durable.commands import ProcessCommand, StartProcess
 from pylash.durable.effects import Command, Envelope, Outcome
 from pylash.durable.run_memory import NullMemory, RunMemory
 from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope, checked_scope, turn_of
+from pylash.durable.sessions import NewTurn
 from pylash.durable.waits import (
     UNKNOWN_OR_REVOKED,
     OpenWait,
@@ -43,6 +44,15 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait. Cancellation: safe, it has no state."""
+        ...
+
+
+@runtime_checkable
+class WatchedClock(Clock, Protocol):
+    """A clock that stands still until everything that goes by it is quiet."""
+
+    def watch(self, quiet: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """Wait for ``quiet`` before time moves on; return a function that stops it."""
         ...
 
 
@@ -232,3 +242,38 @@ class EffectHost(Boundary, ABC):
         if scoped is None:
             raise StaticScopesRequired
         return scoped.controller, NullMemory(clock)
+
+
+# --- runners ---
+
+
+class Runner(Protocol):
+    """Has runs executed, in this process or elsewhere. A run is named by the id of its process, or the scope of its turn."""
+
+    async def open(self) -> None:
+        """Begin to execute runs."""
+        ...
+
+    async def close(self) -> None:
+        """Finish or give up the runs that are executed here: nothing that is recorded is lost."""
+        ...
+
+    async def start(self, command: StartProcess) -> None:
+        """Start a process, once, whether or not runs are executed here."""
+        ...
+
+    async def submit(self, new: NewTurn) -> None:
+        """Submit a turn, once, whether or not runs are executed here."""
+        ...
+
+    def has(self, run_id: str) -> bool:
+        """Return whether a run is executed here."""
+        ...
+
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here, if there is one."""
+        ...
+
+    async def quiet(self) -> None:
+        """Return once every run here waits, and none is ready: a simulated clock may go on."""
+        ...

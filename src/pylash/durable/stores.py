@@ -237,6 +237,10 @@ class Workers(Protocol):
         """Renew the lease; False if this worker was taken for dead."""
         ...
 
+    def has_any(self) -> Awaitable[bool]:
+        """Return whether a live worker can execute anything; one that only asks has no targets."""
+        ...
+
     def leave(self, worker: WorkerId) -> Awaitable[None]:
         """Give up the lock, the lease and every run still owned."""
         ...

@@ -36,9 +36,9 @@ from pylash.durable.stores import Runs
 from pylash.engine.branches import Branch, current_branch
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.run_driver import Call, Detached, RunDriver
+from pylash.engine.slots import Slots
+from pylash.engine.standings import Standing
 from pylash.engine.user_code import Control
-from pylash.engine.worker.slots import Slots
-from pylash.engine.worker.standings import Standing
 from pylash.tasks import TaskOwner
 from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreError
 

@@ -57,8 +57,8 @@ from pylash.durable.ports import EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, RunMemory, Unobserved
 from pylash.engine.branches import Branch
 from pylash.engine.records import check_same, failed, message_of
+from pylash.engine.slots import Slots
 from pylash.engine.user_code import Control
-from pylash.engine.worker.slots import Slots
 from pylash.tasks import TaskOwner
 from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreClosed, StoreError
 from pylash.values.process_errors import ProcessStumbled

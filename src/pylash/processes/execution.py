@@ -38,12 +38,11 @@ from pylash.durable.runs import SECOND, Instant
 from pylash.durable.sessions import TURN_TARGET
 from pylash.engine.branches import CURRENT, LANES
 from pylash.engine.endings import Endings, Unanswered
-from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.programs import Programs
 from pylash.engine.records import message_of
 from pylash.engine.run import STORE_AWAY_SECONDS, ContinueAs, LiveRun
 from pylash.engine.run_driver import Detached
 from pylash.engine.user_code import current_task, is_failure
-from pylash.engine.worker.config import Programs
 from pylash.processes.context import ProcessContext
 from pylash.processes.environments import rebuild
 from pylash.processes.services import Services
@@ -144,9 +143,9 @@ class Execution:
     """Drives the processes of one worker, each in a task of its own."""
 
     def __init__(
-        self, host: JournalHost, programs: Programs, tasks: TaskOwner, endings: Endings
+        self, services: Services, programs: Programs, tasks: TaskOwner, endings: Endings
     ) -> None:
-        self._host = host
+        self._services = services
         self._programs = programs
         self._tasks = tasks
         self._endings = endings
@@ -254,12 +253,12 @@ class Execution:
 
     async def _expire(self, run: LiveRun, deadline: Instant) -> None:
         """Cancel a process when its timeout has passed."""
-        await self._host.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
+        await self._services.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
         # The cancel is a durable request, like a person's: it is repeated until it is written or the run is gone.
         is_due = bool(run.driver.tell(run.machine.deadline_passed))
         while is_due and not run.closed:
             try:
-                await self._host.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
+                await self._services.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
             except StoreError:  # the store cannot be reached for now
                 await asyncio.sleep(STORE_AWAY_SECONDS)
             except LashError:  # the process has ended

@@ -15,12 +15,13 @@ from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
 from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitName, checked_identity
 from pylash.engine.branches import CURRENT
-from pylash.engine.hosts.controller import Awaited, look
-from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import Hub
 from pylash.engine.records import answer
+from pylash.engine.registry_waits import Awaited, look
 from pylash.engine.run import LiveRun
 from pylash.processes.definition import ProcessDefinition
 from pylash.processes.environments import Environments
+from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog
 from pylash.values.errors import AwaitEventUnknownOrRevoked
 from pylash.values.process_errors import (
@@ -43,17 +44,18 @@ class Services:
     def __init__(
         self,
         store: Store,
-        host: JournalHost,
         effects: EffectHost,
+        hub: Hub,
+        tasks: TaskOwner,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self.store = store
+        self.hub = hub
+        self.tasks = tasks
         self.clock = clock
         self.deps: Any = None
         self.catalog = Catalog(None, "", ())
-        self.tasks = host.tasks
-        self.hub = host.hub
         self.environments = Environments(store.envs)
         self.env = ""
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}

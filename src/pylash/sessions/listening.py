@@ -26,8 +26,8 @@ from pylash.turn.messages import (
 from pylash.values.turn_errors import SessionUnknown
 
 if TYPE_CHECKING:
+    from pylash.durable.ports import Runner
     from pylash.engine.run_results import RunResults
-    from pylash.engine.worker.worker import Worker
     from pylash.sessions.services import SessionServices
 
 
@@ -38,13 +38,13 @@ class TurnListener:
         self,
         scope: TurnScope | QueueDrainScope,
         services: SessionServices,
-        worker: Worker,
+        runner: Runner,
         results: RunResults,
     ) -> None:
         self._scope = scope
         self._run = scope_text(scope)
         self._services = services
-        self._worker = worker
+        self._runner = runner
         self._results = results
         self._received = ReceivedEvents()
         # Set by ``_watch`` alone. Each iteration checks it, because the turn may end while the listener switches
@@ -70,7 +70,7 @@ class TurnListener:
         services, local = self._services, FeedListener(self._services.feeds)
         try:
             while not self._ended.is_set():
-                if not self._worker.live.has(self._run):
+                if not self._runner.has(self._run):
                     turn = await services.store.sessions.turn(self._scope)
                     if turn is None or turn.settled:
                         return
@@ -91,7 +91,7 @@ class TurnListener:
 
     def _has_left(self) -> bool:
         """Return whether the turn has left the other process: it has ended, or runs in this one now."""
-        return self._ended.is_set() or self._worker.live.has(self._run)
+        return self._ended.is_set() or self._runner.has(self._run)
 
     async def _watch(self) -> None:
         """Close the feed when the turn has ended in another process."""
@@ -99,7 +99,7 @@ class TurnListener:
         self._ended.set()
         # A turn that ran here closes its own feed, after its last event; one that moved away does not.
         feed = self._services.feeds.find(self._run)
-        if feed is not None and not self._worker.live.has(self._run):
+        if feed is not None and not self._runner.has(self._run):
             feed.close(ended=True)
 
     async def _stored_events(self, plain: Any) -> list[TurnEvent]:

@@ -20,7 +20,7 @@ from pylash.turn.messages import Message
 from pylash.values.turn_errors import CursorInvalid, SessionUnknown
 
 if TYPE_CHECKING:
-    from pylash.engine.worker.worker import Worker
+    from pylash.durable.ports import Runner
     from pylash.sessions.services import SessionServices
 
 
@@ -62,7 +62,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 async def observe_session(
-    session_id: str, cursor: str | None, services: SessionServices, worker: Worker
+    session_id: str, cursor: str | None, services: SessionServices, runner: Runner
 ) -> AsyncIterator[Observed]:
     """Yield the messages after a cursor, then new messages and events, for ever."""
     place = None if cursor is None else Cursor.read(cursor)
@@ -85,7 +85,7 @@ async def observe_session(
                 for item in items:
                     yield item
             # Events are yielded with the cursor of the last message: a turn's messages come with its commit.
-            async for item in _local_events(session_id, place, worker, local):
+            async for item in _local_events(session_id, place, runner, local):
                 yield item
             await listener.wait()
 
@@ -119,10 +119,10 @@ def _messages_after(
 
 
 async def _local_events(
-    session_id: str, place: Cursor | None, worker: Worker, local: FeedListener
+    session_id: str, place: Cursor | None, runner: Runner, local: FeedListener
 ) -> AsyncIterator[Observed]:
     """Yield the events of the turn that runs in this process, until it ends or leaves it."""
-    turn = worker.live.turn_of(session_id)
+    turn = runner.turn_of(session_id)
     if turn is None:
         return
     cursor = Cursor(0, 0).text if place is None else place.text

@@ -6,10 +6,11 @@ from typing import Any
 
 from pylash.durable.ports import Clock, EffectHost, Entropy
 from pylash.durable.stores import Store
-from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import Hub
 from pylash.processes.services import Services
 from pylash.sessions.feeds import Feeds
 from pylash.sessions.histories import Histories
+from pylash.tasks import TaskOwner
 from pylash.turn.messages import MESSAGES, attachment_refs
 from pylash.turn.views import view_of
 
@@ -18,9 +19,15 @@ class SessionServices(Services):
     """Adds the events of turns that run here, and the cache of histories."""
 
     def __init__(
-        self, store: Store, host: JournalHost, effects: EffectHost, clock: Clock, entropy: Entropy
+        self,
+        store: Store,
+        effects: EffectHost,
+        hub: Hub,
+        tasks: TaskOwner,
+        clock: Clock,
+        entropy: Entropy,
     ) -> None:
-        super().__init__(store, host, effects, clock, entropy)
+        super().__init__(store, effects, hub, tasks, clock, entropy)
         self.feeds = Feeds()
         self.histories = Histories(store.sessions)
         self.view_session = self._view_session

@@ -46,8 +46,8 @@ from pylash.values.turn_errors import (
 )
 
 if TYPE_CHECKING:
+    from pylash.durable.ports import Runner
     from pylash.engine.run_results import RunResults
-    from pylash.engine.worker.worker import Worker
     from pylash.sessions.services import SessionServices
 
 P = ParamSpec("P")
@@ -124,14 +124,14 @@ class Session:
         session_id: str,
         options: SessionOptions,
         services: SessionServices,
-        worker: Worker,
+        runner: Runner,
         results: RunResults,
         start: StartProcessFor,
     ) -> None:
         self.id = checked_session(session_id)
         self.options = options
         self._services = services
-        self._worker = worker
+        self._runner = runner
         self._results = results
         self._start = start
 
@@ -232,7 +232,7 @@ class Session:
             body=write_payload(ask, 1),
             options=options,
         )
-        await self._worker.submit(new)
+        await self._runner.submit(new)
         return new, shape
 
     async def turn_result(self, new: NewTurn, shape: Shape | None) -> TurnResult[Any]:
@@ -289,7 +289,7 @@ class Session:
 
     def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
         """Return the events of a turn, wherever it runs; of one that has ended, the recorded ones."""
-        return TurnListener(new.scope, self._services, self._worker, self._results).events()
+        return TurnListener(new.scope, self._services, self._runner, self._results).events()
 
     def observe(self, cursor: str | None = None) -> AsyncIterator[Observed]:
         """Yield the messages after a cursor, then new messages and events; continue from any cursor later.
@@ -298,7 +298,7 @@ class Session:
         ...     cursor = item.cursor
         """
         self._services.refuse_inside_process("session.observe")
-        return observe_session(self.id, cursor, self._services, self._worker)
+        return observe_session(self.id, cursor, self._services, self._runner)
 
     async def timeline(self, turn_id: str) -> list[Effect]:
         """Return the effects of a turn with their times: draw them with ``draw_timeline``."""
@@ -377,7 +377,7 @@ class Session:
         source, head, counts = await find_fork_point(self._services.store.sessions, self.id, at)
         await self._services.store.sessions.fork(source, new_id, head, counts)
         return Session(
-            new_id, self.options, self._services, self._worker, self._results, self._start
+            new_id, self.options, self._services, self._runner, self._results, self._start
         )
 
     async def _turn(self, turn_id: str) -> TurnRecord:

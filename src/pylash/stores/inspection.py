@@ -17,11 +17,11 @@ from pylash.stores.run_lists import (
     ROWS,
     RUNS,
     RunRow,
-    known_targets,
     list_runs,
     run_from,
 )
 from pylash.stores.tables.packed_effects import NODE_BITS
+from pylash.stores.tables.workers import known_targets
 from pylash.values.canonical import decode, encode
 
 MATCHES: Final = 10
@@ -210,11 +210,6 @@ class SqlInspection(Port):
             )
             for worker, joined, expires, over, can, runs in (yield Statement(_WORKERS)).rows
         ]
-
-    @operation(read_only=True)
-    def has_workers(self) -> Steps[bool]:
-        """Return whether a live worker can execute anything; a program that only asks has no targets."""
-        return bool((yield from known_targets()))
 
     @operation(read_only=True)
     def overdue(self, age: int) -> Steps[int]:

@@ -22,7 +22,8 @@ from pylash.stores.operation import Port, Statement, Steps, operation
 from pylash.stores.ports.journal import journals_of
 from pylash.stores.ports.process_handles import grants_of
 from pylash.stores.ports.process_log import RECORD, WHERE, event_from, record_from
-from pylash.stores.run_lists import PROCESSES, ROWS, known_targets, list_runs, view_from
+from pylash.stores.run_lists import PROCESSES, ROWS, list_runs, view_from
+from pylash.stores.tables.workers import known_targets
 from pylash.values.canonical import decode
 from pylash.values.process_errors import ProcessUnknown
 

@@ -18,9 +18,7 @@ from pylash.durable.runs import Instant, RunState, run_id_time
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.tables.runs import FORGOTTEN
-from pylash.values.canonical import decode
-
-_TARGETS = "select targets from pylash_workers where expires > {now}"
+from pylash.stores.tables.workers import known_targets
 
 # The columns of a run r and its process p. They take the targets that live workers know.
 _COLUMNS: Final = """
@@ -144,12 +142,6 @@ def view_from(row: tuple[Any, ...]) -> ProcessView:
     run = run_from(row)
     times = (row[14], run.settled)
     return ProcessView(run.id, run.target, run.status, run.reason, *times, run.label)
-
-
-def known_targets() -> Steps[list[str]]:
-    """Return what the workers that are alive can run."""
-    rows = (yield Statement(_TARGETS)).rows
-    return sorted({target for (targets,) in rows for target in decode(targets.encode())})
 
 
 def list_runs(

@@ -109,7 +109,7 @@ async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[st
     live = [row.run for row in rows if row.settled is None]
     open_effects = await store.inspection.open_effects(live) if live else []
     errors = await _errors(store, [row for row in rows if row.status in NOT_COMPLETED])
-    idle = any(row.reason == UNKNOWN for row in rows) and not await store.inspection.has_workers()
+    idle = any(row.reason == UNKNOWN for row in rows) and not await store.workers.has_any()
     now = await store.inspection.now()
     return [
         {

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from pylash.durable.commands import (
-    AwaitProcess,
-    AwaitTurn,
-    ProcessCommand,
-    WaitSignal,
-    process_command,
-)
+from pylash.durable.commands import ProcessCommand, process_command
 from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
@@ -39,11 +33,12 @@ from pylash.durable.ports import Cancellation, EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, ProgressOf
 from pylash.durable.runs import SECOND, SETTLED, Attached, Fence, JournalEntry
 from pylash.durable.scopes import ExecutionScope, scope_name
-from pylash.durable.stores import Store, WaitOpening, WaitStatus
+from pylash.durable.stores import WaitOpening, WaitStatus
 from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitIdentity
 from pylash.engine.executors import sleep_unless, wait_until_done
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
 from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
+from pylash.engine.registry_waits import Awaited, look
 from pylash.values.canonical import encode, first_difference, write
 from pylash.values.durations import Duration
 from pylash.values.errors import (
@@ -65,9 +60,6 @@ if TYPE_CHECKING:
 
 WARN_ENTRIES: Final = 5_000
 MAX_ENTRIES: Final = 50_000
-
-Awaited = WaitSignal | AwaitProcess | AwaitTurn
-"""What the registry is asked for that may not have happened yet."""
 
 _log = logging.getLogger("pylash")
 
@@ -403,17 +395,3 @@ def _recorded(data: bytes, kind: EffectKind) -> Outcome:
     if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
         return AwaitEventOutcome(RESOLUTIONS.decode(data))
     return answer(data, kind)
-
-
-async def look(
-    store: Store, fence: Fence, entry: JournalEntry, command: Awaited, timeout: int | None
-) -> tuple[JournalEntry, int | None]:
-    """Begin to wait for a signal or an end, or end the wait; return it and how long it may last."""
-    match command:
-        case WaitSignal(name=name):
-            taken, now = await store.processes.take_signal(fence, entry, name, timeout, wrapped)
-            return taken, None if taken.due is None else taken.due - now
-        case AwaitProcess():
-            return await store.processes.watch(fence, entry, command, wrapped), None
-        case AwaitTurn():
-            return await store.sessions.watch(fence, entry, command, wrapped), None

@@ -1,13 +1,11 @@
-"""What a worker is told: how to work, and what it can run."""
+"""How a worker works, and how long records are kept."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from pylash.durable.processes import Registration
-from pylash.engine.run import LiveRun
 from pylash.values.durations import Duration, seconds
 from pylash.values.process_errors import ArgumentsInvalid
 
@@ -60,31 +58,3 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         seconds(self.journal)
-
-
-class Drive(Protocol):
-    """Executes runs of one kind."""
-
-    async def drive(self, run: LiveRun) -> Any:
-        """Execute the run until it ends or is detached; return how it ended, if it did."""
-        ...
-
-
-class Programs(Protocol):
-    """What this worker can run."""
-
-    def targets(self) -> list[str]:
-        """Return the targets that are known here."""
-        ...
-
-    def knows(self, target: str) -> bool:
-        """Return whether target is known here."""
-        ...
-
-    async def check(self, registration: Registration) -> None:
-        """Refuse a process that can never run here: what it was captured with is missing."""
-        ...
-
-    async def run(self, run: LiveRun) -> Any:
-        """Run the process's program; return its result as plain JSON."""
-        ...

@@ -15,8 +15,8 @@ class LiveRuns:
     None if the run goes on elsewhere or later.
     """
 
-    def __init__(self) -> None:
-        self.on_end: Callable[[str, Any], None] = lambda _id, _output: None
+    def __init__(self, on_end: Callable[[str, Any], None]) -> None:
+        self._on_end = on_end
         self.by_number: dict[int, LiveRun] = {}
         self._ids: set[str] = set()
 
@@ -34,7 +34,7 @@ class LiveRuns:
     def end(self, run: LiveRun, output: Any) -> None:
         """Note that a run has ended; its object stays until it is removed."""
         self._ids.discard(run.id)
-        self.on_end(run.id, output)
+        self._on_end(run.id, output)
 
     def remove(self, run: LiveRun) -> None:
         """Remove a run. One that was claimed again here while its old code ended is another object."""
@@ -44,9 +44,9 @@ class LiveRuns:
         if run.id in self._ids and not any(other.id == run.id for other in self):
             self.end(run, None)
 
-    def has(self, process_id: str) -> bool:
-        """Return whether a process is being executed here."""
-        return process_id in self._ids
+    def has(self, run_id: str) -> bool:
+        """Return whether a run is executed here."""
+        return run_id in self._ids
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here."""

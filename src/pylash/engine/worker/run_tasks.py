@@ -8,29 +8,21 @@ Rule 2. A run whose driver fails is blocked, and no other run is affected.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from pylash.durable.machines.run_state import LastWrite
 from pylash.durable.ports import EffectHost
 from pylash.engine.endings import Endings
 from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.programs import Drives
 from pylash.engine.run import LiveRun
+from pylash.engine.slots import Slots
+from pylash.engine.standings import Standing
 from pylash.engine.user_code import current_task, is_failure
-from pylash.engine.worker.config import Drive
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.engine.worker.orphans import Orphans
-from pylash.engine.worker.slots import Slots
-from pylash.engine.worker.standings import Standing
 from pylash.tasks import TaskOwner
 
 _log = logging.getLogger("pylash")
-
-
-class Drives(NamedTuple):
-    """What executes the runs of processes, and those of turns."""
-
-    processes: Drive
-    turns: Drive
 
 
 class RunTasks:

@@ -24,10 +24,10 @@ from pylash.durable.machines.worker_machine import (
 from pylash.durable.runs import Claim
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
+from pylash.engine.programs import Programs
 from pylash.engine.run import STORE_AWAY_SECONDS, LiveRun
-from pylash.engine.worker.config import Programs
+from pylash.engine.standings import standings
 from pylash.engine.worker.run_tasks import RunTasks
-from pylash.engine.worker.standings import standings
 from pylash.tasks import TaskOwner
 from pylash.values.errors import StoreError
 

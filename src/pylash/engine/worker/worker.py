@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pylash.durable.commands import StartProcess
 from pylash.durable.machines.run_state import Phase, Slot
@@ -30,19 +30,20 @@ from pylash.durable.machines.worker_machine import (
 from pylash.durable.ports import EffectHost
 from pylash.durable.processes import LeasedStart, Registration, just_started
 from pylash.durable.runs import Attached
-from pylash.durable.sessions import TURN_TARGET, NewTurn, Submitted
+from pylash.durable.sessions import TURN_TARGET, NewTurn
 from pylash.engine.endings import Endings
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
+from pylash.engine.programs import Drives, Programs
 from pylash.engine.run import LiveRun
-from pylash.engine.worker.config import Drive, Programs, Retention, WorkerConfig
+from pylash.engine.standings import Standing, standing_of
+from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.engine.worker.parking import Parking
 from pylash.engine.worker.pruning import prune_forever
 from pylash.engine.worker.run_checks import RunChecks
-from pylash.engine.worker.run_tasks import Drives, RunTasks
+from pylash.engine.worker.run_tasks import RunTasks
 from pylash.engine.worker.scheduler import Scheduler
-from pylash.engine.worker.standings import Standing, standing_of
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import StoreClosed, StoreError
@@ -59,19 +60,19 @@ _log = logging.getLogger("pylash")
 
 
 class Worker:
-    """Executes runs of one store."""
+    """The runner on a SQL store: it claims runs and executes them here."""
 
     def __init__(
         self,
         host: JournalHost,
         effects: EffectHost,
         programs: Programs,
-        processes: Callable[[TaskOwner, Endings], Drive],
-        turns: Callable[[Endings], Drive],
+        drives: Callable[[TaskOwner, Endings], Drives],
         config: WorkerConfig,
         retention: Retention,
+        on_end: Callable[[str, Any], None],
     ) -> None:
-        self.live = LiveRuns()
+        self.live = LiveRuns(on_end)
         self.is_open = False
         self.machine = WorkerMachine(config.concurrency, seconds(config.park_after))
         # The host of the worker has its store, membership and hub; the other records the effects of runs. They are the
@@ -81,8 +82,7 @@ class Worker:
         self._grace = seconds(config.grace)
         self._tasks = TaskOwner()
         endings = Endings(host.store, lambda: self.is_open)
-        drives = Drives(processes(self._tasks, endings), turns(endings))
-        self._runs = RunTasks(host, effects, self.live, drives, endings, self)
+        self._runs = RunTasks(host, effects, self.live, drives(self._tasks, endings), endings, self)
         self._scheduler = Scheduler(self.machine, self.carry_out, self._runs, host, programs)
         self._checks = RunChecks(host, self.live)
         self._parking = Parking(self.machine, host.store.runs, self._checks)
@@ -193,6 +193,14 @@ class Worker:
                 return
             self._scheduler.kick.set()
 
+    def has(self, run_id: str) -> bool:
+        """Return whether a run is executed here."""
+        return self.live.has(run_id)
+
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here, if there is one."""
+        return self.live.turn_of(session_id)
+
     def _is_busy(self) -> bool:
         if self._scheduler.is_busy:
             return True
@@ -237,35 +245,35 @@ class Worker:
         started = processes.start(command, self._host.membership.worker)
         await self._launch(started, partial(_started_process, registration))
 
-    async def submit(self, new: NewTurn) -> Submitted:
+    async def submit(self, new: NewTurn) -> None:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
         sessions, token = self._host.store.sessions, self._host.new_token()
         if not await self._has_room_for(TURN_TARGET):
-            return await sessions.submit(new, token)
+            await sessions.submit(new, token)
+            return
         worker = self._host.membership.worker
-        return await self._launch(sessions.submit(new, token, worker), standing_of)
+        await self._launch(sessions.submit(new, token, worker), standing_of)
 
     async def _has_room_for(self, target: str) -> bool:
         return self.is_open and await self._scheduler.has_room_for(target)
 
-    async def _launch(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> T:
+    async def _launch(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> None:
         """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile."""
         self.carry_out(self.machine.claim_sent(1))
-        caller: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._runs.tasks.serve(self._launch_run(starting, stands, caller))
-        return await caller
+        await caller
 
     async def _launch_run(
         self,
         starting: Awaitable[T],
         stands: Callable[[T], Standing | None],
-        caller: asyncio.Future[T],
+        caller: asyncio.Future[None],
     ) -> None:
         """Wait for the store's answer in the task that then executes the run, so that no answer is left without one."""
         run = None
         try:
-            answer = await starting
-            standing = stands(answer)
+            standing = stands(await starting)
             run = None if standing is None else self._runs.add(standing, 0)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             # It may have been started before the store went away.
@@ -279,7 +287,7 @@ class Worker:
             # Before its code begins: a run that waits must be known to the machine.
             self.carry_out(self.machine.claim_answered(1, () if run is None else (run,)))
         if not caller.done():
-            caller.set_result(answer)
+            caller.set_result(None)
         if run is not None:
             await self._runs.drive(run)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from pylash.durable.runs import WorkerId
 from pylash.stores.operation import Driver, Port, Statement, Steps, operation
 from pylash.stores.tables import runs as table
-from pylash.values.canonical import encode
+from pylash.values.canonical import decode, encode
 
 _JOIN = """
 insert into pylash_workers(id, joined, expires, targets) values (?, {now}, {now} + ?, ?)
@@ -26,6 +26,8 @@ _LOCK_WORKER = "select expires <= {now} from pylash_workers where id = ? {update
 
 # Shared: members may take runs at the same time, and none is removed meanwhile.
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
+
+_TARGETS = "select targets from pylash_workers where expires > {now}"
 
 _FORGET = "delete from pylash_workers where id = ?"
 
@@ -94,6 +96,11 @@ class SqlWorkers(Port):
         yield Statement(_JOIN, (worker, ttl, encode(list(targets)).decode()))
 
     @operation(read_only=True)
+    def has_any(self) -> Steps[bool]:
+        """Return whether a live worker can execute anything; one that only asks has no targets."""
+        return bool((yield from known_targets()))
+
+    @operation(read_only=True)
     def _others(self, me: WorkerId) -> Steps[list[tuple[WorkerId, bool]]]:
         rows = (yield Statement(_OTHERS, (me,))).rows
         return [(WorkerId(worker), bool(expired)) for worker, expired in rows]
@@ -113,3 +120,9 @@ class SqlWorkers(Port):
 def is_member(worker: WorkerId) -> Steps[bool]:
     """Return whether a worker may own runs; its row is locked against a takeover."""
     return bool((yield Statement(_MEMBER, (worker,))).rows)
+
+
+def known_targets() -> Steps[list[str]]:
+    """Return what the workers that are alive can run."""
+    rows = (yield Statement(_TARGETS)).rows
+    return sorted({target for (targets,) in rows for target in decode(targets.encode())})

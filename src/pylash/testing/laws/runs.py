@@ -267,12 +267,23 @@ def _setting(event: asyncio.Event) -> Callable[[str], None]:
     return lambda _: event.set()
 
 
+async def a_worker_without_targets_executes_nothing(store: SubjectStore) -> None:
+    gone, me = await joined(store, OVER), await joined(store)
+    await store.workers.join(gone, OVER, ["its"])
+    equal(
+        await store.workers.has_any(), False, "with one that only asks, and one whose lease is over"
+    )
+    await store.workers.join(me, LEASE, [TARGET])
+    equal(await store.workers.has_any(), True, "with a target")
+
+
 WORKER_STORE = Suite[SubjectStore](
     "worker_store",
     (
         a_live_worker_is_left_alone,
         the_runs_of_an_expired_worker_are_ready,
         leaving_gives_the_runs_back,
+        a_worker_without_targets_executes_nothing,
         a_listener_hears_of_changes,
         a_listener_elsewhere_hears_of_changes,
     ),

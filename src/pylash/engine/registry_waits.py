@@ -1,0 +1,25 @@
+"""Waits for something in the registry: a signal, or the end of a process or a turn."""
+
+from __future__ import annotations
+
+from pylash.durable.commands import AwaitProcess, AwaitTurn, WaitSignal
+from pylash.durable.runs import Fence, JournalEntry
+from pylash.durable.stores import Store
+from pylash.engine.records import wrapped
+
+Awaited = WaitSignal | AwaitProcess | AwaitTurn
+"""What the registry is asked for that may not have happened yet."""
+
+
+async def look(
+    store: Store, fence: Fence, entry: JournalEntry, command: Awaited, timeout: int | None
+) -> tuple[JournalEntry, int | None]:
+    """Begin to wait for a signal or an end, or end the wait; return it and how long it may last."""
+    match command:
+        case WaitSignal(name=name):
+            taken, now = await store.processes.take_signal(fence, entry, name, timeout, wrapped)
+            return taken, None if taken.due is None else taken.due - now
+        case AwaitProcess():
+            return await store.processes.watch(fence, entry, command, wrapped), None
+        case AwaitTurn():
+            return await store.sessions.watch(fence, entry, command, wrapped), None
