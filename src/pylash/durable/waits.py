@@ -150,12 +150,8 @@ def unsigned(key: str) -> Any:
     try:
         name = decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return {"scope": name["scope"], "wait": name["wait"]}
-    except (
-        binascii.Error,
-        ValueError,
-        TypeError,
-        KeyError,
-    ):  # not a valid key: it is refused elsewhere
+    # An invalid key is refused elsewhere.
+    except (binascii.Error, ValueError, TypeError, KeyError):
         return payload
 
 

@@ -77,8 +77,7 @@ class Body(Loops):
             if counted:
                 counted -= 1
             else:
-                # Where nobody sees the variables of a body that ran out of steps, quiet statements are
-                # counted together.
+                # Quiet statements are counted together where a body that ran out of steps shows no variables.
                 quiet = 1 if self._kind == "main" else max(1, self._quiet(block, position))
                 made += self.count(taken + quiet, statement)
                 counted, taken = quiet - 1, 0

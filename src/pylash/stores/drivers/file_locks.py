@@ -140,9 +140,8 @@ class PokeFile:
     def poke(self) -> None:
         """Tell other processes that something was committed."""
         self._count = (self._count + 1) % 2**64
-        with contextlib.suppress(
-            OSError
-        ):  # it is only a hint, and a full disk is reported elsewhere
+        # It is only a hint, and a full disk is reported elsewhere.
+        with contextlib.suppress(OSError):
             os.pwrite(self._fd, self._count.to_bytes(8, "big"), self._offset)
 
     def watch(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:

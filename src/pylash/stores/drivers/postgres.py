@@ -72,9 +72,8 @@ class PostgresDriver(Publisher):
         self.locks = AdvisoryLocks(self.pool.connect, self.hear, self.publish)
         self._newcomers = FairQueue[asyncio.Future[None]](NEWCOMERS)
         self._tasks = TaskOwner()  # run until the store closes
-        self._operations = (
-            TaskOwner()
-        )  # one for each operation under way: they end before the store closes
+        # One task for each operation under way: they end before the store closes.
+        self._operations = TaskOwner()
         self._open = False
 
     # --- opening and closing ---

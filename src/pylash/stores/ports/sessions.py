@@ -306,9 +306,8 @@ class SqlSessions(SqlSessionEnds, RunPort):
             return None
         yield from runs.lock_runs([holder])
         asked = tried and (yield Statement(_IS_CANCELLED, (holder,))).rows
-        if (
-            not asked
-        ):  # else an earlier attempt asked it, and the lane may be held by a different turn now
+        # Otherwise an earlier attempt asked it, and the lane may be held by a different turn now.
+        if not asked:
             if (yield from lanes.lane_holder(session_lane(session_id))) != holder:
                 tried.clear()
                 raise Again
