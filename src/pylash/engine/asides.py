@@ -2,7 +2,7 @@
 
 Rule 1. A library starts tasks of its own. What they ask for belongs to the branch whose code it is.
 Rule 2. The library names what it asks for; the same name again in a branch is told apart by its count.
-        It says so before it awaits anything, so that no timing decides the count.
+        It takes the name before it awaits anything, so that no timing decides the count.
 """
 
 from __future__ import annotations

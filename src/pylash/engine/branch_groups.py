@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PARKING_POLL_SECONDS: Final = 0.01
-"""How often a task of user code looks whether the store has answered that its run is parked."""
+"""How often a task of user code checks whether its run, which is being parked, has its answer."""
 
 NOBODY: Final = -1
 """The first branch of a group that is cancelled as a whole, in the record."""
@@ -36,7 +36,7 @@ class Exited(Exception):
     """Wraps an exception of user code that asyncio would treat as more than a failure of its task.
 
     A task that raises SystemExit or KeyboardInterrupt ends the event loop; one that raises CancelledError counts
-    as cancelled, though nobody cancelled it.
+    as cancelled, though its branch was not.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -84,12 +84,15 @@ class BranchGroup:
         self._name = f"{name}#{count}" if count > 1 else name
         self.key = parent.key(part)
         self.node = run_state.Group(self.key, parent.node)
+        # By number, in the order of their start. The number is part of a branch's name and of recorded decisions, so
+        # it must not depend on timing.
         self.branches: list[Branch] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._numbers: dict[run_state.Branch, int] = {}
         decided, passed_on = (run.memory.decision(key) for key in (self.key, cancel_key(self.key)))
         recorded = run_state.RecordedCancel.of(decided), run_state.RecordedCancel.of(passed_on)
         run.driver.tell(run.machine.code.open_group, self.node, *recorded)
+        # What is recorded about the first branch, by this execution or an earlier one; None until it is decided.
         self._decision = decided
 
     def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
@@ -105,12 +108,13 @@ class BranchGroup:
 
     def _start(self, branch: Branch, work: Awaitable[T]) -> asyncio.Task[T]:
         run, node, driver = self._run, branch.node, self._run.driver
-        # Its call is there before it is forked: with the gate shut, it goes on when the machine says so.
+        # Its call is registered before the fork: with the gate shut, the branch waits in it for GoOn.
         driver.calls[node] = Call(branch)
         driver.tell(run.machine.code.fork, node)
         if node.at is not READY:  # the gate is open
             del driver.calls[node]
         task = branch.task = run.tasks.start(self._code(branch, work), branch_context(branch))
+        # Nothing is awaited since the fork, so the task finds its branch registered when it begins.
         driver.branches[node] = branch
         task.add_done_callback(partial(self._see, branch))
         return task
@@ -203,7 +207,7 @@ class BranchGroup:
         try:
             await self._join(self.tasks, after=after)
         except Control:
-            # The machine has let go of its callers, so that only the tasks tell when the branches have ended.
+            # The machine has refused its callers, so the end of the branches is known from their tasks only.
             if tasks := [task for task in self.tasks if not task.done()]:
                 await asyncio.wait(tasks)
             raise
@@ -235,7 +239,7 @@ class BranchGroup:
                 driver.tell(code.await_branch, waiter.node, node)
             await driver.answer_of(waiter.node)
             return
-        # The parent waits elsewhere, so that the machine cannot know of this wait.
+        # The place of the parent is taken, so the machine does not know of this wait, and asyncio does the waiting.
         while any(not task.done() for task in tasks):
             if after is not None and len(self.node.ended) > after:
                 return
@@ -250,6 +254,8 @@ class BranchGroup:
         seen = 0
         while seen < len(self.tasks):
             await self.join(after=seen)
+            # ``seen`` counts ends in the order in which the machine saw them. Several may have come at once: then the
+            # branch with the lowest number is the first failure.
             ended = self._ended(seen)
             seen += len(ended)
             failures = [number for number in ended if _has_failed(self.tasks[number])]
@@ -267,7 +273,7 @@ class BranchGroup:
         driver, code = self._run.driver, self._run.machine.code
         if not code.is_gate_open and self._parent.node.at is CODE:
             await driver.enter(self._parent)
-        # Only a task of user code comes here while its run is being parked: a run does not know of such tasks.
+        # Only a task of user code comes here while the run is being parked: the machine does not know of such tasks.
         while self._run.machine.phase is run_state.Phase.PARKING:  # noqa: ASYNC110 - too rare for an event
             await asyncio.sleep(PARKING_POLL_SECONDS)
         if self._run.closed:
@@ -286,7 +292,7 @@ class BranchGroup:
     def _raise_cancelled(self) -> NoReturn:
         branch = current_branch(self._run) or self._parent
         branch.was_cancelled = True
-        if branch is not self._parent:  # it was flagged, and hears of its cancel here
+        if branch is not self._parent:  # it was flagged, and its cancel is raised here
             self._run.driver.tell(self._run.machine.code.hear_cancel, branch.node)
         raise asyncio.CancelledError
 

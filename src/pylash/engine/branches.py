@@ -44,10 +44,11 @@ class Branch:
         self.path = path
         self.name = replay_key(*path)
         self.node = run_state.Branch(self.name, group)
+        # Set when the code begins. LiveRun clears it for the root before the last write, which must not be cancelled.
         self.task: asyncio.Task[Any] | None = None
         # Whether a cancel of the run was raised in its code, so that a CancelledError which ends it is that cancel.
         self.was_cancelled = False
-        # How often each name was taken.
+        # How often each name was taken in this execution: a replay takes the same names in the same order.
         self._counts: dict[str, int] = {}
 
     @property
@@ -67,6 +68,7 @@ class Branch:
 
 def current_branch(run: LiveRun) -> Branch | None:
     """Return the branch of run that this task is."""
+    # Tasks that user code starts inherit the context. Only the branch's own task is the branch.
     branch = CURRENT.get()
     if branch is None or branch.run is not run or branch.task is not asyncio.current_task():
         return None
@@ -95,6 +97,7 @@ def outside() -> Iterator[None]:
 
 def branch_context(branch: Branch) -> Context:
     """Return a context in which branch is the current one."""
+    # A copy of the caller's: context variables of user code reach its branches as they reach its tasks.
     context = copy_context()
     context.run(CURRENT.set, branch)
     return context

@@ -2,7 +2,7 @@
 
 Rule 1. The run's machine decides what is written (``LastWrite``); this module writes it.
 Rule 2. Once the code of a run has ended, every read and write for it is repeated until the store answers: an
-        error that left the run's task would leave the run to nobody.
+        error that left the run's task would leave a run that we own and no task executes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("pylash")
 
 
 class Unanswered(Exception):
-    """The run belongs to another worker, or this one closed before the store answered: its lease tells the others."""
+    """The run belongs to another worker, or this one closed before the store answered and its lease runs out."""
 
 
 async def answer_of(
@@ -51,6 +51,7 @@ async def answer_of(
         except StoreRefused:  # before StoreError, of which it is one: asking again would not help
             raise
         except StoreError as error:
+            # Asked after each failure and not before: a worker that closes still makes one attempt.
             if not is_open():
                 raise Unanswered from error
             _log.warning("the end of %s cannot be written yet: %s", run.fence.name, error)
@@ -60,7 +61,7 @@ async def answer_of(
 class Endings:
     """The last write of an execution, whichever it is.
 
-    Nothing else ends a run: an engine that has its own records replaces this. ``is_open`` tells whether the worker
+    Nothing else ends a run: an engine that has its own records replaces this. ``is_open`` returns whether the worker
     is open.
     """
 
@@ -76,7 +77,7 @@ class Endings:
     async def continue_as(
         self, run: LiveRun, registration: Registration, *, cancelled: bool
     ) -> WriteAnswer:
-        """Write that a process goes on with a fresh run; ``cancelled``: its code has heard of a cancel."""
+        """Write that a process goes on with a fresh run; ``cancelled``: a cancel was raised in its code."""
         continue_as = self._store.processes.continue_as
         return await self._write(
             run, partial(continue_as, run.fence, registration, cancelled=cancelled)
@@ -92,6 +93,7 @@ class Endings:
         Raises StoreRefused if that can never be written: then the worker gives the run up.
         """
         store, fence = self._store, run.fence
+        # Set by the driver when it closed the run, or by ``_write`` when the write before this one was refused.
         trouble = run.driver.trouble
         reason = None if trouble is None else f"{trouble.code}: {trouble.message}"
         match what:
@@ -101,6 +103,7 @@ class Endings:
                 return await self._repeat(run, partial(store.runs.block, fence, reason))
             case LastWrite.POSTPONE:
                 _log.warning("%s is retried later: %s", fence.name, trouble)
+                # Only a refusal counts as an attempt: a store that is away is no fault of the run.
                 refusal = reason if isinstance(trouble, StoreRefused) else None
                 return await self._repeat(run, partial(store.runs.postpone, fence, refusal))
             case _:
@@ -112,15 +115,16 @@ class Endings:
         return await answer_of(run, ask, self._is_open)
 
     async def is_asked_to_end(self, run: LiveRun) -> bool:
-        """Return whether somebody asked a turn to end. Raises Unanswered."""
+        """Return whether a turn was asked to end. Raises Unanswered."""
         ask = partial(self._store.sessions.asked_to_end, run.record.run)
         return await answer_of(run, ask, self._is_open)
 
     async def _write(self, run: LiveRun, write: Callable[[], Awaitable[None]]) -> WriteAnswer:
+        # Only what the code leaves behind can be refused for its content, so only these writes have a substitute.
         try:
             return await self._repeat(run, write)
         except (Misuse, StoreRefused) as error:
-            run.driver.trouble = error  # what is written instead says why
+            run.driver.trouble = error  # the reason in what is written instead
             return WriteAnswer.REFUSED
 
     async def _repeat(self, run: LiveRun, write: Callable[[], Awaitable[None]]) -> WriteAnswer:

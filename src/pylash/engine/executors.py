@@ -57,7 +57,7 @@ _STEP = frozenset({EffectKind.DURABLE_STEP})
 class Executor(msgspec.Struct):
     """Runs the commands of its kinds.
 
-    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` hears that a wait can be answered.
+    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` is called when a wait can be answered.
     """
 
     name: str
@@ -172,6 +172,7 @@ async def sleep_unless(clock: Clock, seconds: float, cancel: Cancellation | None
 
 async def wait_until_done(future: asyncio.Future[Any], clock: Clock, limit: int | None) -> None:
     """Wait for a future, at most ``limit`` microseconds; it is not cancelled with the caller."""
+    # ``asyncio.wait`` leaves the future alone if the caller is cancelled: others may wait for it.
     if limit is None:
         await asyncio.wait((future,))
         return
@@ -191,6 +192,7 @@ async def cancelled_first(work: Awaitable[object], cancel: Cancellation | None) 
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+    # Not which task ended first: with both, the cancel counts.
     return cancel.is_set()
 
 

@@ -46,6 +46,7 @@ class Hub:
 
     def __init__(self, store: Store) -> None:
         self.is_closed = False
+        # By topic, or its part before the colon. No list is empty.
         self._callbacks: dict[str, list[Callable[[str], None]]] = {}
         self._unsubscribe = store.subscribe(self._notify)
 
@@ -76,7 +77,7 @@ class Hub:
             unsubscribe()
 
     def close(self) -> None:
-        """Stop; those who wait are told that the app is not open."""
+        """Stop; tasks that wait raise AppNotOpen."""
         if not self.is_closed:
             # First the flag: tasks that the notification wakes must find the hub closed.
             self.is_closed = True
@@ -91,10 +92,11 @@ class Hub:
 
 
 class Listener:
-    """Tells one task when to read again."""
+    """Wakes one task that reads the store in a loop."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        # Set by notifications, cleared by ``wait`` before the task reads.
         self._hint = asyncio.Event()
 
     def wake(self) -> None:

@@ -48,17 +48,17 @@ from pylash.values.errors import (
 )
 from pylash.values.names import check_name, storable
 
+# The atomic effect that each task performs: it is recorded as a whole, so it asks for no others. By task and not in a
+# context variable, which would cost a tenth of an effect. ``perform`` alone writes it.
 _inside: dict[asyncio.Task[Any] | None, str] = {}
-"""The atomic effect each task performs: it is recorded as a whole, so it asks for no others.
-
-By task and not in a context variable, which would cost a tenth of an effect.
-"""
 
 MAX_KEY_BYTES: Final = 1_800
 """The longest replay key: it is made of several names, escaped, and is indexed."""
+# msgspec writes the tag of a struct first, so that the first bytes of a record tell its kind.
 WITHDRAWN: Final = b'{"type":"cancelled"'
 """How the record of a cancelled effect begins; the ends of waits begin otherwise."""
 
+# Mistakes of the caller. A record would make one permanent, although the next deploy may correct it.
 _NEVER_RECORDED = (
     EffectNested,
     MissingReplayKey,
@@ -73,6 +73,9 @@ class FinalFailure(Exception):
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+
+
+# The three kinds of records are stored: their tags and fields are never renamed, and new fields have defaults.
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False, tag="returned"):
@@ -113,6 +116,7 @@ class Performed(msgspec.Struct, frozen=True):
         """Return the outcome, or raise the failure, with the traceback of its cause."""
         if self.cause is None:
             return answer(self.record, kind)
+        # The cause has the traceback of user code. It is not recorded, so a replay raises the failure without it.
         try:
             return answer(self.record, kind)
         except LashError as error:
@@ -131,6 +135,7 @@ def check_call(envelope: Envelope, local: LocalExecutor) -> None:
 
 def check_nesting(effect_id: str) -> None:
     """Refuse an effect that is asked for inside an atomic one, in the same task."""
+    # The table is empty unless an atomic effect is performed, so that most calls do not ask for their task.
     if _inside and (outer := _inside.get(asyncio.current_task())) is not None:
         raise EffectNested(effect_id, outer)
 
@@ -150,6 +155,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         _inside[task] = envelope.invocation.effect_id
     try:
         outcome = await local.execute(envelope)
+        # Encoded within the try: a result that cannot be recorded is a failure of the effect.
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
     except _NEVER_RECORDED:
         raise
@@ -160,6 +166,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
             raise
         return failed(error, kind)
     finally:
+        # A task performs one atomic effect at a time, so there is no outer one to restore.
         _inside.pop(task, None)
 
 
@@ -172,6 +179,7 @@ def returned(outcome: Outcome, records: int = 1) -> Performed:
         _refuse(outcome)
         raise
     check_size(data, records)
+    # The decoded record is kept as the answer, so that the first execution cannot see more than a replay.
     back = _RECORDS.decode(data)
     if back != record:
         _refuse(outcome)
@@ -180,7 +188,7 @@ def returned(outcome: Outcome, records: int = 1) -> Performed:
 
 
 def _refuse(outcome: Outcome) -> None:
-    """Refuse the first part that would change; a step's value is all its author knows of it."""
+    """Refuse the first part that would change. The path begins at a step's value, which is all that its author sees."""
     for field in outcome.__struct_fields__:
         path = "$" if isinstance(outcome, DurableStepOutcome) else f"$.{field}"
         refuse(getattr(outcome, field), path)
@@ -199,6 +207,7 @@ def failed(error: BaseException, kind: EffectKind) -> Performed:
         is_final,
     )
     data = encode(failure)
+    # The refusal is short, so that the recursion ends with it.
     try:
         check_size(data, 1)
     except PayloadTooLarge as refusal:
@@ -229,7 +238,8 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
         error.final = record.final
         raise error
     restored = LashError.restore(record.code, record.message, record.data)
-    if isinstance(restored, DurabilityError | StoreError):  # a code that user code chose
+    # User code may have chosen the code of such an error. Raised as its class, it would detach the run (rule 4).
+    if isinstance(restored, DurabilityError | StoreError):
         restored = LashError(record.message, code=record.code, data=record.data)
     restored.final = record.final
     raise restored
@@ -237,6 +247,7 @@ def answer(record: Record | bytes, kind: EffectKind) -> Outcome:
 
 def _code(error: BaseException, kind: EffectKind) -> str:
     match error:
+        # Raised by user code, so about another store or run than this one; trouble of our own never gets here (rule 3).
         case StoreError() | DurabilityError():
             return RuntimeStore.default_code
         case LashError():
@@ -250,20 +261,21 @@ def _code(error: BaseException, kind: EffectKind) -> str:
 
 
 def is_outcome(error: BaseException) -> TypeGuard[LashError]:
-    """Return whether what user code raised is an error of ours that callers may be told as it is.
+    """Return whether what user code raised is an error of ours that callers may get as it is.
 
     One about a store or a run is not: it is about some other store or run than the caller's.
     """
+    # A subclass in user code that does not call our ``__init__`` has no message.
     trouble = isinstance(error, DurabilityError | StoreError)
     return isinstance(error, LashError) and not trouble and hasattr(error, "message")
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an exception says, as it can be stored."""
+    """Return the message of an exception, as it can be stored."""
     try:
         said = error.message if isinstance(error, LashError) else error
         return storable(str(said)) or type(error).__name__
-    except BaseException:  # noqa: BLE001 - its class is all that can be said of it
+    except BaseException:  # noqa: BLE001 - str() of an exception may raise anything
         return type(error).__name__
 
 

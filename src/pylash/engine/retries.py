@@ -48,6 +48,7 @@ class Retry(msgspec.Struct, frozen=True):
         if not (kinds and all(map(_is_exception, kinds))):
             reason = f"on={self.on!r} is neither an exception such as OSError nor a tuple of them"
             raise ArgumentsInvalid("Retry", reason)
+        # Always a tuple from here on; nothing else changes a Retry.
         msgspec.structs.force_setattr(self, "on", kinds)
 
     @property
@@ -82,31 +83,38 @@ class Tries(msgspec.Struct, frozen=True):
     retry: Retry | None
     delay_key: Callable[[int], str]
     failed: Callable[[int, LashError], None] | None = None
-    """Hears of every attempt that failed and is not the last."""
+    """Called after every attempt that failed and is not the last, on a replay too."""
 
     async def first_success(
         self, attempt: Callable[[int], Awaitable[T]], failure: type[LashError] = LashError
     ) -> T:
         """Return the result of the first attempt that succeeds, or raise the last failure."""
+        # Counts the attempts of all executions: the recorded ones are replayed first. It is part of the keys of attempts
+        # and delays, so it must grow by one with each.
         number = 1
         while True:
             try:
                 return await attempt(number)
             except failure as error:
+                # ``final`` is recorded with the failure, so that a replay stops at the same attempt.
                 if self.retry is None or error.final or number >= self.retry.max:
                     raise
                 if self.failed is not None:
                     self.failed(number, error)
+            # The duration is part of the recorded command, so jitter comes from the seed: a replay asks for the same.
             key = self.delay_key(number)
             pause = self.retry.pause(number, chance(self.run.seed, key))
+            # A sleep of the run and not of the task: a run that waits for its next attempt can be parked.
             command = Sleep(round(pause * 1000), retry=True)
             name = f"{self.name} again"
             await self.run.effect(self.branch, key, name, command, sleep_executor())
             number += 1
 
 
-def marked_final(told: BaseException, error: BaseException, retry: Retry | None) -> BaseException:
-    """Return what is told of an error, marked if the call is not to be tried again after it."""
+def marked_final(
+    failure: BaseException, error: BaseException, retry: Retry | None
+) -> BaseException:
+    """Return the failure that stands for an error, marked if the call is not to be tried again after it."""
     if retry is None or isinstance(error, retry.on):
-        return told
-    return FinalFailure(told)
+        return failure
+    return FinalFailure(failure)

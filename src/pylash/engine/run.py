@@ -75,6 +75,8 @@ class LiveRun:
         self.fence: Fence = standing.attached.fence
         self.turn = standing.turn
         self.memory = memory
+        # The tasks of the worker, for the code of branches. Effects run in ``work_tasks`` of the host, which are
+        # cancelled later, so that a record that is being written outlives the code that asked for it.
         self.tasks = tasks
         self.root = Branch(self)
         # Where the next effects are requested; the driver of a turn sets it with every iteration.
@@ -87,10 +89,12 @@ class LiveRun:
             deadline=self.deadline,
             heard_before=bool(record.cancel_delivered),
         )
+        # Known to the machine before any code begins: a branch takes its recorded cancel when it is forked.
         cancelled = RecordedCancel.of(memory.decision(cancel_key()))
         self.machine = RunMachine(config, self.root.node, wake_seq=wake_seq, cancelled=cancelled)
         self.driver = RunDriver(self, self.machine, controller, memory, slots, tasks, work_tasks)
         self._controller = controller
+        # Whether UNPARKABLE was logged, which is done once for each execution.
         self._warned = False
 
     # --- what it is ---
@@ -173,7 +177,7 @@ class LiveRun:
             self._warned = True
             _log.warning(UNPARKABLE, self.fence.name, name)
         caller = SideCall(owner.node, aside) if branch is None else branch.node
-        # Between this look and ``ask`` nothing is awaited, so the machine hears what the record has at this moment.
+        # Nothing is awaited between this read and ``ask``: the machine must get what is recorded at that moment.
         recorded = self.memory.record_of(key)
         is_replay = recorded is Recorded.OUTCOME or recorded is Recorded.CANCELLED
         if is_replay and not self._controller.supports_concurrent_effects:
@@ -252,6 +256,8 @@ class LiveRun:
         if self.closed:
             raise Detached
         self.root.task = asyncio.current_task()
+        # Before ``begin``: the root is only flagged, and meets the cancel at its first new effect. After it, the cancel
+        # would be a delivery, and hold every new effect until it is written.
         if cancelled:
             self.driver.tell(self.machine.cancel_seen)
         self.driver.tell(self.machine.begin)
@@ -260,6 +266,7 @@ class LiveRun:
         """Park the run if it is idle; return the store's answer, None if the run was not idle or not ours."""
         for decision in self.driver.tell(self.machine.park_due):
             assert isinstance(decision, Park)
+            # No caller goes on until the machine has an answer: every path below reports one, or closes the run.
             try:
                 is_parked = await runs.park(
                     self.fence,
@@ -323,6 +330,7 @@ class LiveRun:
 
     async def finish(self, grace: float) -> None:
         """Wait until the code has ended, then cancel it, then leave it to itself."""
+        # The first round waits for code that unwinds, the second for code that was cancelled.
         for _ in range(2):
             if not (tasks := self._code_tasks()):
                 return

@@ -121,7 +121,7 @@ class RunProgress:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the effect was cancelled, or nobody waits for it any more."""
+        """Whether the effect was cancelled, or its last caller has left."""
         return not self._driver.machine.state.effects.holds(self._effect)
 
     def rest(self, due: int | None = None) -> None:
@@ -283,7 +283,7 @@ class RunDriver:
         self.tell(self.machine.trouble, DetachReason.CANNOT_REPLAY)
 
     def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work in a task that nobody awaits: trouble closes the run."""
+        """Do work in a background task; trouble closes the run."""
         self._tasks.serve(self._guard(work))
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
@@ -378,7 +378,7 @@ class RunDriver:
         try:
             result = await self._controller.execute(asked, local)
         except (DurabilityError, StoreError) as error:
-            if self.machine.state.effects.holds(effect):  # else nobody needs it any more
+            if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
         except asyncio.CancelledError as error:
             task, is_needed = asyncio.current_task(), self.machine.state.effects.holds(effect)
@@ -387,11 +387,10 @@ class RunDriver:
             if self._work_tasks.is_stopping:
                 self.close()
                 raise
-            if (
-                task is not None and task.cancelling()
-            ):  # user code has cancelled the task it runs in
+            # The cancel is in the record, unless user code has cancelled the task that it runs in.
+            if task is not None and task.cancelling():
                 result = _failure(error, asked)
-            else:  # the record says so
+            else:
                 is_cancel = True
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
             result = error
@@ -407,7 +406,7 @@ class RunDriver:
         if isinstance(result, BaseException) and not callers:
             _log.warning("an effect failed after its callers had left: %s", result)
         for number, caller in enumerate(callers):
-            # Nobody shares a value that others may change.
+            # Each caller after the first gets a copy: a caller may change its value.
             is_shared = number > 0 and not isinstance(result, BaseException)
             self.calls[caller].answer = copy.deepcopy(result) if is_shared else result
 
@@ -476,9 +475,8 @@ class RunDriver:
         """Record a cancel at an effect that has not begun."""
         assert call.envelope is not None
         is_cancelled = await self._memory.withdraw(call.envelope)
-        if (
-            self.calls.get(caller) is call
-        ):  # else it has left, and may withdraw another effect by now
+        # Otherwise the caller has left, and may be withdrawing another effect by now.
+        if self.calls.get(caller) is call:
             self.tell(self.machine.code.withdrawn, caller, is_cancelled)
 
 

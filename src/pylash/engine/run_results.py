@@ -12,6 +12,7 @@ from pylash.tasks import TaskOwner
 from pylash.values.errors import StoreError
 from pylash.values.process_errors import AppNotOpen, ProcessUnknown
 
+# Delivered in place of a result for an id that the store does not have.
 _UNKNOWN: Final = object()
 
 
@@ -67,8 +68,8 @@ class RunResults:
         self._hub = hub
         self._source = source
         self._runs_here = runs_here
+        # Ids that must be observed before they are read: their ends may not be notified yet.
         self._unobserved: set[str] = set()
-        """Ids that must be observed before they are read: their ends may not be notified yet."""
         self._watch = Watch(self._read, tasks)
         hub.subscribe(self._on_topic, topic)
 
@@ -79,6 +80,7 @@ class RunResults:
             if self._hub.is_closed:
                 raise AppNotOpen
             with self._watch.waiter(name) as future:
+                # A run that is executed here delivers its result by itself, or None if it leaves.
                 if not self._runs_here(name):
                     self._unobserved.add(name)
                     self._watch.suspect(name)
@@ -99,6 +101,8 @@ class RunResults:
             self._watch.suspect(name)
 
     async def _read(self, names: list[str]) -> Mapping[str, Any]:
+        # Taken before the read: an id that is added during the read is observed by the next one. An id that is not
+        # among ``names`` has no waiter any more, because ``wait`` suspects what it adds.
         new, self._unobserved = self._unobserved.intersection(names), set()
         try:
             if new:

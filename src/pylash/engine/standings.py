@@ -17,7 +17,9 @@ class TurnStanding(msgspec.Struct, frozen=True):
 
     session: SessionRecord
     nodes: dict[int, bytes] = {}
+    # Whether messages may be queued for the turn; known only of a turn that was submitted this moment.
     stirred: bool = True
+    # Whether it was claimed: a listener in another process may have asked for its events before.
     claimed: bool = True
 
 
@@ -41,6 +43,7 @@ async def standings(store: Store, claims: Sequence[Claim]) -> dict[int, Standing
     """Return how claimed runs stand, by run; what cannot be read is left out."""
     fences = {claim.fence.run: claim.fence for claim in claims}
     processes = [claim.fence.run for claim in claims if claim.run.kind == "process"]
+    # The journals are read after the claim: what an earlier owner writes from then on is refused by the fence.
     turns = [run for run in fences if run not in processes]
     found: dict[int, Standing] = {}
     if processes:

@@ -61,11 +61,13 @@ class LiveWaits:
         """End a wait, and wake the tasks that wait for it here at once."""
         answer = Answer(self._entropy(8).hex(), by)
         outcome = await self._store.waits.resolve(name, resolution, answer)
+        # Any other answer is not the end of the wait: its tasks read the first one from the store.
         if outcome.status == "accepted":
             self._watch.deliver(name.id, WaitStatus(resolution))
         return outcome
 
     async def _cancelled(self, name: WaitName, fence: Fence | None) -> WaitStatus:
+        # With the fence of its run, so that a worker that lost the run cannot end the wait of the next owner.
         answer = Answer(self._entropy(8).hex(), fence=fence)
         outcome = await self._store.waits.resolve(name, Cancelled(), answer)
         if outcome.status == "unknown_or_revoked":

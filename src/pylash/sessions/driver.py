@@ -129,9 +129,12 @@ class TurnDriver:
             if not self.run.is_cancelled_here():
                 raise
             await self._cancel()
+        # Before LashError, of which these are kinds: trouble of the run is no failure of the turn.
         except (DurabilityError, StoreError) as error:
             self.run.give_up(error)
         except LashError as error:
+            # The results first: the machine then knows which calls it has to close. The events last, as they are made
+            # from the messages that close them.
             self._answer_partially()
             machine.fail(error.message, error.code)
             self._complete_events()
@@ -199,6 +202,7 @@ class TurnDriver:
             made[ref] = environment
             return SyncExecutionEnvironmentOutcome({"env": ref})
 
+        # Held back: nothing outside happens before the next effect, which is written together with this one.
         local = turn_executor(perform, record=self.writer.hold)
         command = SyncExecutionEnvironment(update_machine_config=changed is not None)
         key = "env" if changed is None else f"i{changed}.env"
@@ -220,7 +224,8 @@ class TurnDriver:
         work = partial(self._tool_calls.run_batch, iteration, calls)
         command = ToolBatch({"calls": ids})
         results = await self._composite(f"i{iteration}.tools", command, work)
-        self._tool_calls.partial_results = ()  # the machine gets all of them now
+        # Nothing is awaited from here until the machine has all results: a cancel in between would lose them.
+        self._tool_calls.partial_results = ()
         return results
 
     async def _composite(
@@ -292,6 +297,7 @@ class TurnDriver:
             # Messages that were taken from the queue, and that the machine has not received yet.
             taken = self._checkpoints.taken_messages(f"i{machine.iteration}.queue")
             machine.messages.extend(taken or ())
+        # Before ``cancel``: which reply was cut off follows from what the machine is waiting for.
         streamed = await self._streamed_reply()
         machine.cancel(await self._cancel_reason(), streamed)
         self._complete_events()

@@ -25,6 +25,7 @@ from pylash.values.errors import StoreError
 CHUNK_SECONDS: Final = 0.1
 """The interval at which a relay writes new events."""
 FENCE_BITS: Final = 32
+"""How many low bits of a chunk's number count the chunks of one execution; the bits above are its fence."""
 
 _CHUNKS: msgspec.json.Decoder[list[TurnEvent]] = msgspec.json.Decoder(list[TurnEvent])
 
@@ -46,6 +47,7 @@ class Feed:
         self.runs_here = True
         self.listeners = 0
         self._once: set[tuple[str, str]] = set()
+        # The replies whose text is in ``events``, streamed or as a whole. A reset takes a reply out.
         self._replies: set[str] = set()
         # Set by every change, cleared by a listener that has received everything. Several listeners may clear it:
         # each does so only right before it waits, when it has seen all changes, and a change wakes all that wait.

@@ -53,6 +53,7 @@ class TurnListener:
 
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Yield the events of the turn until it has ended."""
+        # Started before the first look at where the turn runs: an end between two sources sets ``_ended``.
         watching = self._services.tasks.start(self._watch())
         try:
             async for event in self._live():
@@ -122,8 +123,11 @@ class ReceivedEvents:
     """The events of a turn that a listener has received, so that each event is yielded exactly once."""
 
     def __init__(self) -> None:
+        # The type and correlation id of events that come once. "usage" of a reply is the last event of that reply.
         self._once: set[tuple[str, str]] = set()
+        # The text of each reply as the listener has it: all that was passed on since its last reset.
         self._texts: dict[str, str] = {}
+        # Replies of which reasoning was passed on: then the recorded reasoning is left out, even if some was lost.
         self._reasoned: set[str] = set()
         self._restarted: dict[str, str] = {}
         """The text received so far of each reply that is being streamed from its start again."""

@@ -45,10 +45,9 @@ class Effect(msgspec.Struct, eq=False):
     state: EffectState = WORK
     # Until when it rests at most; None unless it rests.
     due: int | None = None
-    # Who waits for the outcome, in the order of their calls.
+    # The callers that wait for the outcome, in the order of their calls.
     callers: dict[Any, None] = {}
-    # The key of the delivery that decides whether it is cancelled. It does not land before that is
-    # decided.
+    # The key of the delivery that decides whether it is cancelled. It does not land before that is decided.
     verdict: str | None = None
     # Whether it ended while its verdict was open.
     landed: bool = False
@@ -86,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopWork(msgspec.Struct, frozen=True, gc=False):
-    """Stop the work of an effect whose outcome nobody needs. A caller that left waits until it has stopped."""
+    """Stop the work of an effect whose outcome is not needed. A caller that left waits until it has stopped."""
 
     effect: Effect
 
@@ -175,6 +174,6 @@ class EffectTable:
         return tuple(effects.values())
 
     def next_due(self) -> int | None:
-        """Return when the first of the resting effects is due. This looks at all of them."""
+        """Return when the first of the resting effects is due. It iterates over all of them."""
         dues = (effect.due for effect in self.in_flight.values())
         return min((due for due in dues if due is not None), default=None)

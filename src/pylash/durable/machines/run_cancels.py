@@ -104,10 +104,10 @@ def waits(branch: Branch, above: tuple[Branch, ...] = ()) -> bool:
 def _all_wait(group: Group, above: tuple[Branch, ...]) -> bool:
     """Return whether all open branches of a group wait.
 
-    ``suspects`` did not wait at the last look. While the last of them still does not, nothing else is looked at;
-    so the looks at a group cost about as much as its branches have moves, and not that times their number.
+    ``suspects`` did not wait when they were last checked. While the last of them still does not, no other is checked;
+    so the checks of a group cost about as much as its branches have moves, and not that times their number.
     """
-    # A branch that waited may have gone on since, so an empty list only says that all must be looked at.
+    # A branch that waited may have gone on since, so an empty list only means that all must be checked.
     suspects = group.suspects
     while suspects:
         if suspects[-1] in group.open and not waits(suspects[-1], above):
@@ -145,7 +145,7 @@ def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decis
     leaves: list[Branch] = []
     groups: list[Group] = []
     for branch in branches:
-        # Without a record every branch hears of it at once, through its task.
+        # Without a record every branch is cancelled at once, through its task.
         if waits(branch) or not run.config.is_durable:
             find_leaves(branch, leaves, groups)
         else:
@@ -171,7 +171,7 @@ def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]
     """Pass the cancel of a join on to its branches once all of them wait, the outermost join first.
 
     ``touched``: the branches that may have begun to wait, None for any. A cancel is not passed on while another
-    delivery is on its way, so that a branch hears of one before the next.
+    delivery is on its way, so that a branch gets one before the next.
     """
     cancels = run.cancels
     while cancels.pressing and not cancels.deliveries:
@@ -194,7 +194,7 @@ def _outermost_that_waits(run: RunState, touched: Sequence[Branch] | None) -> Br
         inner_first = sorted(pressing, key=_depth, reverse=True)
     else:
         inner_first = [above for branch in touched for above in _path_up(branch)]
-    # An inner join must not be told before an outer one: the outer delivery includes its branches.
+    # An inner join must not be cancelled before an outer one: the outer delivery includes its branches.
     found = None
     for branch in inner_first:
         if branch in pressing and branch.at is JOIN and waits(branch):

@@ -1,10 +1,10 @@
-"""The machine of a run in memory: it is told facts and returns decisions, with no I/O.
+"""The machine of a run in memory: it receives facts and returns decisions, with no I/O.
 
 Rule 1. What is possible in which phase is the table in run_table; the methods below say what a fact does.
 Rule 2. Every fact returns the decisions that follow from it, in the order in which the driver carries them out. The
         machine has already made the moves they stand for.
-Rule 3. Nothing here reads a clock or awaits: ``due`` is data, and whoever knows that time has passed reports it.
-Rule 4. The facts of the run's code are told to ``code``, those of its worker to the machine itself.
+Rule 3. Nothing here reads a clock or awaits: ``due`` is data, and the driver reports that time has passed.
+Rule 4. The facts of the run's code are methods of ``code``, those of its worker methods of the machine itself.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class CodeFacts:
     def withdrawn(self, caller: Caller, yes: bool) -> Decisions:
         """Note that the cancel of a caller was recorded at its effect, or that the effect has an outcome.
 
-        In the second case the branch keeps its flag: it is told at its next new effect.
+        In the second case the branch keeps its flag: the cancel is raised at its next new effect.
         """
         run = self._run
         self._check("withdrawn")
@@ -148,7 +148,7 @@ class CodeFacts:
             if shared is not None:
                 cancel_effect(run, shared, out)
         else:
-            # RECORD: it has an outcome, so it cannot be cancelled, whoever else waits for it.
+            # RECORD: it has an outcome, so it cannot be cancelled for another caller either.
             begin_effect(run, caller, RECORD, out)
             if shared is not None and shared.landed:
                 land_effect(run, shared, out)
@@ -188,7 +188,7 @@ class CodeFacts:
             stop = run.effects.leave(effect, caller)
             if stop is not None:
                 out.append(stop)
-        elif effect.verdict == effect.key:  # its own withdrawal, which nobody waits for any more
+        elif effect.verdict == effect.key:  # its own withdrawal, which has no caller any more
             effect.verdict = None
             if effect.landed:
                 land_effect(run, effect, out)
@@ -243,7 +243,7 @@ class CodeFacts:
         decided: RecordedCancel | None = None,
         passed_on: RecordedCancel | None = None,
     ) -> Decisions:
-        """Note that a branch begins a group, with what the record says was decided for it and passed on to it."""
+        """Note that a branch begins a group, with the decision about it and its parent's cancel, if they are recorded."""
         run = self._run
         self._check("open_group")
         for recorded in (decided, passed_on):
@@ -304,7 +304,7 @@ class CodeFacts:
     def await_branch(self, branch: Branch, other: Branch) -> Decisions:
         """Note that a branch waits for one that another branch has forked.
 
-        A cancel does not go on from it to the other: it hears of it while it waits, or because the other is cancelled.
+        A cancel is not passed on to the other: it is raised while the branch waits, or when the other is cancelled.
         """
         run = self._run
         self._check("await_branch", branch)
@@ -410,8 +410,7 @@ class RunMachine:
         self.code = CodeFacts(run)
         # The wake_seq of the run after whose reading everything it waits for was looked at.
         self.wake_seq = wake_seq
-        # Whether a wake-up came since the driver last cleared this: for turns, messages may be
-        # queued.
+        # Whether a wake-up came since the driver last cleared this: for turns, messages may be queued.
         self.stirred = False
         set_phase(run, Phase.STARTING)
         if cancelled is not None:
@@ -461,7 +460,7 @@ class RunMachine:
         self._check("slot_granted")
         if run.slot is not Slot.ASKED:
             raise ImpossibleFact(run.phase, "slot_granted", f"slot {run.slot}")
-        # It was asked for before the run was detached; nobody goes on with it now.
+        # It was asked for before the run was detached; no caller goes on with it now.
         if run.closed:
             run.slot = Slot.NONE
             return (GiveSlot(),)
@@ -496,7 +495,7 @@ class RunMachine:
         if run.phase is not Phase.IDLE:
             return NOTHING
         set_phase(run, Phase.PARKING)
-        # The deadline only asks for a cancel: a run that has been told needs no waking for it.
+        # The deadline only asks for a cancel: a run that has one needs no waking for it.
         has_asked = run.cancels.is_asked or run.config.heard_before
         times = (run.effects.next_due(), None if has_asked else run.config.deadline)
         until = min((time for time in times if time is not None), default=None)
@@ -532,7 +531,7 @@ class RunMachine:
     # --- cancel ---
 
     def cancel_seen(self) -> Decisions:
-        """Note that the run was asked to end. It is told once, in one of its epochs."""
+        """Note that the run was asked to end. The cancel is delivered once, in one of its epochs."""
         run = self.state
         cancels = run.cancels
         self._check("cancel_seen")
@@ -594,7 +593,7 @@ class RunMachine:
         if run.phase is Phase.RUNNING:
             if run.root.at is not CODE:
                 raise ImpossibleFact(run.phase, "code_ended", f"the root at {run.root.at.value}")
-            # A task that was cancelled from outside says nothing about its process, which goes on elsewhere.
+            # A task that was cancelled from outside is no end of its process, which goes on elsewhere.
             if end is CodeEnd.STOPPED:
                 detach(run, DetachReason.RELEASED, out)
         if run.phase is Phase.RUNNING:

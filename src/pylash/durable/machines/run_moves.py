@@ -107,7 +107,7 @@ def detach_call(run: RunState, call: SideCall) -> None:
 
 def move_call(run: RunState, call: SideCall, at: At) -> None:
     """Move a side call and count it: it is busy at READY, HELD and WITHDRAW."""
-    # At WITHDRAW it is no effect yet, so it excuses nobody; its own count keeps the run busy.
+    # At WITHDRAW it is no effect yet, so it does not excuse its owner; its own count keeps the run busy.
     if at is HELD or at is EFFECT:
         attach_call(run, call)
     else:
@@ -399,9 +399,8 @@ def _open_gate(run: RunState, out: list[Decision]) -> None:
         if isinstance(caller, SideCall):
             move_call(run, caller, DONE)
         else:
-            caller.at = (
-                CODE  # as busy as before: its asides, if any, have not excused it since it waited
-            )
+            # Without ``move``: it is as busy as before, because asides do not excuse a branch that has waited.
+            caller.at = CODE
     out.append(GoOn(tuple(callers)))
 
 
@@ -414,7 +413,7 @@ def detach(run: RunState, reason: DetachReason, out: list[Decision]) -> None:
 
 
 def break_off(run: RunState, out: list[Decision]) -> None:
-    """Let everyone go who waits for an effect, at the gate, or below a cancel."""
+    """Refuse all callers that wait for an effect, at the gate, or below a cancel."""
     # Late facts of these effects are ignored from now on, as they have left the table.
     effects = run.effects.clear()
     if effects:

@@ -29,7 +29,7 @@ class Phase(StrEnum):
     IDLE = "idle"
     """Everything waits, and the run holds no slot."""
     PARKING = "parking"
-    """The write that parks it is on its way; nobody goes on meanwhile."""
+    """The write that parks it is on its way; no caller goes on meanwhile."""
     DETACHED = "detached"
     """Nothing of this execution counts any more; its code may still unwind."""
     ENDING = "ending"
@@ -107,7 +107,7 @@ class CancelState(StrEnum):
 
     NONE = "none"
     NOTED = "noted"
-    """The root is told at its next new effect."""
+    """It is raised in the root at its next new effect."""
     TOLD = "told"
 
 
@@ -227,7 +227,7 @@ class Branch(msgspec.Struct, eq=False):
 class SideCall(msgspec.Struct, eq=False):
     """One call of a task other than a branch, in the code of its owner.
 
-    ``excuses``: a library told us that the owner waits for that task. Otherwise the task is one that user code
+    ``excuses``: a library has declared that the owner waits for that task. Otherwise the task is one that user code
     started by itself. Such a call is never held or withdrawn, and keeps the run busy through its owner.
     """
 
@@ -250,7 +250,7 @@ class Group(msgspec.Struct, eq=False):
     open: dict[Branch, None] = {}
     # Those that have ended, in the order of their ends.
     ended: list[Branch] = []
-    # Branches that did not wait at the last look, for ``waits`` in run_cancels.
+    # Branches that did not wait when ``waits`` in run_cancels last checked the group.
     suspects: list[Branch] = []
 
 
@@ -282,19 +282,19 @@ class RunConfig(msgspec.Struct, frozen=True):
     # It has a concurrency key.
     parks_at_once: bool = False
     deadline: int | None = None
-    # An earlier epoch has heard the cancel: it is never delivered again.
+    # The cancel was raised in an earlier epoch: it is never delivered again.
     heard_before: bool = False
 
 
 class RecordedCancel(msgspec.Struct, frozen=True):
-    """What the record of a delivery says."""
+    """The content of a recorded delivery."""
 
     cancelled: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
 
     @staticmethod
     def of(decision: Mapping[str, Any] | None) -> RecordedCancel | None:
-        """Return what a recorded decision says about cancels."""
+        """Return the cancels in a recorded decision."""
         if decision is None:
             return None
         return RecordedCancel(frozenset(decision["cancelled"]), frozenset(decision["groups"]))
@@ -338,15 +338,13 @@ class Cancels:
         # It came while the run was being parked.
         self.is_remembered = False
         self.deliveries: dict[str, Delivery] = {}
-        # Names of branches that the record says are cancelled; a branch takes the flag when it is
-        # forked.
+        # Names of branches that are cancelled according to the record; a branch takes its flag when it is forked.
         self.flagged: set[str] = set()
         # Keys of groups whose join ends with a cancel, whatever came of their branches.
         self.interrupted: set[str] = set()
         # Keys of groups to which the cancel of their parent was passed on, now or before.
         self.passed_on: set[str] = set()
-        # Cancelling branches that join: their cancel is passed on when they are at JOIN and all
-        # below wait.
+        # Cancelling branches that join: their cancel is passed on when they are at JOIN and all below wait.
         self.pressing: dict[Branch, None] = {}
         self.held: dict[Caller, None] = {}
         # Some of ``held`` may ask again: a cancel above them is gone, or a delivery was answered.
@@ -383,14 +381,12 @@ class RunState:
         self.ending = Ending()
         self.slot = Slot.HELD
         self.root = root
-        # How many branches are busy, and side calls at READY, HELD or WITHDRAW. The root is at
-        # first.
+        # How many branches are busy, and side calls at READY, HELD or WITHDRAW. At first it is the root alone.
         self.busy = 1
         self.effects = EffectTable()
         # Callers at the gate.
         self.ready: list[Caller] = []
-        # On a serial host: the effect that is performed, then those whose turn comes; some may have
-        # left.
+        # On a serial host: the effect that is performed, then those that wait for it. Some may have left the table.
         self.line: deque[Effect] = deque()
         self.cancels = Cancels()
         # How many questions there were so far; see Branch.asked.

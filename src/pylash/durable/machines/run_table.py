@@ -46,7 +46,7 @@ GATE: Final = " GoOn TakeSlot" + IDLENESS
 """What follows when a caller has its answer: it goes on, or a slot is asked for. Others may excuse it."""
 CANCELS: Final = " Deliver Perform Queue Share Withdraw RaiseCancelled"
 """What follows when a branch begins to wait below a cancel: it is passed on, held calls ask again, or a branch that
-awaits that one hears of its own."""
+awaits that one is cancelled itself."""
 CLOSE: Final = "Detach BreakOff Refuse"
 
 TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
@@ -175,7 +175,7 @@ LEGAL: Final[Mapping[Phase, frozenset[str]]] = {
 
 
 class ImpossibleFact(RuntimeError):
-    """The driver told the machine something that cannot have happened."""
+    """The driver reported a fact to the machine that cannot have happened."""
 
     def __init__(self, phase: Phase, fact: str, detail: str = "") -> None:
         self.phase = phase

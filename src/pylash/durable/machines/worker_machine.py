@@ -2,7 +2,7 @@
 
 Rule 1. A slot is free, reserved for a claim or a start, or with a run. Runs that go on come before runs that begin:
         a slot that is given back goes to the run that has waited longest, and is free only if none waits.
-Rule 2. A suspect is a run that may be to blame for crashes: it is executed alone. Nothing begins while it waits for
+Rule 2. A suspect is a run that may be the cause of crashes: it is executed alone. Nothing begins while it waits for
         that, and idle runs are parked; but only for a while, then everything else has its turn.
 Rule 3. A worker that closes begins nothing. It parks what is idle, and detaches the rest when its grace is over.
 """
@@ -89,7 +89,7 @@ WORKER_FACTS: Final[Mapping[str, Collection[WorkerPhase]]] = {
 
 
 class ImpossibleWorkerFact(RuntimeError):
-    """The driver told the machine of a worker something that cannot have happened."""
+    """The driver reported a fact to the machine of a worker that cannot have happened."""
 
     def __init__(self, phase: WorkerPhase, fact: str, detail: str = "") -> None:
         self.phase = phase
@@ -116,6 +116,7 @@ class WorkerMachine:
     )
 
     def __init__(self, slots: int, park_after: float) -> None:
+        # Every slot is free, pending, or held by a run. A run that is idle, or waits for a slot, holds none.
         self.free = self._size = slots
         self.live: set[Hashable] = set()
         self._park_after = park_after
@@ -130,8 +131,7 @@ class WorkerMachine:
         self._has_backlog = False
         # When it last began to wait for a suspect.
         self._cleared_since: float | None = None
-        # Whether the claim of a suspect is on its way: until it is answered, a look changes no
-        # phase.
+        # Whether the claim of a suspect is on its way: until it is answered, ``looked`` changes no phase.
         self._claims_suspect = False
 
     @property

@@ -115,7 +115,10 @@ class JournalController(HostedController):
         self.memory = JournalMemory(host.store.journal, host.clock, host.tasks)
         self._scope = scope
         self._attaching = asyncio.Lock()
+        # Set for good when another worker has the run. The host forgets this controller, which then refuses all calls.
         self._lost = False
+        # ``times_given_up`` of the membership when the run was last known to be ours. A larger one now means that other
+        # workers may have taken the run over.
         self._given_up = host.membership.times_given_up
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
@@ -148,6 +151,8 @@ class JournalController(HostedController):
         execution = Execution(asked, attached.fence, local, progress_of(key))
         memory.begin(asked)
         try:
+            # An entry with a size has an outcome, which was too large to load. One without a size is open, and its
+            # effect is continued.
             if entry is not None and (entry.size or entry.hash != asked.digest):
                 execution.progress.recording()
                 return await self._stand(entry, asked)
@@ -163,7 +168,7 @@ class JournalController(HostedController):
     # --- the record ---
 
     async def _attach(self) -> Attached:
-        """Own our run and load its journal; whoever comes first does it for all."""
+        """Own our run and load its journal; the first caller does it for all."""
         membership, journal = self._host.membership, self._host.store.journal
         # One caller attaches for all: a second claim would take the run away from the first.
         async with self._attaching:
@@ -192,7 +197,7 @@ class JournalController(HostedController):
             )
 
     async def _mismatch(self, asked: Asked) -> EffectReplayMismatch:
-        """Say what was recorded under the key instead."""
+        """Return the error that shows how the recorded command differs."""
         assert self.memory.attached is not None
         whole = await self._host.store.journal.entry(self.memory.attached.fence.run, asked.key)
         kept = None if whole is None else whole.command
@@ -250,6 +255,7 @@ class JournalController(HostedController):
 
     async def _perform(self, execution: Execution) -> Outcome:
         host, (asked, fence, local, progress) = self._host, execution
+        # A worker that was paused longer than its lease learns here, before user code acts, whether it was given up.
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
         # Work of a run that another worker has taken over must not begin: it could not be recorded.
@@ -270,6 +276,7 @@ class JournalController(HostedController):
         await self.memory.record_notes(fence)
         record = local.record or host.store.journal.record
         stands = await record(fence, entry)
+        # The first row under a key counts: an earlier write whose answer was lost, or a cancel.
         if stands is not entry:
             return await self._stand(stands, asked)
         self.memory.entries[asked.key] = entry
@@ -277,6 +284,7 @@ class JournalController(HostedController):
 
     async def _check_fence(self, fence: Fence) -> None:
         """Look whether the run is still ours: others gave this worker up since we attached it."""
+        # Read before the store is asked: if we are given up during the read, the next effect checks again.
         given_up = self._host.membership.times_given_up
         standing = await self._host.store.runs.wake_seqs([fence.run])
         if standing.get(fence.run, (0, -1))[1] != fence.token:
@@ -284,7 +292,7 @@ class JournalController(HostedController):
         self._given_up = given_up
 
     async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
-        """Take the entry that holds our key, whoever wrote it, and answer with it."""
+        """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[asked.key] = entry
         if entry.hash != asked.digest:
             raise await self._mismatch(asked)
@@ -327,12 +335,14 @@ class JournalController(HostedController):
             await self.memory.record_notes(fence)
             entry = asked.entry(self._host.clock.now())
             stands, status = await self._host.store.waits.open_for(fence, entry, opening)
+            # Open until the wait has returned below: an entry with an outcome is answered from memory.
             self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
             if stands.hash != asked.digest:
                 raise await self._mismatch(asked)
             if status.terminal is None and not status.revoked:
                 if local.opened is not None:
                     local.opened()
+                # Only now: a run that rests may be parked, and it is the stored wait that wakes it then.
                 rest = status.remaining
                 progress.rest(None if rest is None else self.memory.now() + rest)
             return status
@@ -382,6 +392,7 @@ class JournalController(HostedController):
                 self.memory.entries[asked.key] = entry
                 if entry.hash != asked.digest:
                     raise await self._mismatch(asked)
+                # A bell that has rung has stirred the effect, and it must look again before it rests.
                 if not bell.done():
                     progress.rest(entry.due)
                 await wait_until_done(bell, self._host.clock, remaining)

@@ -1,4 +1,4 @@
-"""Durability tiers: a durable host over a store that forgets would lie to its users."""
+"""Durability tiers: a durable host needs stores that survive the process."""
 
 from __future__ import annotations
 

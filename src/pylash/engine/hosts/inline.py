@@ -1,7 +1,7 @@
 """The inline host: effects run in this process and nothing is recorded.
 
-It speaks the same language as the durable hosts (outcomes, failures, waits), so that code written
-against it works on them; but its waits live in memory and end with the process.
+Its outcomes, failures and waits are those of the durable hosts, so that code written against it works on them; but its
+waits live in memory and end with the process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class MemoryWaits:
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self._clock = clock
         self._signer = Signer([entropy(32)])
+        # How often the waits of a session were revoked. A key of an earlier generation is unknown.
         self._generations: Counter[str | None] = Counter()
+        # Created by the first waiter or the first answer, and kept: a later answer finds that it is late.
         self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
         self.open: dict[str, OpenWait] = {}
 
@@ -114,6 +116,7 @@ class MemoryWaits:
         if name is None:
             raise AwaitEventUnknownOrRevoked
         end = self._end(name)
+        # A cancel and a deadline are answers too: each does nothing if another answer was first.
         if not end.done() and await cancelled_first(self._until(end, timeout), cancel):
             self.resolve(key, Cancelled())
         if not end.done():
@@ -121,12 +124,12 @@ class MemoryWaits:
         return end.result()
 
     def revoke(self, session_id: str) -> None:
-        """Make the session's keys unknown, and wake who waits for one."""
+        """Make the session's keys unknown, and wake the tasks that wait for one."""
         self._generations[session_id] += 1
         for wait, end in tuple(self._ends.items()):
             if not end.done() and wait[0] == session_id:
                 end.set_exception(AwaitEventUnknownOrRevoked())
-                end.exception()  # seen, whether or not anybody waits
+                end.exception()  # marks it as retrieved: perhaps no task waits
 
     async def _until(self, end: asyncio.Future[Resolution], timeout: int | None) -> None:
         if timeout is None:

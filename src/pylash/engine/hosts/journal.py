@@ -58,14 +58,15 @@ class JournalHost(EffectHost):
         self.tasks = TaskOwner()
         self.membership = Membership(store, clock, entropy, timings or LeaseTimings())
         self.is_open = False
-        # The controllers of runs that this worker executes, and those for everybody else.
+        # The controllers of runs that this worker executes, and those for callers outside a run. Weak: a controller is
+        # needed while a run or a caller has it, and its effects in flight are shared exactly that long.
         self._adopted: WeakValueDictionary[ExecutionScope, JournalController]
         self._adopted = WeakValueDictionary()
         self._shared: WeakValueDictionary[ExecutionScope, SharedController]
         self._shared = WeakValueDictionary()
 
     async def open(self, *, member: bool = True) -> None:
-        """Become a worker of the store; whoever is no ``member`` looks and answers, and runs nothing."""
+        """Become a worker of the store. A host that is no ``member`` reads and answers waits, and executes nothing."""
         self.hub = Hub(self.store)
         self.live = LiveWaits(self.store, self.hub, self.clock, self._entropy, self.tasks)
         if member:
@@ -76,6 +77,8 @@ class JournalHost(EffectHost):
     async def close(self) -> None:
         """Detach every run: nothing is recorded, and any worker may go on with them."""
         if self.is_open:
+            # First, so that no effect begins; the effects under way then end with their tasks, and the membership last:
+            # it gives up every run that is still ours.
             self.is_open = False
             self.hub.close()
             await self.tasks.close()
@@ -96,6 +99,7 @@ class JournalHost(EffectHost):
         """Return the controller of a run that this worker has claimed, and what is recorded for the run."""
         scope = attached.fence.scope
         controller = self._adopted[scope] = JournalController(self, scope)
+        # A shared controller over the run before this claim has an old fence.
         self._shared.pop(scope, None)
         controller.memory.adopt(attached)
         return controller, controller.memory
@@ -106,6 +110,7 @@ class JournalHost(EffectHost):
 
     def forget(self, scope: ExecutionScope, controller: JournalController) -> None:
         """Create a new controller for scope next time: the run of this one belongs to another worker."""
+        # The run may have been claimed again meanwhile: then another controller has the scope, and stays.
         if self._adopted.get(scope) is controller:
             del self._adopted[scope]
         shared = self._shared.get(scope)
@@ -113,7 +118,7 @@ class JournalHost(EffectHost):
             del self._shared[scope]
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
-        """Return the signed key of a wait: the same for everyone who shares the secret."""
+        """Return the signed key of a wait: the same on every host that has the secret."""
         session = session_of(checked_scope(scope))
         checked_identity(wait)
         generation = 0 if session is None else await self.store.waits.generation(session)
@@ -150,7 +155,7 @@ class JournalHost(EffectHost):
         return status
 
     async def revoke_waits(self, session_id: str) -> None:
-        """Make every key of the session unknown, and wake who waits for one."""
+        """Make every key of the session unknown, and wake the tasks that wait for one."""
         generation = await self.store.waits.generation(session_id)
         await self.store.waits.revoke(session_id, generation)
 

@@ -72,6 +72,7 @@ class JournalMemory:
     cancels_tasks = False
 
     def __init__(self, journal: Journal, clock: Clock, tasks: TaskOwner) -> None:
+        # The run and its fence; None until the first effect attaches it.
         self.attached: Attached | None = None
         self.entries: dict[str, JournalEntry] = {}
         self.unread: set[str] = set()
@@ -79,12 +80,14 @@ class JournalMemory:
         self._journal = journal
         self._clock = clock
         self._tasks = tasks
+        # When the store's time was ``attached.now``, by our monotonic clock.
         self._attached_at = 0.0
+        # Notes that are in ``entries`` and not in the store yet. The lock is held while some are written.
         self._notes: list[JournalEntry] = []
         self._writing_notes = asyncio.Lock()
-        # The effects under way, by key.
+        # The effects under way, by key. ``end`` of a stopped effect may come after ``begin`` of the next with its key.
         self._under_way: dict[str, Asked] = {}
-        # The effects that wait for others: each looks again when its bell rings.
+        # The effects that wait for others. Each reads the store again when its bell rings, with a new bell.
         self._bells: dict[asyncio.Future[None], Progress] = {}
 
     @property
@@ -114,6 +117,7 @@ class JournalMemory:
 
     def wake(self) -> None:
         """Let every effect that waits for others look again."""
+        # A bell rings once, so all of them leave the table now. An effect that looks again registers a new one.
         bells, self._bells = self._bells, {}
         for bell, progress in bells.items():
             if not bell.done():
@@ -163,6 +167,7 @@ class JournalMemory:
             return
         # An effect that finds the list empty may still depend on notes that another one is writing.
         async with self._writing_notes:
+            # A write that fails detaches the run: then nothing that depends on these notes is recorded either.
             notes, self._notes = self._notes, []
             if notes:
                 await self._journal.record_all(fence, notes)
@@ -242,7 +247,7 @@ class JournalMemory:
         return bell
 
     def drop_bell(self, bell: asyncio.Future[None]) -> None:
-        """Forget a bell that nobody waits for."""
+        """Remove a bell that is not waited for any more."""
         self._bells.pop(bell, None)
 
     def open_waits(self) -> list[str]:
@@ -253,6 +258,7 @@ class JournalMemory:
     def now(self) -> Instant:
         """Return the store's time, as far as we can tell without asking it."""
         assert self.attached is not None
+        # Not our wall clock, which may differ from the store's: due times are compared with this.
         passed = self._clock.monotonic() - self._attached_at
         return Instant(self.attached.now + int(passed * SECOND))
 

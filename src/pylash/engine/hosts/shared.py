@@ -1,6 +1,6 @@
 """Controllers outside a run: callers that ask for the same effect share one execution of it.
 
-A run does the same with its own table of effects (``LiveRun``); here nobody is parked and nobody cancels a run.
+A run does the same with its own table of effects (``LiveRun``); here nothing is parked, and no run is cancelled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TableProgress:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody waits for the effect any more."""
+        """Whether the last caller of the effect has left."""
         return not self._table.holds(self._effect)
 
     def rest(self, due: int | None = None) -> None:
@@ -65,6 +65,7 @@ class SharedController(HostedController):
         self.controller = controller
         self._tasks = host.tasks
         self._table = EffectTable()
+        # By effect and not by key: a stopped task may still unwind while the effect of its key was begun again.
         self._work: dict[Effect, Work] = {}
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
@@ -101,6 +102,7 @@ class SharedController(HostedController):
         if self._table.leave(effect, caller) is not None and effect in self._work:
             task = self._work.pop(effect).task
             task.cancel()
+            # The caller goes on only when the work has ended: what it does next must not run beside it.
             await asyncio.wait((task,))
 
     async def _perform(self, effect: Effect, envelope: Envelope, local: LocalExecutor) -> None:
@@ -118,14 +120,14 @@ class SharedController(HostedController):
         del result, effect  # an exception holds this frame
 
     def detach(self) -> None:
-        """Cancel everyone who still waits for an effect: the host has closed."""
+        """Cancel all callers that still wait for an effect: the host has closed."""
         for effect in self._table.clear():
             for caller in effect.callers:
                 caller.cancel()
 
 
 def hand_out(result: Outcome | BaseException, callers: list[asyncio.Future[Outcome]]) -> None:
-    """Give a result to callers; nobody shares a value that others may change."""
+    """Give a result to callers: each after the first gets a copy, which it may change."""
     if isinstance(result, Exception) and not callers:
         _log.warning("an effect failed after its callers had left: %s", result)
     for number, caller in enumerate(callers):

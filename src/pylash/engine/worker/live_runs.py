@@ -17,10 +17,13 @@ class LiveRuns:
 
     def __init__(self, on_end: Callable[[str, Any], None]) -> None:
         self._on_end = on_end
+        # A run that is claimed here again replaces the object of its earlier execution, whose code may still unwind.
         self.by_number: dict[int, LiveRun] = {}
+        # The ids whose end was not reported to ``on_end``: waiting tasks read the results of all others in the store.
         self._ids: set[str] = set()
 
     def __iter__(self) -> Iterator[LiveRun]:
+        # A copy: a run that ends while a caller iterates is removed.
         return iter(tuple(self.by_number.values()))
 
     def __len__(self) -> int:

@@ -1,10 +1,10 @@
 """Membership: this process as a worker among others.
 
 Rule 1. Our lease is one row, renewed by one small write, however much runs.
-Rule 2. Whoever is given up by the others has lost its runs, and joins again to own new ones.
-Rule 3. The dead are looked for when we join and every second after that.
+Rule 2. A worker that other workers gave up has lost its runs. It joins again to own new ones.
+Rule 3. Dead workers are looked for when we join and every second after that.
 
-Both go by real time, also under a simulated clock: they keep house, and nobody waits for them.
+Both go by real time, also under a simulated clock: they are maintenance, and nothing waits for them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ class Membership:
         self._store = store
         self._clock = clock
         self._timings = timings
+        # When our lease ends, by our monotonic clock. It is counted from before the write that renews it, so it ends
+        # here no later than in the store.
         self._until = 0.0
+        # What other workers know that we can run. Written by ``announce`` only.
         self.targets: list[str] = []
+        # How often other workers gave us up. Each time all our runs may have new owners.
         self.times_given_up = 0
 
     @property
@@ -58,13 +62,14 @@ class Membership:
         asked = self._clock.monotonic()
         kept = await self._store.workers.beat(self.worker, self._timings.ttl)
         if not kept:
+            # Before the join is awaited: an effect that begins meanwhile must compare its fence with the store.
             self.times_given_up += 1
             await self._store.workers.join(self.worker, self._timings.ttl, self.targets)
         self._until = asked + self._timings.ttl / SECOND
         return kept
 
     async def announce(self, targets: list[str]) -> None:
-        """Tell the others what this worker can run."""
+        """Announce to other workers what this worker can run."""
         await self._store.workers.join(self.worker, self._timings.ttl, targets)
         self.targets = targets
 

@@ -30,6 +30,7 @@ class Orphans:
 
     async def find(self) -> None:
         """Find those that we do not know of."""
+        # Cleared before the read: a claim whose answer is lost during the read sets it again.
         self.suspected = False
         owned = await self._host.store.runs.owned_by(self._host.membership.worker)
         self.add(fence for fence in owned if fence.run not in self._live)
@@ -39,4 +40,5 @@ class Orphans:
         while self._known:
             with suppress(LeaseLost):
                 await self._host.store.journal.release(self._known[-1])
+            # After the write: if the store fails, this one is tried again.
             self._known.pop()

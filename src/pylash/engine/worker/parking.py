@@ -29,7 +29,7 @@ class Parking:
         """Have the runs parked that have been idle long enough; ``carry_out`` takes the machine's decisions."""
         loop = asyncio.get_running_loop()
         while True:
-            # A run that becomes idle later is due later, except that ``changed`` says when there was none.
+            # A run that becomes idle later is due later. ``changed`` matters if no run was idle, and nothing was due.
             due = self._machine.next_due
             await wait_for_hint(self.changed, None if due is None else max(0.0, due - loop.time()))
             carry_out(self._machine.time_passed(loop.time()))
@@ -39,6 +39,7 @@ class Parking:
         answer = await run.park(self._runs)
         if answer is ParkAnswer.WOKEN:
             with suppress(StoreError):
+                # Read before the checks: the run takes it over when everything was looked at after this read.
                 standing = await self._runs.wake_seqs([run.record.run])
                 await self._checks.check_waits(run, standing[run.record.run][0])
         elif run.closed:  # its code unwinds, and is cancelled if it does not

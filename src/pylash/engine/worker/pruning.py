@@ -1,4 +1,4 @@
-"""Pruning: what is older than it is to be kept goes, a little at a time."""
+"""Pruning: journals that are older than their retention are deleted, a few at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ PRUNE_PAUSE: Final = 0.05
 
 
 async def prune_forever(journal: Journal, retention: Retention) -> None:
-    """Forget the effects of runs that ended long ago."""
+    """Delete the effects of runs that ended long ago."""
     age = micros(retention.journal)
     while True:
         await asyncio.sleep(PRUNE_SECONDS)
+        # A store that is away is asked again in the next round.
         with suppress(StoreError):
+            # In small transactions with pauses between them, so that the writes of live runs are not held up.
             while await journal.prune(age, PRUNE_AT_ONCE) == PRUNE_AT_ONCE:  # noqa: ASYNC110 - it is the work
                 await asyncio.sleep(PRUNE_PAUSE)

@@ -64,6 +64,7 @@ class RunTasks:
         drive = self._drives.processes if run.turn is None else self._drives.turns
         try:
             output = await drive.drive(run)
+            # Before ``remove``, which reports runs that have not ended as having left without an output.
             if output is not None:
                 self._live.end(run, output)
         except BaseException as error:

@@ -65,10 +65,12 @@ class Scheduler:
         self._ready_turns: dict[int, None] = {}
         # The rest of dividing slots between turns and others, so that an odd slot goes to either in turn.
         self._odd = 0
+        # Sets ``kick`` at the next due time. Each look replaces it, so that there is never more than one.
         self._timer: asyncio.Task[None] | None = None
         # Whether a claim is on its way, and a future that ends with it.
         self._claiming: asyncio.Future[None] | None = None
         self._is_looking = False
+        # The machine has reserved a slot for a suspect: the next look claims it and nothing else.
         self._wants_suspect = False
 
     @property

@@ -52,9 +52,9 @@ from pylash.values.process_errors import StaticScopesRequired
 T = TypeVar("T")
 
 QUIET_SECONDS: Final = 0.001
-"""How often a simulated clock looks whether anything here has something to do."""
+"""How often a simulated clock checks whether anything here has something to do."""
 ANSWER_SECONDS: Final = 0.05
-"""How often a worker that closes looks whether the store has answered its starts."""
+"""How often a worker that closes checks whether the store has answered its starts."""
 
 _log = logging.getLogger("pylash")
 
@@ -143,7 +143,8 @@ class Worker:
 
     def forget(self, run: LiveRun) -> None:
         """Note that the run is not executed here any more."""
-        if run.machine.slot is Slot.HELD:  # its drive raised an exception
+        # The run's machine gives the slot back with the last write. It holds one here if the drive raised an exception.
+        if run.machine.slot is Slot.HELD:
             self.give_slot()
         self.carry_out(self.machine.run_gone(run))
 
