@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from pylash.durable.commands import AppendEvent, ProcessCommand, StartProcess
 from pylash.durable.effects import (
     OUTCOMES,
     AwaitEvent,
@@ -18,6 +19,7 @@ from pylash.durable.effects import (
     Envelope,
     LlmCallOutcome,
     Outcome,
+    Process,
     RuntimeScope,
     Sleep,
     SleepOutcome,
@@ -26,9 +28,10 @@ from pylash.durable.effects import (
     envelope,
     expect,
 )
+from pylash.durable.processes import EngineInput, EventType, Registration
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.waits import CustomWait, Ok, Signer
-from pylash.values.canonical import encode
+from pylash.values.canonical import decode, encode, write
 from pylash.values.errors import RuntimeEffectWrongOutcome
 
 
@@ -53,6 +56,42 @@ def test_every_kind_has_a_command_and_an_outcome_of_its_own() -> None:
 def test_the_same_input_hashes_the_same_and_other_input_differs() -> None:
     assert step({"x": 1}).stable_hash() == step({"x": 1}).stable_hash()
     assert step({"x": 1}).stable_hash() != step({"x": 2}).stable_hash()
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "digest"),
+    [
+        (
+            "wake process.wake",
+            AppendEvent("", "process.wake", {"text": "hi"}, "1:wake process.wake#2", "1:1"),
+            "69ac81695ac9a948361aa1c8e70b09b05a6dbb0852a48b24e0a2df49626003b1",
+        ),
+        (
+            "yield",
+            AppendEvent("", "process.yield", {"value": 1, "text": "1"}, "0"),
+            "6640b34afda5334be52ec9ff309f62e096f1e19ec7f42a0929275ac5a3a1d2a2",
+        ),
+        (
+            "start child",
+            StartProcess(
+                Registration(
+                    id="c",
+                    input=EngineInput("python", "child", {"n": 1}),
+                    env="e" * 64,
+                    timeout=5,
+                    event_types=(EventType("note"),),
+                    label="Ann",
+                )
+            ),
+            "ab2f5cd0355750034db34cc583dbe312036741ef3d557652a0140dab140b9a7b",
+        ),
+    ],
+)
+def test_what_older_versions_did_not_record_is_not_hashed(
+    name: str, command: ProcessCommand, digest: str
+) -> None:
+    asked = Process(decode(write(command)))
+    assert envelope(asked, scope=RuntimeScope(), effect_id=name).stable_hash() == digest
 
 
 @pytest.mark.proves("E4")

@@ -318,7 +318,37 @@ async def test_a_child_inherits_originator_wake_target_and_environment(backend: 
         "process.wake",
         "process.completed",
     ]
-    assert str(events[1].key).startswith("process:parent:event:")
+    assert events[1].key == "process:parent:event:0"
+
+
+@pytest.mark.proves("P13")
+@pytest.mark.parametrize("host", [None, InlineHost()], ids=["journal", "inline"])
+async def test_wakes_and_events_are_numbered_in_the_order_of_the_code(
+    backend: Backend, host: EffectHost | None
+) -> None:
+    app = Lash(backend.url, host=host)
+
+    async def both(ctx: ProcessContext[None]) -> None:
+        await ctx.wake("from a branch")
+        await ctx.emit("done")
+
+    @app.process
+    async def work(ctx: ProcessContext[None], epoch: int = 0) -> None:
+        await ctx.wake("one")
+        await ctx.emit("note", epoch)
+        await ctx.gather(both(ctx))
+        await ctx.wake("two")
+        if epoch == 0:
+            ctx.continue_as(epoch=1)
+
+    async with app:
+        handle = await app.start(work.options(id="p"))
+        await handle.result(timeout="10s")
+        events = [event async for event in handle.events()]
+    numbered = ["0", "1", "gather.0/0", "gather.0/1", "2"]
+    keys = [f"process:p:event:{n}" for n in (*numbered, *(f"1:{n}" for n in numbered))]
+    assert [event.key for event in events if event.key is not None] == keys
+    assert events[-1].type == "process.completed"
 
 
 @pytest.mark.proves("P3")

@@ -90,13 +90,18 @@ class SignalProcess(_Command, frozen=True, tag="signal"):
 
 
 class AppendEvent(_Command, frozen=True, tag="append"):
-    """Append an event to the log of a process. A blank id in an effect of a run means its own process."""
+    """Append an event to the log of a process. A blank id in an effect of a run means its own process.
+
+    ``number`` is the number of the event among those that the run appends, from 0. It is not hashed: older
+    versions did not record it, and named the event after ``key``.
+    """
 
     subject = ("type",)
     process_id: str
     type: str
     payload: Any = None
     key: str | None = None
+    number: str | None = None
 
 
 class WaitSignal(_Command, frozen=True, tag="wait_signal"):
@@ -155,8 +160,8 @@ def command_of(process_id: str, command: ProcessCommand) -> ProcessCommand:
     it. The id is not part of the recorded command, so that a fork can replay it.
     """
     match command:
-        case AppendEvent(process_id="", key=key):
-            whole = f"process:{process_id}:event:{key}"
+        case AppendEvent(process_id="", key=key, number=number):
+            whole = f"process:{process_id}:event:{key if number is None else number}"
             return msgspec.structs.replace(command, process_id=process_id, key=whole)
         case StartProcess(
             registration=Registration(input=SessionTurnInput(), parent=None) as child

@@ -102,9 +102,12 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
         """Return the command; of a start without what does not decide which process is started.
 
         That is the handles in its arguments, which older versions did not record, its label, and the types of its
-        events: a new deployment may change them.
+        events: a new deployment may change them. Older versions did not record the number of an event either.
         """
         match self.command:
+            case {"do": "append"}:
+                event = {name: value for name, value in self.command.items() if name != "number"}
+                return {"kind": "process", "command": event}
             case {"registration": {"input": {"handles": _}} as registration}:
                 given = {**registration["input"]}
                 del given["handles"]

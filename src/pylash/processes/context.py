@@ -7,6 +7,7 @@ Rule 1. The key of an effect is taken when its method is called, not when the re
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -115,6 +116,8 @@ class ProcessContext(StepContext[D]):
         self._plugin_options = plugin_options or None
         self._log: ReplayAwareLogger | None = None
         self._completions = count()
+        self._events: Counter[str] = Counter()
+        """How many events each branch has appended."""
         self._attachments: set[str] = set()
         """References of bytes that tools of this process stored."""
 
@@ -368,11 +371,16 @@ class ProcessContext(StepContext[D]):
         return self._append("wake", WAKE, ANY.dump({"text": text}))
 
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:
-        branch = own_branch(self._run, method)
-        part = branch.take(f"{method} {kind}")
-        key = branch.key(part)
-        event_key = key if self._run.epoch == "0" else f"{self._run.epoch}:{key}"
-        event = AppendEvent("", kind, payload, event_key)
+        branch, epoch = own_branch(self._run, method), self._run.epoch
+        part, count = branch.take(f"{method} {kind}"), self._events[branch.name]
+        self._events[branch.name] += 1
+        # A branch counts its own events, and so does each journal of a process that continues as itself: the order
+        # of branches may be another in a replay.
+        key, number = (
+            text if epoch == "0" else f"{epoch}:{text}"
+            for text in (branch.key(part), branch.key(str(count)))
+        )
+        event = AppendEvent("", kind, payload, key, number)
         return without_result(self.command(method, event, part=part))
 
     def continue_as(self, **arguments: Any) -> NoReturn:
