@@ -315,7 +315,7 @@ class Lash:
             )
             given = journal if self._given_host is None else self._given_host
             effects = given(journal) if callable(given) else given
-            require_durable_stores(effects, journal.store.durability)
+            require_durable_stores(effects, journal.store)
             stack.push_async_callback(self._models.close)
             self._parts = await self._make_parts(stack, journal, effects, config)
             stack.callback(journal.hub.close)

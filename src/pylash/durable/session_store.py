@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from pylash.durable.commands import AwaitTurn
+from pylash.durable.ports import DurabilityTier
 from pylash.durable.runs import Fence, JournalEntry, RunState, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope
 from pylash.durable.sessions import (
@@ -25,6 +26,8 @@ from pylash.durable.sessions import (
 
 class Sessions(Protocol):
     """Sessions, their turns and their queues."""
+
+    durability: DurabilityTier
 
     def submit(
         self, new: NewTurn, token: str, worker: WorkerId | None = None
@@ -137,6 +140,8 @@ class Sessions(Protocol):
 
 class Attachments(Protocol):
     """Attachments, stored under their hashes."""
+
+    durability: DurabilityTier
 
     def put(self, digest: str, body: bytes) -> Awaitable[None]:
         """Store bytes under their hash."""

@@ -253,6 +253,8 @@ class Workers(Protocol):
 class Processes(Protocol):
     """The process registry."""
 
+    durability: DurabilityTier
+
     def start(
         self, command: StartProcess, worker: WorkerId | None = None
     ) -> Awaitable[LeasedStart | None]:
@@ -362,6 +364,8 @@ class Processes(Protocol):
 class Triggers(Protocol):
     """Subscriptions, occurrences, and the processes that they start."""
 
+    durability: DurabilityTier
+
     def register(self, subscription: Subscription) -> Awaitable[None]:
         """Subscribe; the same key again replaces what it stood for."""
         ...
@@ -386,6 +390,8 @@ class Triggers(Protocol):
 class Envs(Protocol):
     """Captured environments: immutable, under the hash of their content."""
 
+    durability: DurabilityTier
+
     def put(self, ref: str, body: bytes) -> Awaitable[None]:
         """Keep an environment under its hash."""
         ...
@@ -396,7 +402,7 @@ class Envs(Protocol):
 
 
 class Store(Protocol):
-    """A database, open."""
+    """A database, open. ``durability`` is that of its journal, waits and runs; the other parts state their own."""
 
     durability: DurabilityTier
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Prot
 
 import msgspec
 
+from pylash.durable.ports import DurabilityTier
 from pylash.durable.runs import Instant
 from pylash.values.errors import StoreBusy
 
@@ -134,6 +135,8 @@ class Publisher:
 
 class Port:
     """Base of the stores' ports: operations as methods."""
+
+    durability = DurabilityTier.DURABLE
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

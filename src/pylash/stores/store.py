@@ -86,6 +86,8 @@ class SqlStore:
         self.sessions = SqlSessions(driver, clock, entropy)
         self.turn_events = SqlTurnEvents(driver)
         self.inspection = SqlInspection(driver)
+        for port in (self.processes, self.triggers, self.envs, self.attachments, self.sessions):
+            port.durability = durability
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call listener with a topic after changes; return how to stop."""
