@@ -83,7 +83,7 @@ async def test_a_turn_that_cannot_go_on_is_blocked_though_the_store_is_away_then
 
         with monkeypatch.context() as patch:
             patch.setattr(histories, "tail", broken)
-            failed = away(app, patch, "asked_to_end", 2)
+            failed = away(app, patch, "is_cancel_requested", 2)
 
             async def is_blocked() -> bool:
                 with pytest.raises((TurnBlocked, TimeoutError)) as caught:
@@ -115,7 +115,7 @@ async def test_a_cancelled_turn_that_cannot_go_on_is_given_up_though_the_store_i
             asking = asyncio.ensure_future(session.turn("hello", timeout="10s"))  # noqa: TID251 - a test
             await begun.wait()
             await session.cancel("enough")
-            failed = away(app, patch, "asked_to_end", 2)
+            failed = away(app, patch, "is_cancel_requested", 2)
             go.set()
             assert (await asking).status == "cancelled"
             assert len(failed) == 2
@@ -136,7 +136,7 @@ async def test_a_cancelled_turn_has_its_reason_though_the_store_is_away_when_it_
         session = app.session("chat")
         asking = asyncio.ensure_future(session.turn("hello", timeout="10s"))  # noqa: TID251 - a test
         await asked.wait()
-        failed = away(app, monkeypatch, "turn", 2)
+        failed = away(app, monkeypatch, "find_turn", 2)
         await session.cancel("enough")
         result = await asking
     assert (result.status, result.error) == ("cancelled", "enough")

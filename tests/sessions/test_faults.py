@@ -41,7 +41,7 @@ def reply(request: Any) -> Any:
     return call("pay") if request.messages[-1].text == "go" else say("Done.")
 
 
-@pytest.mark.parametrize("name", ["nodes", "_take", "record", "commit", "emit", "get"])
+@pytest.mark.parametrize("name", ["nodes_of", "_take", "record", "commit", "emit", "get"])
 async def test_the_store_is_away_for_a_moment(
     memory: Backend, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

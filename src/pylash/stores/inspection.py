@@ -10,8 +10,8 @@ import msgspec
 from pylash.durable.runs import Instant, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import session_lane
-from pylash.stores.lookups import OF_PROCESS
 from pylash.stores.operation import Port, Statement, Steps, operation, store_time
+from pylash.stores.ports.process_reads import OF_PROCESS
 from pylash.stores.run_lists import (
     PROCESS_RUNS,
     ROWS,

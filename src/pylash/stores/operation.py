@@ -142,6 +142,17 @@ class Port:
         self.driver = driver
 
 
+def reading(steps: Callable[P, Steps[T]]) -> Callable[Concatenate[Port, P], Awaitable[T]]:
+    """Return a function of statements that only read as a method of a port."""
+
+    @functools.wraps(steps)
+    def call(port: Port, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        read = functools.partial(steps, *args, **kwargs)
+        return port.driver.run(Operation(steps.__name__, read, read_only=True))
+
+    return call
+
+
 PortT = TypeVar("PortT", bound=Port)
 
 

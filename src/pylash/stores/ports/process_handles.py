@@ -7,7 +7,8 @@ from typing import Any
 from pylash.durable.commands import CancelUnreferenced, ListProcesses, TransferHandles
 from pylash.durable.processes import HandleGrant, SessionRef
 from pylash.stores.operation import Statement, Steps
-from pylash.stores.ports.process_log import record_of, request_cancel, shown_state
+from pylash.stores.ports.process_log import request_cancel
+from pylash.stores.ports.process_reads import find_process
 from pylash.stores.tables.queue import FORGET_WORDS
 from pylash.stores.tables.triggers import FORGET_SUBSCRIPTIONS
 from pylash.values.names import check_name, storable
@@ -61,9 +62,12 @@ def list_processes(command: ListProcesses) -> Steps[Any]:
     """Return a session's processes."""
     found = []
     for grant in (yield from grants_of(command.holder)):
-        record = yield from record_of(grant.process_id)
-        if command.mode == "all" or record.state.status == "open":
-            status = shown_state(record).value
+        record = yield from find_process(grant.process_id)
+        if record is None:
+            continue
+        is_open = record.state.status == "open"
+        if is_open or command.mode == "all":
+            status = record.run_state.value if is_open else record.state.status
             found.append({"id": record.id, "status": status, "label": grant.label})
     return found
 

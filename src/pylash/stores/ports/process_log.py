@@ -6,20 +6,16 @@ Rule 2. Which runs those are is read without locks. If it has changed once they 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Any, Final
+from collections.abc import Container
+from typing import Any
 
 from pylash.durable.commands import AppendEvent, CancelProcess, SignalProcess
 from pylash.durable.processes import (
-    OUTPUTS,
     REGISTRATIONS,
     STATES,
     WAKE,
     Aborted,
     Output,
-    ProcessEvent,
-    ProcessRecord,
-    ProcessState,
     Semantics,
     Success,
     check_signal,
@@ -28,7 +24,7 @@ from pylash.durable.processes import (
     signal_key,
     signal_type,
 )
-from pylash.durable.runs import Fence, Instant, RunState
+from pylash.durable.runs import Fence
 from pylash.durable.sessions import Policy, session_lane
 from pylash.stores.operation import Again, Notify, Statement, Steps
 from pylash.stores.tables import processes as table
@@ -36,14 +32,9 @@ from pylash.stores.tables import queue, runs
 from pylash.stores.tables.lanes import lane_holder
 from pylash.stores.tables.processes import LockedProcess, lock_process
 from pylash.stores.tables.waits import supersede
-from pylash.values.canonical import decode, write_payload
+from pylash.values.canonical import write_payload
 from pylash.values.errors import LeaseLost
 from pylash.values.process_errors import ProcessEnded, ProcessEventConflict, ProcessUnknown
-
-RECORD = """
-select p.registration, p.number, p.run, p.sequence, p.status, p.output, p.cancel, p.epoch, r.state, r.reason,
-       p.created, p.settled
-from pylash_processes p join pylash_runs r on r.id = p.run where p.id = ?"""
 
 WHERE = "select number, run, status from pylash_processes where id = ?"
 
@@ -64,9 +55,6 @@ _REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _EVENT_OF_KEY = """
 select sequence, type, payload from pylash_process_events where process = ? and key = ?"""
-
-CANCEL_DELIVERED: Final = 2
-"""The value of a process's cancel once it was delivered to an earlier run of the process."""
 
 _Dependents = tuple[list[Any], list[Any]]
 """The runs that wait for a process, and its attached children, each with its run."""
@@ -234,46 +222,3 @@ def _end(
     # In the same transaction: a parent that has ended never has attached children that were not asked to end.
     for child, _ in attached:
         yield from request_cancel(child, "its parent ended")
-
-
-# --- rows ---
-
-
-def record_of(process_id: str) -> Steps[ProcessRecord]:
-    """Return a process."""
-    rows = (yield Statement(RECORD, (process_id,))).rows
-    if not rows:
-        raise ProcessUnknown(process_id)
-    return record_from(rows[0])
-
-
-def record_from(row: Sequence[Any]) -> ProcessRecord:
-    """Return the process in a row of ``RECORD``."""
-    body, number, run, sequence, status, output, cancel, epoch, state, reason, created, settled = (
-        row
-    )
-    end = None if output is None else OUTPUTS.decode(output)
-    return ProcessRecord(
-        REGISTRATIONS.decode(body),
-        number,
-        run,
-        ProcessState(sequence, status, end, bool(cancel), epoch),
-        RunState(state),
-        reason,
-        created,
-        settled,
-        cancel == CANCEL_DELIVERED,
-    )
-
-
-def shown_state(record: ProcessRecord) -> RunState:
-    """Return the one word that people see: the log's if it says how it ended, else the run's."""
-    status = record.state.status
-    return record.run_state if status == "open" else RunState(status)
-
-
-def event_from(row: tuple[Any, ...]) -> ProcessEvent:
-    """Return the event in a row."""
-    sequence, kind, payload, key, at = row
-    body = None if payload is None else decode(payload)
-    return ProcessEvent(sequence, kind, body, key, Instant(at))

@@ -42,7 +42,6 @@ from pylash.durable.processes import (
 from pylash.durable.runs import Fence, Instant, JournalEntry, WorkerId
 from pylash.durable.scopes import ProcessScope, scope_text
 from pylash.durable.stores import Wrap
-from pylash.stores.lookups import SqlLookups
 from pylash.stores.operation import (
     Again,
     Bulk,
@@ -51,12 +50,14 @@ from pylash.stores.operation import (
     Statement,
     Steps,
     operation,
+    reading,
     store_time,
 )
 from pylash.stores.ports import process_handles as handles
 from pylash.stores.ports import process_log as log
+from pylash.stores.ports import process_reads as reads
 from pylash.stores.ports.numbers import RunPort
-from pylash.stores.ports.sessions import submit_for_process
+from pylash.stores.ports.turn_submission import submit_for_process
 from pylash.stores.tables import effects, runs
 from pylash.stores.tables import processes as table
 from pylash.stores.tables.bulk import SETTLE_MANY, START_MANY
@@ -80,7 +81,7 @@ left join pylash_process_events e on e.process = p.number and e.sequence =
 where p.id = ?"""
 
 
-class SqlProcesses(SqlLookups, RunPort):
+class SqlProcesses(RunPort):
     """The process registry in SQL."""
 
     # --- starting ---
@@ -333,6 +334,20 @@ class SqlProcesses(SqlLookups, RunPort):
         """Take a process's handle from a session; False if it had none."""
         row = (process_id, holder.session_id, holder.frame or "")
         return bool((yield Statement(handles.REVOKE, row)).changed)
+
+    # --- reading ---
+
+    get = reading(reads.find_process)
+    resume = reading(reads.resume_processes)
+    look = reading(reads.look_at_process)
+    cancel_reason = reading(reads.cancel_reason)
+    view = reading(reads.process_view)
+    listed = reading(reads.list_processes)
+    signal_waits = reading(reads.signal_waits)
+    outputs = reading(reads.process_outputs)
+    known = reading(reads.known_processes)
+    events = reading(reads.process_events)
+    grants = reading(handles.grants_of)
 
 
 def register_process(

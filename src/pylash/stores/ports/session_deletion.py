@@ -1,14 +1,14 @@
-"""Forks and deletions of sessions in SQL.
+"""Deletions of sessions in SQL.
 
-Rule 1. A fork copies no node: it begins with those of another line, which are kept while a session begins with them.
-Rule 2. A deletion fences the session off first (waits revoked, turns ended, waiting runs woken, subagents asked to
-        end), in one transaction; then rows are deleted in small pieces. What is left to do is stored with the first
-        transaction, so that a deletion that was interrupted can be completed by another one.
+Rule 1. The first transaction fences the session off: it revokes waits, ends turns, wakes waiting runs and cancels
+        subagents. Then rows are deleted in small batches. The first transaction stores what is left to do, so that
+        another deletion can complete one that was interrupted.
+Rule 2. Nodes that a fork begins with are kept until the fork is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -17,33 +17,20 @@ from msgspec.structs import replace
 from pylash.durable.commands import CancelProcess
 from pylash.durable.processes import REGISTRATIONS, SessionTurnInput
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
-from pylash.durable.sessions import (
-    SAID,
-    DeleteReport,
-    Segment,
-    SessionRecord,
-    TurnRecord,
-    session_lane,
-)
+from pylash.durable.sessions import DeleteReport, Segment, session_lane
 from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
 from pylash.stores.ports import process_log as log
 from pylash.stores.ports.process_handles import forget_handles
 from pylash.stores.tables import queue, runs
 from pylash.stores.tables import sessions as table
 from pylash.stores.tables.effects import FORGET_EFFECTS_OF_TURNS
-from pylash.stores.tables.lanes import clear_lane, lane_holder
+from pylash.stores.tables.lanes import clear_lane
 from pylash.stores.tables.packed_effects import NODE_BITS
-from pylash.stores.tables.sessions import SESSION, TURN, session_from, turn_from
+from pylash.stores.tables.sessions import SESSION, session_from
 from pylash.stores.tables.turn_events import FORGET_EVENTS
 from pylash.values.canonical import write
-from pylash.values.turn_errors import SessionExists, SessionUnknown
 
 ROWS_AT_ONCE: Final = 500
-
-# In two statements: PostgreSQL would read all runs rather than guess how few a range of nodes has.
-_RUNS_OF_NODES = "select distinct run from pylash_nodes where id > ? and id <= ? order by run"
-
-_TURNS_OF = TURN.replace("scope = ?", "id in ({bigints}) and kind <> 'process' order by id")
 
 # The run that holds the lane, and those that wait for it.
 _RUNS_OF = """
@@ -62,8 +49,6 @@ _GENERATION = "select generation from pylash_sessions where id = ?"
 _FORKS_OF = """
 select s.origin from pylash_forks f join pylash_sessions s on s.id = f.session
 where f.number = ? and s.origin is not null"""
-
-_SHARE_SOURCE = "select head from pylash_lanes where lane = ? and number = ? {share}"
 
 _DEAD_OF = "select body from pylash_dead_lines where session = ? order by number desc"
 
@@ -86,78 +71,8 @@ class FencedOff(msgspec.Struct, frozen=True):
     runs: tuple[int, ...] = ()
 
 
-class SqlSessionEnds(Port):
-    """Forks and deletions."""
-
-    def fork(
-        self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
-    ) -> Awaitable[None]:
-        """Make a session that begins with another one's nodes, up to a place.
-
-        ``counts`` are the turns and the model calls up to there.
-        """
-        return self._fork(source, new_id, head, counts, [])
-
-    @operation()
-    def _fork(
-        self,
-        source: SessionRecord,
-        new_id: str,
-        head: int,
-        counts: tuple[int, int],
-        tried: list[bool],
-    ) -> Steps[None]:
-        rows = (yield Statement(SESSION, (new_id,))).rows
-        origin = (*source.origin, Segment(source.number, head))
-        if rows and rows[0][1] is not None:
-            known = session_from(rows[0])
-            if known.origin == origin and (tried or known.head == 0):
-                return  # an earlier attempt was committed and its answer lost
-            raise SessionExists(new_id)
-        line = (session_lane(source.id), source.number)
-        known_head = (yield Statement(_SHARE_SOURCE, line)).rows
-        if not known_head or known_head[0][0] < head:
-            raise SessionUnknown(source.id)  # deleted meanwhile, and its nodes are being deleted
-        tried.append(True)
-        yield from table.add_session(new_id, counts)
-        yield Statement(table.ADD_ORIGIN, (new_id, msgspec.json.encode(origin)))
-        if source.options:
-            yield from table.set_options(new_id, source.options)
-        for number in sorted({segment.number for segment in origin}):
-            yield Statement(table.ADD_FORK, (number, new_id))
-
-    def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
-        """Delete a person's words that no turn has taken yet; return their keys."""
-        return self._take_back(session_id, [f"{SAID}{key}" for key in keys], {})
-
-    @operation()
-    def _take_back(
-        self, session_id: str, sources: Sequence[str], tried: dict[str, None]
-    ) -> Steps[list[str]]:
-        """Take words back. ``tried`` has those that earlier attempts found."""
-        tried.update(dict.fromkeys((yield from queue.take_words_back(session_id, sources))))
-        return [source.removeprefix(SAID) for source in tried]
-
-    @operation(read_only=True)
-    def current(self, session_id: str) -> Steps[TurnRecord | None]:
-        """Return the turn that holds the session's lane: it runs, waits, is blocked, or is next."""
-        holder = yield from lane_holder(session_lane(session_id))
-        rows = (yield Statement(_TURNS_OF, ([holder],))).rows if holder is not None else ()
-        return turn_from(rows[0]) if rows else None
-
-    @operation(read_only=True)
-    def turns(self, session_id: str) -> Steps[list[TurnRecord]]:
-        """Return the turns of a session, the oldest first."""
-        rows = (yield Statement(SESSION, (session_id,))).rows
-        if not rows or rows[0][1] is None:
-            return []
-        turns: list[TurnRecord] = []
-        for segment in session_from(rows[0]).path:
-            base = segment.number << NODE_BITS
-            written = (yield Statement(_RUNS_OF_NODES, (base, base + segment.upto))).rows
-            found = (yield Statement(_TURNS_OF, ([run for (run,) in written],))).rows
-            turns += [turn_from(row) for row in found]
-        return turns
+class SessionDeletion(Port):
+    """The deletion of sessions, in several transactions."""
 
     async def delete(self, session_id: str) -> DeleteReport:
         """Remove a session."""
@@ -254,9 +169,8 @@ class SqlSessionEnds(Port):
         forks = (yield Statement(_FORKS_OF, (line,))).rows
         origins = (msgspec.json.decode(origin, type=tuple[Segment, ...]) for (origin,) in forks)
         kept = max((one.upto for path in origins for one in path if one.number == line), default=0)
-        base = line << NODE_BITS
-        turns = (yield Statement(_RUNS_OF_NODES, (base, base + kept))).rows
-        for run, text in (yield Statement(_SCOPES, ([run for (run,) in turns],))).rows:
+        turns = yield from table.runs_of_nodes(Segment(line, kept))
+        for run, text in (yield Statement(_SCOPES, (turns,))).rows:
             scope = scope_from_text(text)
             assert isinstance(scope, TurnScope | QueueDrainScope)
             if scope.session_id == dead[0][1]:
@@ -333,9 +247,3 @@ def _fenced_before(session_id: str, *, last: bool = False) -> Steps[FencedOff]:
         tuple(line for life in lives for line in life.shared),
         tuple(run for life in lives for run in life.runs),
     )
-
-
-def forget_run(run: int) -> Steps[None]:
-    """Free the id of a turn that ended with its session."""
-    yield Statement(FORGET_EFFECTS_OF_TURNS, ([run], [run]))
-    yield from runs.free_id(run)

@@ -9,28 +9,21 @@ Rule 3. A commit writes the nodes that are left, moves the head from where the t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from pylash.durable.commands import AwaitTurn, SubmitTurn
-from pylash.durable.runs import Fence, Instant, JournalEntry, RunState, WorkerId
-from pylash.durable.scopes import (
-    QueueDrainScope,
-    TurnScope,
-    checked_scope,
-    scope_from_text,
-    scope_text,
-    session_of,
-)
+from pylash.durable.commands import AwaitTurn
+from pylash.durable.runs import Fence, JournalEntry, RunState, WorkerId
+from pylash.durable.scopes import TurnScope, scope_text
 from pylash.durable.sessions import (
     SAID,
+    DeleteReport,
     NewTurn,
     Policy,
     Queued,
-    ResumedTurn,
     Segment,
     SessionRecord,
     Submitted,
@@ -47,43 +40,35 @@ from pylash.stores.operation import (
     Statement,
     Steps,
     operation,
+    reading,
     store_time,
 )
 from pylash.stores.ports import process_log as log
-from pylash.stores.ports.journal import journals_of
+from pylash.stores.ports import session_reads as reads
 from pylash.stores.ports.numbers import RunPort
-from pylash.stores.ports.session_deletion import SqlSessionEnds, forget_run
+from pylash.stores.ports.session_deletion import SessionDeletion
+from pylash.stores.ports.turn_submission import submit_turn
 from pylash.stores.tables import effects, lanes, queue, runs
 from pylash.stores.tables import sessions as table
 from pylash.stores.tables.packed_effects import NODE_BITS, effects_in
-from pylash.stores.tables.sessions import SESSION, TURN, plain, session_from, turn_from
 from pylash.stores.tables.turn_events import FORGET_EVENTS
-from pylash.stores.tables.workers import is_member
 from pylash.values.canonical import write, write_payload
 from pylash.values.errors import LeaseLost
-from pylash.values.turn_errors import SessionMoved, TurnInputConflict, TurnUnknown
-
-_SESSIONS = SESSION.replace("l.lane = 'session:' || ?", "l.lane in ({texts})")
-
-TURN_OF_RUN = TURN.replace("scope = ?", "id = ?")
-
-_TURNS = TURN.replace("scope = ?", "id in ({bigints}) and kind in ('turn', 'queue_drain')")
-
-_IS_BLOCKED = "select 1 from pylash_runs where id = ? and state = 'blocked'"
-
-_IS_CANCELLED = "select 1 from pylash_runs where id = ? and cancel > 0"
+from pylash.values.turn_errors import (
+    SessionExists,
+    SessionMoved,
+    SessionUnknown,
+    TurnUnknown,
+)
 
 _SAID = "select token from pylash_said where session = ? and key = ?"
 
 _LOCK_WORDS = queue.WORDS + " {update}"
 
-_RESULTS = """
-select scope, state, result from pylash_runs where scope in ({texts}) and settled is not null"""
-
-_BLOCKED = "select scope, state, reason from pylash_runs where scope in ({texts})"
+_SHARE_SOURCE = "select head from pylash_lanes where lane = ? and number = ? {share}"
 
 
-class SqlSessions(SqlSessionEnds, RunPort):
+class SqlSessions(RunPort):
     """Sessions in SQL."""
 
     def submit(
@@ -98,55 +83,10 @@ class SqlSessions(SqlSessionEnds, RunPort):
         flow = f"session:{new.scope.session_id}"
         return self.driver.run(Operation("submit", steps, flow=flow))
 
-    @operation(read_only=True)
-    def resume(self, claimed: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
-        """Return what is needed to go on with turns, by run; a turn that cannot be read is left out."""
-        now = yield from store_time()
-        journals = yield from journals_of(claimed)
-        turns: list[TurnRecord] = []
-        for row in (yield Statement(_TURNS, (list(claimed),))).rows:
-            with suppress(ValueError):  # written by newer code
-                turns.append(turn_from(row))
-        names = [session_lane(turn.scope.session_id) for turn in turns]
-        rows = {row[0]: row for row in (yield Statement(_SESSIONS, (names,))).rows}
-        resumed = {}
-        for turn in turns:
-            known = rows.get(turn.scope.session_id)
-            if known is None or known[1] is None:
-                continue  # the session was deleted meanwhile, and the turn with it
-            with suppress(ValueError):
-                session = session_from(known)
-                nodes, carried = yield from table.read_uncommitted(session, turn.run)
-                entries = {**carried, **journals[turn.run]}
-                resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
-        return resumed
-
     @operation()
     def open(self, session_id: str, options: Any = None) -> Steps[SessionRecord]:
         """Return a session, made if it is missing."""
         return (yield from table.open_session(checked_session(session_id), options))
-
-    @operation(read_only=True)
-    def get(self, session_id: str) -> Steps[SessionRecord | None]:
-        """Return a session, if there is one."""
-        rows = (yield Statement(SESSION, (session_id,))).rows
-        return session_from(rows[0]) if rows and rows[0][1] is not None else None
-
-    @operation(read_only=True)
-    def turn(self, scope: TurnScope | QueueDrainScope) -> Steps[TurnRecord | None]:
-        """Return a turn, if there is one."""
-        rows = (yield Statement(TURN, (scope_text(scope),))).rows
-        return turn_from(rows[0]) if rows else None
-
-    @operation(read_only=True)
-    def nodes(self, segment: Segment, after: int = 0) -> Steps[list[bytes]]:
-        """Return the nodes of a segment after a place, the oldest first."""
-        return (yield from table.nodes_of(segment, after))
-
-    @operation(read_only=True)
-    def uncommitted(self, session: SessionRecord) -> Steps[dict[int, bytes]]:
-        """Return the nodes behind the head, by place: those of a turn that has not ended."""
-        return (yield from table.uncommitted_nodes(session))
 
     @operation()
     def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
@@ -202,11 +142,11 @@ class SqlSessions(SqlSessionEnds, RunPort):
         self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
     ) -> Steps[JournalEntry]:
         """Begin to wait for a turn as an effect of a run, or end the wait if it has ended."""
-        text = scope_text(TurnScope(command.session_id, command.turn_id))
-        rows = (yield Statement(TURN, (text,))).rows
-        if not rows:
+        scope = TurnScope(command.session_id, command.turn_id)
+        text, turn = scope_text(scope), (yield from reads.find_turn(scope))
+        if turn is None:
             raise TurnUnknown(command.session_id, command.turn_id)
-        locked = yield from runs.lock_runs([fence.run, rows[0][1]])
+        locked = yield from runs.lock_runs([fence.run, turn.run])
         if locked.get(fence.run) != fence.token:
             raise LeaseLost(fence.name)
         known = yield from effects.find_effect(fence.run, entry.key)
@@ -214,11 +154,11 @@ class SqlSessions(SqlSessionEnds, RunPort):
             return known
         if known is None:
             known = yield from effects.open_effect(fence, entry, f"turn:{text}")
-        ended = (yield Statement(_RESULTS, ([text],))).rows
-        if not ended:
+        ended = yield from reads.turn_results([text])
+        if text not in ended:
             return known
-        result = yield from _with_text(command.session_id, plain(ended[0][2]))
-        outcome = wrap({"state": ended[0][1], "result": result})
+        state, result = ended[text]
+        outcome = wrap({"state": state, "result": result})
         now = yield from store_time()
         return (yield from effects.close_effect(fence, known, outcome, now))
 
@@ -287,12 +227,19 @@ class SqlSessions(SqlSessionEnds, RunPort):
             yield Statement(queue.TAKE_WORDS, (session.id, one.source, one.sequence))
         return words
 
-    @operation(read_only=True)
-    def queued(self, session_id: str) -> Steps[list[Queued]]:
-        """Return the words that are queued for a session, the oldest first."""
-        return [
-            queue.queued_from(row) for row in (yield Statement(queue.WORDS, (session_id,))).rows
-        ]
+    def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
+        """Delete a person's words that no turn has taken yet; return their keys."""
+        return self._take_back(session_id, [f"{SAID}{key}" for key in keys], {})
+
+    @operation()
+    def _take_back(
+        self, session_id: str, sources: Sequence[str], tried: dict[str, None]
+    ) -> Steps[list[str]]:
+        """Take words back. ``tried`` has those that earlier attempts found."""
+        tried.update(dict.fromkeys((yield from queue.take_words_back(session_id, sources))))
+        return [source.removeprefix(SAID) for source in tried]
+
+    # --- cancels, forks, deletions ---
 
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
         """Ask the turn that has the session's lane to end; return it, if there is one."""
@@ -305,44 +252,69 @@ class SqlSessions(SqlSessionEnds, RunPort):
         if holder is None:
             return None
         yield from runs.lock_runs([holder])
-        asked = tried and (yield Statement(_IS_CANCELLED, (holder,))).rows
-        # Otherwise an earlier attempt asked it, and the lane may be held by a different turn now.
-        if not asked:
+        # After an earlier attempt that cancelled it, the lane may be held by a different turn.
+        if not (tried and (yield from reads.is_cancel_requested(holder))):
             if (yield from lanes.lane_holder(session_lane(session_id))) != holder:
                 tried.clear()
                 raise Again
             tried.append(holder)
             yield from runs.hurry_turn(holder, reason)
-        rows = (yield Statement(TURN_OF_RUN, (holder,))).rows
-        return turn_from(rows[0]) if rows else None
+        return (yield from reads.turn_of_run(holder))
 
-    @operation(read_only=True)
-    def blocked(self, session_id: str) -> Steps[int | None]:
-        """Return the run of the turn that blocks a session, if one does."""
-        holder = yield from lanes.lane_holder(session_lane(session_id))
-        rows = (yield Statement(_IS_BLOCKED, (holder,))).rows
-        return holder if rows else None
+    def fork(
+        self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
+    ) -> Awaitable[None]:
+        """Make a session that begins with another one's nodes, up to a place.
 
-    @operation(read_only=True)
-    def asked_to_end(self, run: int) -> Steps[bool]:
-        """Return whether a turn was asked to end."""
-        return bool((yield Statement(_IS_CANCELLED, (run,))).rows)
+        ``counts`` are the turns and the model calls up to there.
+        """
+        return self._fork(source, new_id, head, counts, [])
 
-    @operation(read_only=True)
-    def results(self, scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, Any]]]:
-        """Return how those turns ended that have, by the text of their scopes."""
-        rows = (yield Statement(_RESULTS, (list(scopes),))).rows
-        results = {}
-        for text, state, result in rows:
-            session = session_of(scope_from_text(text)) or ""
-            results[text] = RunState(state), (yield from _with_text(session, plain(result)))
-        return results
+    @operation()
+    def _fork(
+        self,
+        source: SessionRecord,
+        new_id: str,
+        head: int,
+        counts: tuple[int, int],
+        tried: list[bool],
+    ) -> Steps[None]:
+        known = yield from table.find_session(new_id)
+        origin = (*source.origin, Segment(source.number, head))
+        if known is not None:
+            if known.origin == origin and (tried or known.head == 0):
+                return  # an earlier attempt was committed and its answer lost
+            raise SessionExists(new_id)
+        line = (session_lane(source.id), source.number)
+        known_head = (yield Statement(_SHARE_SOURCE, line)).rows
+        if not known_head or known_head[0][0] < head:
+            raise SessionUnknown(source.id)  # deleted meanwhile, and its nodes are being deleted
+        tried.append(True)
+        yield from table.add_session(new_id, counts)
+        yield Statement(table.ADD_ORIGIN, (new_id, msgspec.json.encode(origin)))
+        if source.options:
+            yield from table.set_options(new_id, source.options)
+        for number in sorted({segment.number for segment in origin}):
+            yield Statement(table.ADD_FORK, (number, new_id))
 
-    @operation(read_only=True)
-    def states(self, scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, str | None]]]:
-        """Return the states of turns, with the reasons of those that are blocked."""
-        rows = (yield Statement(_BLOCKED, (list(scopes),))).rows
-        return {row[0]: (RunState(row[1]), row[2]) for row in rows}
+    def delete(self, session_id: str) -> Awaitable[DeleteReport]:
+        """Remove a session with its turns, nodes, waits and queued messages."""
+        return SessionDeletion(self.driver).delete(session_id)
+
+    # --- reading ---
+
+    get = reading(table.find_session)
+    nodes = reading(table.nodes_of)
+    uncommitted = reading(table.uncommitted_nodes)
+    turn = reading(reads.find_turn)
+    turns = reading(reads.turns_of)
+    current = reading(reads.current_turn)
+    resume = reading(reads.resume_turns)
+    queued = reading(reads.queued_messages)
+    blocked = reading(reads.blocked_run)
+    asked_to_end = reading(reads.is_cancel_requested)
+    results = reading(reads.turn_results)
+    states = reading(reads.turn_states)
 
 
 def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[Any], list[Any]]]:
@@ -366,74 +338,9 @@ def _abandon(fence: Fence, commit: TurnCommit, subagents: Sequence[str]) -> Step
         yield from log.request_cancel(process, "the turn that asked it ended")
 
 
-def submit_turn(
-    new: NewTurn, run: int, token: str, worker: WorkerId | None = None
-) -> Steps[Submitted]:
-    """Accept a turn, once, as a run of its session's lane."""
-    checked_scope(new.scope)
-    session_id = new.scope.session_id
-    text = scope_text(new.scope)
-    now = yield from store_time()
-    if known := (yield Statement(TURN, (text,))).rows:
-        *_, is_forgotten = known[0]
-        if not is_forgotten:
-            return (yield from _submitted_before(new, known[0], now, token))
-        yield from forget_run(known[0][1])  # its session was deleted: the id is free
-    if worker is not None and not (yield from is_member(worker)):
-        worker = None
-    holder, seq = yield from lanes.join_lane(session_lane(session_id), run)
-    free = holder == run
-    session = yield from table.open_session(session_id, new.options)
-    if new.person and session.streak:
-        yield from lanes.set_streak(session_lane(session_id), 0)
-    options, fence, state = session.options, None, RunState.QUEUED
-    if free and worker is not None:
-        yield from runs.start_turn(run, new, options, seq, worker, token)
-        fence, state = Fence(run, 1, new.scope), RunState.RUNNING
-    else:
-        yield from runs.enqueue_turn(run, new, options, seq, ready=free)
-    turn = TurnRecord(new.scope, run, new.body, state, None, None, now, options=options or {})
-    return Submitted(turn, session, now, fence, (yield from queue.has_words(session_id)))
-
-
-def submit_for_process(command: SubmitTurn, run: int) -> Steps[Any]:
-    """Submit a turn for a process."""
-    scope = TurnScope(command.session_id, command.turn_id)
-    digest, body = bytes.fromhex(command.digest), write_payload(command.ask, 2)
-    new = NewTurn(scope=scope, digest=digest, body=body, options=command.options)
-    return {"state": (yield from submit_turn(new, run, "")).turn.state}
-
-
-def _with_text(session_id: str, result: Any) -> Steps[Any]:
-    """Return a result with its text, if that is the text of a node and stored only there."""
-    if result is None or "text_at" not in result:
-        return result
-    rows = (yield Statement(SESSION, (session_id,))).rows
-    if not rows or rows[0][1] is None:
-        return result
-    last = (rows[0][1] << NODE_BITS) + result["text_at"]
-    found = (yield Statement(table.NODES, (last - 1, last))).rows
-    return {**result, "text": plain(found[0][1]).get("text", "") if found else ""}
-
-
-def _submitted_before(
-    new: NewTurn, row: tuple[Any, ...], now: Instant, token: str
-) -> Steps[Submitted]:
-    """Return a turn that was submitted before, or refuse another input under its id."""
-    if bytes(row[2] or b"")[: table.DIGEST_BYTES] != new.digest:
-        raise TurnInputConflict(new.scope.session_id, new.scope.id)
-    rows = (yield Statement(SESSION, (new.scope.session_id,))).rows
-    number, last_token, _ = row[-3:]
-    ours = last_token == token and number == 1  # an earlier attempt was committed, its answer lost
-    fence = Fence(row[1], 1, new.scope) if ours else None
-    stirred = yield from queue.has_words(new.scope.session_id)
-    return Submitted(turn_from(row), session_from(rows[0]), now, fence, stirred)
-
-
 def _check_moved(fence: Fence, commit: TurnCommit) -> Steps[None]:
     """Accept a head that an earlier attempt moved, whose answer was lost; refuse one that another turn moved."""
-    session = commit.session
-    rows = (yield Statement(SESSION, (session.id,))).rows
-    moved = bool(rows) and rows[0][1] == session.number and rows[0][2] >= commit.head
-    if not moved or not (yield from table.is_ours(fence, session, commit.head)):
+    session, now = commit.session, (yield from table.find_session(commit.session.id))
+    is_moved = now is not None and now.number == session.number and now.head >= commit.head
+    if not is_moved or not (yield from table.is_ours(fence, session, commit.head)):
         raise SessionMoved(session.id)

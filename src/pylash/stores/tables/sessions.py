@@ -72,6 +72,9 @@ _LINES = f"""
 select {{lines}} from (
   select body from pylash_nodes where id > ? and id <= ? order by id limit {LINES_AT_ONCE}) n"""
 
+# Without the rows of the runs: PostgreSQL would read all runs rather than guess how few a range of nodes has.
+_RUNS = "select distinct run from pylash_nodes where id > ? and id <= ? order by run"
+
 _NODES_OF_RUN = """
 select id, body, effects from pylash_nodes where id > ? and id <= ? and run = ? order by id"""
 
@@ -103,13 +106,18 @@ FORGET_DEAD_LINE = "delete from pylash_dead_lines where number = ?"
 DELETE_NODES = "delete from pylash_nodes where id in ({bigints})"
 
 
-def open_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
-    """Return a session, made if it is missing, with the options it is opened with now."""
+def find_session(session_id: str) -> Steps[SessionRecord | None]:
+    """Return a session, if there is one."""
     rows = (yield Statement(SESSION, (session_id,))).rows
-    if not rows or rows[0][1] is None:
+    return session_from(rows[0]) if rows and rows[0][1] is not None else None
+
+
+def open_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
+    """Return a session, created if it is missing, with the options it is opened with now."""
+    session = yield from find_session(session_id)
+    if session is None:
         yield from add_session(session_id)
-        rows = (yield Statement(SESSION, (session_id,))).rows
-    session = session_from(rows[0])
+        session = session_from((yield Statement(SESSION, (session_id,))).rows[0])
     merged = {**(session.options or {}), **(options or {})}  # what is not given stays as it was
     if merged != (session.options or {}):
         yield from set_options(session_id, merged)
@@ -217,6 +225,12 @@ def nodes_of(segment: Segment, after: int = 0) -> Steps[list[bytes]]:
         lines = (yield Statement(_LINES, (base + place, base + upto))).rows[0][0]
         bodies += bytes(lines).split(b"\n") if lines else ()
     return bodies
+
+
+def runs_of_nodes(segment: Segment) -> Steps[list[int]]:
+    """Return the runs that wrote the nodes of a segment."""
+    base = segment.number << NODE_BITS
+    return [run for (run,) in (yield Statement(_RUNS, (base, base + segment.upto))).rows]
 
 
 def read_uncommitted(

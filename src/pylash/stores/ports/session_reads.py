@@ -1,0 +1,135 @@
+"""Reads of sessions and turns: the read-only operations of ``SqlSessions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from pylash.durable.runs import RunState
+from pylash.durable.scopes import (
+    QueueDrainScope,
+    TurnScope,
+    scope_from_text,
+    scope_text,
+    session_of,
+)
+from pylash.durable.sessions import Queued, ResumedTurn, TurnRecord, session_lane
+from pylash.stores.operation import Statement, Steps, store_time
+from pylash.stores.ports.journal import journals_of
+from pylash.stores.tables import lanes, queue
+from pylash.stores.tables import sessions as table
+from pylash.stores.tables.packed_effects import NODE_BITS
+from pylash.stores.tables.sessions import SESSION, TURN, plain, session_from, turn_from
+
+_SESSIONS = SESSION.replace("l.lane = 'session:' || ?", "l.lane in ({texts})")
+
+_TURNS = TURN.replace(
+    "scope = ?", "id in ({bigints}) and kind in ('turn', 'queue_drain') order by id"
+)
+
+_IS_BLOCKED = "select 1 from pylash_runs where id = ? and state = 'blocked'"
+
+_IS_CANCELLED = "select 1 from pylash_runs where id = ? and cancel > 0"
+
+_RESULTS = """
+select scope, state, result from pylash_runs where scope in ({texts}) and settled is not null"""
+
+_STATES = "select scope, state, reason from pylash_runs where scope in ({texts})"
+
+
+def find_turn(scope: TurnScope | QueueDrainScope) -> Steps[TurnRecord | None]:
+    """Return a turn, if there is one."""
+    rows = (yield Statement(TURN, (scope_text(scope),))).rows
+    return turn_from(rows[0]) if rows else None
+
+
+def turn_of_run(run: int) -> Steps[TurnRecord | None]:
+    """Return the turn that a run executes, if there is one."""
+    rows = (yield Statement(_TURNS, ([run],))).rows
+    return turn_from(rows[0]) if rows else None
+
+
+def current_turn(session_id: str) -> Steps[TurnRecord | None]:
+    """Return the turn that holds the session's lane: it runs, waits, is blocked, or is next."""
+    holder = yield from lanes.lane_holder(session_lane(session_id))
+    return None if holder is None else (yield from turn_of_run(holder))
+
+
+def turns_of(session_id: str) -> Steps[list[TurnRecord]]:
+    """Return the turns of a session, the oldest first."""
+    session = yield from table.find_session(session_id)
+    turns: list[TurnRecord] = []
+    for segment in () if session is None else session.path:
+        runs = yield from table.runs_of_nodes(segment)
+        rows = (yield Statement(_TURNS, (runs,))).rows
+        turns += [turn_from(row) for row in rows]
+    return turns
+
+
+def resume_turns(runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
+    """Return the input for continuing turns, by run; a turn that cannot be read is left out."""
+    now = yield from store_time()
+    journals = yield from journals_of(runs)
+    turns: list[TurnRecord] = []
+    for row in (yield Statement(_TURNS, (list(runs),))).rows:
+        with suppress(ValueError):  # written by newer code
+            turns.append(turn_from(row))
+    names = [session_lane(turn.scope.session_id) for turn in turns]
+    rows = {row[0]: row for row in (yield Statement(_SESSIONS, (names,))).rows}
+    resumed = {}
+    for turn in turns:
+        known = rows.get(turn.scope.session_id)
+        if known is None or known[1] is None:
+            continue  # the session was deleted meanwhile, and the turn with it
+        with suppress(ValueError):
+            session = session_from(known)
+            nodes, carried = yield from table.read_uncommitted(session, turn.run)
+            entries = {**carried, **journals[turn.run]}
+            resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
+    return resumed
+
+
+def queued_messages(session_id: str) -> Steps[list[Queued]]:
+    """Return the queued messages of a session, the oldest first."""
+    rows = (yield Statement(queue.WORDS, (session_id,))).rows
+    return [queue.queued_from(row) for row in rows]
+
+
+def blocked_run(session_id: str) -> Steps[int | None]:
+    """Return the run of the turn that blocks a session, if one does."""
+    holder = yield from lanes.lane_holder(session_lane(session_id))
+    rows = (yield Statement(_IS_BLOCKED, (holder,))).rows
+    return holder if rows else None
+
+
+def is_cancel_requested(run: int) -> Steps[bool]:
+    """Return whether the cancellation of a turn was requested."""
+    return bool((yield Statement(_IS_CANCELLED, (run,))).rows)
+
+
+def turn_states(scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, str | None]]]:
+    """Return the states of turns, with the reasons of those that are blocked."""
+    rows = (yield Statement(_STATES, (list(scopes),))).rows
+    return {row[0]: (RunState(row[1]), row[2]) for row in rows}
+
+
+def turn_results(scopes: Sequence[str]) -> Steps[dict[str, tuple[RunState, Any]]]:
+    """Return state and result of the turns that have ended, by the text of their scopes."""
+    results = {}
+    for text, state, result in (yield Statement(_RESULTS, (list(scopes),))).rows:
+        session = session_of(scope_from_text(text)) or ""
+        results[text] = RunState(state), (yield from _with_text(session, plain(result)))
+    return results
+
+
+def _with_text(session_id: str, result: Any) -> Steps[Any]:
+    """Return a result with its text, if that is stored only in a node."""
+    if result is None or "text_at" not in result:
+        return result
+    session = yield from table.find_session(session_id)
+    if session is None:
+        return result
+    last = (session.number << NODE_BITS) + result["text_at"]
+    found = (yield Statement(table.NODES, (last - 1, last))).rows
+    return {**result, "text": plain(found[0][1]).get("text", "") if found else ""}
