@@ -64,7 +64,7 @@ async def enqueued(store: SqlStore) -> None:
 
 async def claimed(store: SqlStore) -> Fence:
     await enqueued(store)
-    (claim,) = await store.runs.claim(W1, "first", limit=1, targets=["python:work"])
+    (claim,) = await store.runs.claim(W1, limit=1, targets=["python:work"])
     return claim.fence
 
 
@@ -104,8 +104,7 @@ RUN_SCENARIOS = {
     "expire": Scenario(waiting, lambda s, _: s.waits.expire(NAME)),
     "revoke": Scenario(waiting_long, lambda s, _: s.waits.revoke("s1", 0)),
     "claim": Scenario(
-        enqueued,
-        lambda s, _: s.runs.claim(W2, "token", limit=2, targets=["python:work"], again=True),
+        enqueued, lambda s, _: s.runs.claim(W2, limit=5, targets=["python:work"]), same=False
     ),
     "park": Scenario(claimed, lambda s, fence: s.runs.park(fence, 0)),
     "block": Scenario(claimed, lambda s, fence: s.runs.block(fence, "why")),
@@ -114,7 +113,7 @@ RUN_SCENARIOS = {
     "_block_ready": part(
         "_block_ready",
         enqueued,
-        lambda s: s.runs.claim(W1, "token", limit=1, targets=["python:work"]),
+        lambda s: s.runs.claim(W1, limit=1, targets=["python:work"]),
         refused="claim",
     ),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run, "token")),

@@ -26,7 +26,7 @@ async def slotted(store: SqlStore) -> None:
 async def executing(store: SqlStore) -> Fence:
     """Run the first of them and hold the others back."""
     await slotted(store)
-    (claim,) = await store.runs.claim(W1, "first", limit=5, targets=[TARGET])
+    (claim,) = await store.runs.claim(W1, limit=5, targets=[TARGET])
     return claim.fence
 
 
@@ -53,7 +53,7 @@ async def looping(store: SqlStore) -> None:
     await slotted(store)
     for n in range(BLOCKED_AFTER):
         await lockless(store).join(W1, ALIVE, [TARGET])
-        await store.runs.claim(W1, f"claim {n}", limit=5, targets=[TARGET], suspect=n >= 3)
+        await store.runs.claim(W1, limit=5, targets=[TARGET], suspect=n >= 3)
         if n < BLOCKED_AFTER - 1:
             await lockless(store).bury_the_dead(W2)
 
@@ -63,13 +63,13 @@ SLOT_SCENARIOS = {
         members, lambda s, _: s.processes.start(StartProcess(work(slot=ONE)), W1)
     ),
     "claim: slots": Scenario(
-        slotted, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
+        slotted, lambda s, _: s.runs.claim(W2, limit=5, targets=[TARGET]), same=False
     ),
     "claim: held back": Scenario(
-        one_more, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
+        one_more, lambda s, _: s.runs.claim(W2, limit=5, targets=[TARGET]), same=False
     ),
     "claim: the next": Scenario(
-        parked, lambda s, _: s.runs.claim(W2, "token", limit=5, targets=[TARGET], again=True)
+        parked, lambda s, _: s.runs.claim(W2, limit=5, targets=[TARGET]), same=False
     ),
     "park: slot": Scenario(executing, lambda s, f: s.runs.park(f, 0)),
     "postpone: slot": Scenario(executing, lambda s, f: s.runs.postpone(f, "why")),

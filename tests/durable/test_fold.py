@@ -123,8 +123,7 @@ class Player:
         await self.join()
 
     async def claim(self) -> None:
-        token = f"token-{next(ids)}"
-        for claim in await self.store.runs.claim(self.worker, token, limit=5, targets=[TARGET]):
+        for claim in await self.store.runs.claim(self.worker, limit=5, targets=[TARGET]):
             if claim.fence.scope.id == self.id:
                 self.fence = claim.fence
 

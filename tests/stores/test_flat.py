@@ -15,6 +15,7 @@ from pylash.stores.store import SqlStore
 from pylash.testing.laws.subjects import joined, recorded, running, turning
 from tests.backends import Backend, SqliteBackend
 from tests.stores.history import filling
+from tests.stores.lost_answers import answer_lost
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,8 @@ async def has_nothing_to_prune(store: SqlStore) -> None:
 
 async def repeats_a_claim(store: SqlStore) -> None:
     worker = await joined(store)
-    await store.runs.claim(worker, "token", limit=5, targets=["work"], again=True)
+    answer_lost(store, "claim")
+    await store.runs.claim(worker, limit=5, targets=["work"])
     await store.runs.owned_by(worker)
 
 

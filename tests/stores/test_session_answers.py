@@ -6,7 +6,7 @@ repetition must change nothing, and return the first answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -34,26 +34,7 @@ from pylash.testing.laws.subjects import (
 )
 from tests.backends import Backend
 from tests.crash.statements import dump
-
-Meanwhile = Callable[[], Awaitable[object]]
-
-
-def answer_lost(store: SqlStore, name: str, meanwhile: Meanwhile) -> None:
-    """Let the next operation of a name be committed and its answer lost, and others go on meanwhile."""
-    honest = store.driver.run
-
-    async def again(operation: Operation[Any]) -> Any:
-        await honest(operation)
-        await meanwhile()
-        return await honest(operation)
-
-    def run(operation: Operation[Any]) -> Awaitable[Any]:
-        if operation.name != name:
-            return honest(operation)
-        store.driver.run = honest  # type: ignore[method-assign]
-        return again(operation)
-
-    store.driver.run = run  # type: ignore[method-assign]
+from tests.stores.lost_answers import answer_lost
 
 
 async def test_a_message_after_a_lost_answer_is_left_for_the_next_take(durable: Backend) -> None:

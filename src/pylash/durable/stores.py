@@ -174,15 +174,13 @@ class Runs(Protocol):
     def claim(
         self,
         worker: WorkerId,
-        token: str,
         *,
         limit: int,
         targets: Sequence[str],
         suspect: bool = False,
-        again: bool = False,
         first: Sequence[int] = (),
     ) -> Awaitable[list[Claim]]:
-        """Claim ready runs of known targets, the oldest first. The same token ``again`` returns the same claims.
+        """Claim ready runs of known targets, the oldest first.
 
         ``suspect`` claims those that made no progress in several claims, which run alone. ``first`` are at most
         ``limit`` runs that are claimed before older ones, as far as they are ready.

@@ -212,10 +212,10 @@ class Scheduler:
         suspect: bool = False,
         first: Sequence[int] = (),
     ) -> list[Claim]:
-        worker, token = self._host.membership.worker, self._host.new_token()
+        worker, runs = self._host.membership.worker, self._host.store.runs
         try:
-            claims = await self._host.store.runs.claim(
-                worker, token, limit=limit, targets=targets, suspect=suspect, first=first
+            claims = await runs.claim(
+                worker, limit=limit, targets=targets, suspect=suspect, first=first
             )
         except BaseException:
             self._runs.orphans.suspected = True

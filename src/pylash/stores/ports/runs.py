@@ -61,23 +61,22 @@ class SqlRuns(RunPort):
     async def claim(
         self,
         worker: WorkerId,
-        token: str,
         *,
         limit: int,
         targets: Sequence[str],
         suspect: bool = False,
-        again: bool = False,
         first: Sequence[int] = (),
     ) -> list[Claim]:
         """Claim ready runs, those of ``first`` before older ones, or one that may be to blame for crashes.
 
         A run that cannot be claimed is blocked with the reason, and stops no other.
         """
+        token = self._entropy(8).hex()
         take = partial(
             table.claim_ready, worker, token, targets, limit, suspect=suspect, first=first
         )
         try:
-            return await self._claim(take, worker, token, again=again)
+            return await self._claim(take, worker, token)
         except _BAD_ROW:  # the bad row is found by claiming each alone
             claims: list[Claim] = []
         for run in await self._ready(targets, limit, suspect=suspect):
@@ -89,21 +88,17 @@ class SqlRuns(RunPort):
         return claims
 
     def _claim(
-        self,
-        take: Callable[[], Steps[list[table.Row]]],
-        worker: WorkerId,
-        token: str,
-        *,
-        again: bool = False,
+        self, take: Callable[[], Steps[list[table.Row]]], worker: WorkerId, token: str
     ) -> Awaitable[list[Claim]]:
-        tries = [again]
+        tried: list[str] = []
 
         def steps() -> Steps[list[Claim]]:
-            repeated = any(tries)  # the statement for repetitions looks through all running runs
-            tries.append(True)
+            # Only a repetition looks for what an earlier attempt claimed: that reads all running runs of the worker.
+            is_repeated = bool(tried)
+            tried.append(token)
             if not (yield from is_member(worker)):
                 return []  # it was taken for dead: it claims nothing until it has joined again
-            rows = (yield from table.repeated_claim(worker, token)) if repeated else []
+            rows = (yield from table.repeated_claim(worker, token)) if is_repeated else []
             if not rows:
                 rows = yield from take()
             views = map(table.view_from, rows)

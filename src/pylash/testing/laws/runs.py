@@ -48,14 +48,6 @@ async def a_run_is_claimed_once(store: SubjectStore) -> None:
     equal(set(claimed), scopes, "the runs claimed in the end")
 
 
-async def a_claim_repeated_after_a_lost_answer_is_the_same(store: SubjectStore) -> None:
-    worker = await joined(store)
-    await enqueued(store)
-    first = await store.runs.claim(worker, "the-token", limit=10, targets=[TARGET])
-    second = await store.runs.claim(worker, "the-token", limit=10, targets=[TARGET], again=True)
-    equal([claim.fence for claim in second], [claim.fence for claim in first], "the claims")
-
-
 async def runs_that_are_named_are_claimed_before_older_ones(store: SubjectStore) -> None:
     worker, scopes = await joined(store), [await enqueued(store) for _ in range(6)]
     runs = [await store.runs.get(scope) for scope in scopes]
@@ -63,25 +55,11 @@ async def runs_that_are_named_are_claimed_before_older_ones(store: SubjectStore)
     other = await store.runs.get(await enqueued(store, "unknown"))
     assert other is not None
     first = (named, other.id)  # which is not for this worker, and not claimed
-    claims = await store.runs.claim(worker, "a", limit=2, targets=[TARGET], first=first)
+    claims = await store.runs.claim(worker, limit=2, targets=[TARGET], first=first)
     equal(len(claims), 2, "runs claimed")
     holds(named in {claim.fence.run for claim in claims}, "the named run is claimed first")
-    again = await store.runs.claim(
-        worker, "a", limit=2, targets=[TARGET], first=[later], again=True
-    )
-    same = {claim.fence.run for claim in claims}
-    equal({claim.fence.run for claim in again}, same, "the claim, repeated")
-    rest = await store.runs.claim(worker, "b", limit=10, targets=[TARGET], first=[named, later])
+    rest = await store.runs.claim(worker, limit=10, targets=[TARGET], first=[named, later])
     equal(len(rest), 4, "the others, each once")
-
-
-async def a_claim_repeated_after_a_takeover_is_empty(store: SubjectStore) -> None:
-    scope, late = await enqueued(store), await joined(store, OVER)
-    (claim,) = await store.runs.claim(late, "the-token", limit=10, targets=[TARGET])
-    fence = (await store.journal.attach(scope, await joined(store))).fence
-    holds(fence.token != claim.fence.token, "the takeover makes a new fence")
-    again = await store.runs.claim(late, "the-token", limit=10, targets=[TARGET], again=True)
-    equal(again, [], "the old owner's claim, repeated")
 
 
 async def a_worker_that_was_given_up_owns_nothing_until_it_joins_again(store: SubjectStore) -> None:
@@ -194,9 +172,7 @@ RUN_STORE = Suite[SubjectStore](
     "run_store",
     (
         a_run_is_claimed_once,
-        a_claim_repeated_after_a_lost_answer_is_the_same,
         runs_that_are_named_are_claimed_before_older_ones,
-        a_claim_repeated_after_a_takeover_is_empty,
         a_worker_that_was_given_up_owns_nothing_until_it_joins_again,
         only_known_targets_are_claimed,
         a_run_that_was_woken_does_not_park,

@@ -110,8 +110,8 @@ async def enqueued(store: Store, name: str = "work") -> ProcessScope:
 
 
 async def claim_ready(store: Store, worker: WorkerId, limit: int = 100) -> list[Claim]:
-    """Claim what is ready, under a token of its own."""
-    return await store.runs.claim(worker, f"token-{next(ids)}", limit=limit, targets=[TARGET])
+    """Claim what is ready."""
+    return await store.runs.claim(worker, limit=limit, targets=[TARGET])
 
 
 async def woken_by_signal(store: Store, claim: Claim) -> None:
@@ -188,9 +188,8 @@ async def log_of(store: Store, process_id: str) -> list[tuple[str, Any]]:
 async def claim_processes(
     store: Store, worker: WorkerId, limit: int = 100, *, suspect: bool = False
 ) -> list[Claim]:
-    """Claim the processes that are ready, under a token of its own."""
-    token = f"token-{next(ids)}"
-    return await store.runs.claim(worker, token, limit=limit, targets=[TARGET], suspect=suspect)
+    """Claim the processes that are ready."""
+    return await store.runs.claim(worker, limit=limit, targets=[TARGET], suspect=suspect)
 
 
 def effect(key: str = "command") -> JournalEntry:
@@ -268,8 +267,7 @@ async def turning(
 
 async def claim_turns(store: Store, worker: WorkerId, limit: int = 100) -> list[Turning]:
     """Claim the turns that are ready."""
-    token = f"token-{next(ids)}"
-    claims = await store.runs.claim(worker, token, limit=limit, targets=[TURN_TARGET])
+    claims = await store.runs.claim(worker, limit=limit, targets=[TURN_TARGET])
     resumed = await store.sessions.resume([claim.fence.run for claim in claims])
     return [
         Turning(resumed[claim.fence.run].turn, resumed[claim.fence.run].session, claim.fence)
