@@ -7,7 +7,7 @@ import itertools
 import os
 import sqlite3
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import asyncpg
 
 from pylash.app import Lash
-from pylash.durable.ports import Clock
-from pylash.durable.runs import SECOND, Attached, LeaseTimings, WorkerId
+from pylash.durable.ports import Clock, EffectHost
+from pylash.durable.runs import SECOND, Attached, Fence, JournalEntry, LeaseTimings, WorkerId
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.waits import Signer
 from pylash.engine.hosts.journal import JournalHost
@@ -51,6 +51,28 @@ class OpenedHost(JournalHost):
 
     async def reopen(self) -> JournalHost:
         return await self.reopening()
+
+
+class JournalRun:
+    """A run on a journal, or on a host that wraps one."""
+
+    def __init__(
+        self, journal: OpenedHost, wrap: Callable[[EffectHost], EffectHost] = lambda host: host
+    ) -> None:
+        self._journal, self._wrap = journal, wrap
+        self.host = wrap(journal)
+
+    async def claim(self) -> Attached:
+        worker = self._journal.membership.worker
+        return await self._journal.store.journal.attach(ProcessScope("run"), worker)
+
+    async def write(self, fence: Fence, entries: Sequence[JournalEntry]) -> None:
+        await self._journal.store.journal.record_all(fence, entries)
+
+    async def reopen(self) -> JournalRun:
+        reopened = await self._journal.reopen()
+        assert isinstance(reopened, OpenedHost)
+        return JournalRun(reopened, self._wrap)
 
 
 class Backend:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from pylash import Lash
 from pylash.durable.ports import EffectHost
-from pylash.durable.scopes import TurnScope
+from pylash.durable.runs import Attached, Fence, JournalEntry
+from pylash.durable.scopes import ProcessScope, TurnScope
 from pylash.engine.hosts.inline import InlineHost
+from pylash.engine.system import SystemClock
 from pylash.testing import SerialHost, conformance
 from pylash.testing.laws.controllers import DURABLE_STEPS
+from pylash.testing.laws.run_memories import RunSubject
 from pylash.testing.laws.suites import Law
-from tests.backends import Backend, OpenedHost
+from tests.backends import Backend, JournalRun, OpenedHost
 
 STORE_LAWS = [
     *conformance.journal_store.laws,
@@ -134,6 +138,35 @@ async def test_the_serial_host_replays_one_effect_after_the_other(serial: Opened
         return (await serial.reopen()).scoped(scope)
 
     await conformance.effect_controller_serial_replay_deterministic(controller, start_replay)
+
+
+class UnrecordedRun:
+    """A run on a host that records nothing."""
+
+    def __init__(self, host: EffectHost) -> None:
+        self.host = host
+
+    async def claim(self) -> Attached:
+        return Attached(Fence(1, 1, ProcessScope("run")), SystemClock().now())
+
+    async def write(self, fence: Fence, entries: Sequence[JournalEntry]) -> None:
+        assert not entries
+
+    async def reopen(self) -> UnrecordedRun:
+        return UnrecordedRun(type(self.host)())
+
+
+@pytest.mark.parametrize("wrap", [lambda host: host, SerialHost], ids=["journal", "serial"])
+@named([*conformance.run_memory.laws, *conformance.run_records.laws])
+async def test_every_journal_host_remembers_its_runs(
+    law: Law[RunSubject], backend: Backend, wrap: Callable[[EffectHost], EffectHost]
+) -> None:
+    await law(JournalRun(await backend.host(), wrap))
+
+
+@named([*conformance.run_memory.laws])
+async def test_the_inline_host_remembers_nothing(law: Law[RunSubject]) -> None:
+    await law(UnrecordedRun(InlineHost()))
 
 
 @pytest.mark.proves("X2")

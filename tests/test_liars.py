@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from pylash import Lash, ProcessFailed
-from pylash.durable.ports import Cancellation
-from pylash.durable.runs import Fence, Instant, RunState, WorkerId, new_run_id
+from pylash.durable.effects import Envelope
+from pylash.durable.machines.run_state import Recorded
+from pylash.durable.ports import Cancellation, Clock, EffectController, EffectHost
+from pylash.durable.run_memory import Progress, ProgressOf, RunMemory
+from pylash.durable.runs import Attached, Fence, Instant, RunState, WorkerId, new_run_id
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import NewTurn, Submitted, TurnCommit, TurnRecord
 from pylash.durable.waits import ACCEPTED, Resolution, ResolveOutcome, WaitIdentity
@@ -27,15 +30,16 @@ from pylash.stores.ports.sessions import SqlSessions
 from pylash.stores.tables import effects
 from pylash.stores.tables import runs as runs_table
 from pylash.stores.tables.sessions import open_session
-from pylash.testing import RecordingHost, conformance
+from pylash.testing import RecordingHost, SerialHost, conformance
 from pylash.testing.laws import apps as app_laws
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws import hosts as host_laws
 from pylash.testing.laws import journals as journal_laws
+from pylash.testing.laws import run_memories as memory_laws
 from pylash.testing.laws import runs as run_laws
 from pylash.testing.laws.suites import Law
 from pylash.values.durations import Duration
-from tests.backends import PostgresBackend, SqliteBackend
+from tests.backends import JournalRun, PostgresBackend, SqliteBackend
 from tests.toy_controller import (
     ChangesValuesSilently,
     ForgetsFailures,
@@ -140,6 +144,199 @@ async def test_a_host_that_answers_steps_without_running_them_is_caught() -> Non
 
 async def test_a_host_that_lets_the_second_answer_win_is_caught() -> None:
     assert await breaks(host_laws.the_first_answer_wins, FickleHost())
+
+
+# --- memories of runs ---
+
+
+class LyingMemory:
+    """The memory of a journal, but for what a subclass says."""
+
+    def __init__(self, memory: RunMemory) -> None:
+        self.memory = memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
+
+
+class SeesNothingAhead(LyingMemory):
+    """Declares that it looks ahead, and does not."""
+
+    def recorded(self, key: str) -> bool:
+        return False
+
+
+class TakesEverythingForBegun(LyingMemory):
+    """Says yes to what it does not know."""
+
+    def begun(self, key: str) -> bool:
+        return True
+
+
+class ForgetsOutcomes(LyingMemory):
+    """Takes every effect for a new one."""
+
+    def record_of(self, key: str) -> Recorded:
+        return Recorded.NOTHING
+
+
+class NeverReplays(LyingMemory):
+    """Is never replaying."""
+
+    is_replaying = False
+
+
+class MakesNotesAgain(LyingMemory):
+    """Gives every execution its own notes."""
+
+    def note(self, key: str, make: Callable[[], Any]) -> Any:
+        return make()
+
+
+class WritesNotesTooLate(LyingMemory):
+    """Decides without writing the notes before."""
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
+        self.memory._notes.clear()  # type: ignore[attr-defined]
+        return await self.memory.deliver(key, decision, effects)
+
+
+class KeepsDecisionsToItself(LyingMemory):
+    """Decides in memory only."""
+
+    def __init__(self, memory: RunMemory) -> None:
+        super().__init__(memory)
+        self.decided: dict[str, Any] = {}
+
+    def decision(self, key: str) -> Any:
+        return self.decided.get(key)
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
+        self.decided[key] = decision
+        return set()
+
+
+class CancelsWithoutARecord(LyingMemory):
+    """Says that effects are cancelled, and writes nothing."""
+
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
+        return {str(effect.invocation.replay_key) for effect in effects}
+
+
+class CancelsOutcomes(LyingMemory):
+    """Says that every effect was cancelled in time."""
+
+    async def withdraw(self, envelope: Envelope) -> bool:
+        await self.memory.withdraw(envelope)
+        return True
+
+
+class HidesWaits(LyingMemory):
+    """Has no open waits."""
+
+    def open_waits(self) -> list[str]:
+        return []
+
+
+class RestsWithoutEnd(LyingMemory):
+    """Reports that effects rest, and not until when."""
+
+    def observe(self, progress_of: ProgressOf) -> None:
+        self.memory.observe(lambda key: Endless(progress_of(key)))
+
+
+class Endless:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._progress, name)
+
+    def rest(self, due: int | None = None) -> None:
+        self._progress.rest(None)
+
+
+class LetsTimeGoBack(LyingMemory):
+    """Has a clock that runs backwards."""
+
+    def now(self) -> Instant:
+        return Instant(-self.memory.now())
+
+
+class LyingHost(SerialHost):
+    """A host over a journal that gives a memory which lies."""
+
+    supports_concurrent_effects = True
+    liar: type[LyingMemory]
+
+    def __init__(self, inner: EffectHost) -> None:
+        super().__init__(inner)
+        self.inner = inner
+
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[EffectController, RunMemory]:
+        controller, memory = self.inner.adopt(attached, clock)
+        return controller, self.liar(memory)
+
+
+@pytest.mark.parametrize(
+    ("liar", "law"),
+    [
+        (SeesNothingAhead, memory_laws.what_cannot_be_known_ahead_is_answered_with_no),
+        (TakesEverythingForBegun, memory_laws.nothing_is_recorded_for_a_new_run),
+        (ForgetsOutcomes, memory_laws.an_outcome_stands_in_the_next_execution),
+        (NeverReplays, memory_laws.a_run_replays_until_its_code_has_come_to_every_record),
+        (MakesNotesAgain, memory_laws.a_note_stays_as_it_is_once_an_effect_is_recorded_after_it),
+        (WritesNotesTooLate, memory_laws.a_note_stands_before_a_decision_that_may_depend_on_it),
+        (KeepsDecisionsToItself, memory_laws.a_decision_stands),
+        (KeepsDecisionsToItself, memory_laws.entries_that_the_store_wrote_are_a_decision),
+        (
+            CancelsWithoutARecord,
+            memory_laws.a_delivered_cancel_is_the_outcome_of_an_effect_under_way,
+        ),
+        (CancelsOutcomes, memory_laws.an_effect_with_an_outcome_is_not_cancelled),
+        (CancelsOutcomes, memory_laws.an_outcome_that_is_written_with_a_message_is_not_cancelled),
+        (HidesWaits, memory_laws.a_wait_is_open_while_an_effect_rests_in_it),
+        (RestsWithoutEnd, memory_laws.an_effect_reports_until_when_it_rests),
+        (RestsWithoutEnd, memory_laws.a_sleep_has_begun_when_it_rests_and_ended_when_it_is_due),
+        (LetsTimeGoBack, memory_laws.time_does_not_go_back),
+    ],
+    ids=lambda value: value.__name__,
+)
+async def test_a_memory_that_lies_is_caught(
+    liar: type[LyingMemory], law: Law[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_laws, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(LyingHost, "liar", liar, raising=False)
+    async with SqliteBackend(tmp_path) as backend:
+        assert await breaks(law, JournalRun(await backend.host(), LyingHost))
+
+
+class ForgetfulHost(SerialHost):
+    """Gives a claimed run the controller of a caller outside, and no memory."""
+
+    adopt = EffectHost.adopt
+
+
+async def test_a_durable_host_that_adopts_without_a_memory_is_caught(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path) as backend:
+        subject = JournalRun(await backend.host(), ForgetfulHost)
+        assert await breaks(memory_laws.an_outcome_stands_in_the_next_execution, subject)
+
+
+class BraggingHost(SerialHost):
+    """Takes one effect at a time, and its controllers say otherwise."""
+
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[EffectController, RunMemory]:
+        return self._inner.adopt(attached, clock)
+
+
+async def test_a_host_whose_controllers_promise_more_is_caught(tmp_path: Path) -> None:
+    law = memory_laws.the_controller_of_a_run_can_do_what_its_host_can
+    async with SqliteBackend(tmp_path) as backend:
+        assert await breaks(law, JournalRun(await backend.host(), BraggingHost))
+
+
+# --- stores ---
 
 
 async def test_a_store_that_fences_with_a_plain_exists_is_caught(

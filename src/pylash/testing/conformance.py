@@ -2,7 +2,8 @@
 
 A suite takes ``make``, which gives a fresh, open subject (or an awaitable of one). A subject that
 survives a restart has ``async def reopen()``; a store also has ``async def second()``, which opens
-the same database beside it. Every suite has ``.laws``, to check them one by one.
+the same database beside it. A subject of ``run_memory`` is a host with one of its runs
+(``pylash.testing.laws.run_memories.RunSubject``). Every suite has ``.laws``, to check them one by one.
 
 >>> await conformance.effect_host(InlineHost)
 >>> await conformance.effect_host_await_events(InlineHost)
@@ -28,6 +29,7 @@ from pylash.testing.laws.journals import JOURNAL_STORE
 from pylash.testing.laws.process_ends import ENDING_LAWS
 from pylash.testing.laws.processes import REGISTRY_LAWS
 from pylash.testing.laws.queues import QUEUE_LAWS
+from pylash.testing.laws.run_memories import RUN_MEMORY, RUN_RECORDS
 from pylash.testing.laws.runs import RUN_STORE, WORKER_STORE
 from pylash.testing.laws.session_ends import END_LAWS
 from pylash.testing.laws.sessions import ATTACHMENT_STORE, TURN_LAWS
@@ -45,6 +47,12 @@ effect_host = EFFECT_HOST
 
 effect_host_await_events = AWAIT_EVENTS
 """Waits: keys, resolutions, deadlines, revocation."""
+
+run_memory = RUN_MEMORY
+"""The controller and the memory of a claimed run, for every host; its subjects are those of ``RunSubject``."""
+
+run_records = RUN_RECORDS
+"""The same for hosts that record effects: what the next execution of a run finds."""
 
 journal_store = JOURNAL_STORE
 """Records and fences."""
@@ -124,6 +132,8 @@ __all__ = (
     "journal_store",
     "process_env_store",
     "process_registry",
+    "run_memory",
+    "run_records",
     "run_store",
     "session_store",
     "trigger_store",
