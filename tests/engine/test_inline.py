@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from pylash import Lash, ProcessContext
-from pylash.durable.effects import Envelope, Outcome, Process, RuntimeScope, SleepOutcome, envelope
+from pylash.durable.effects import (
+    AwaitEvent,
+    AwaitEventOutcome,
+    Command,
+    Envelope,
+    Outcome,
+    Process,
+    RuntimeScope,
+    Sleep,
+    SleepOutcome,
+    envelope,
+)
 from pylash.durable.ports import (
     DurabilityTier,
     EffectController,
@@ -18,11 +29,18 @@ from pylash.durable.ports import (
     ScopedController,
 )
 from pylash.durable.scopes import ExecutionScope, ProcessScope
-from pylash.durable.waits import CustomWait, Ok
-from pylash.engine.executors import process_executor, step_executor
+from pylash.durable.waits import CustomWait, Ok, Timeout
+from pylash.engine.executors import (
+    Executor,
+    await_options,
+    process_executor,
+    sleep_executor,
+    step_executor,
+)
 from pylash.engine.hosts.inline import InlineHost
+from pylash.testing import SimClock
 from pylash.testing.laws.controllers import step
-from pylash.values.errors import LashError
+from pylash.values.errors import LashError, RuntimeEffectSleepCancelled
 from tests.backends import eventually
 
 SCOPE = ProcessScope("p")
@@ -145,3 +163,63 @@ async def test_registry_work_that_breaks_is_reported_with_its_code() -> None:
     with pytest.raises(LashError) as caught:
         await InlineHost().execute(asked, process_executor(work))
     assert caught.value.code == "runtime_effect_process_task_join"
+
+
+# --- time ---
+
+
+async def asked_of(host: InlineHost, command: Command, local: Executor) -> Outcome:
+    wanted = envelope(command, scope=RuntimeScope(), effect_id="e", replay_key="e")
+    return await host.scoped(SCOPE).execute(wanted, local)
+
+
+async def ends_after(clock: SimClock, work: Awaitable[Outcome]) -> Outcome:
+    """Return the outcome of work that takes a minute of a clock, and no less."""
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(_awaited(work))
+        await asyncio.sleep(0)
+        await clock.advance("59s")
+        assert not task.done()
+        await clock.advance("1s")
+    return task.result()
+
+
+async def _awaited(work: Awaitable[Outcome]) -> Outcome:
+    return await work
+
+
+@pytest.mark.proves("E10")
+async def test_sleeps_and_waits_take_the_time_of_the_clock_of_the_host() -> None:
+    clock = SimClock()
+    host = InlineHost(clock)
+    slept = asked_of(host, Sleep(60_000), sleep_executor())
+    assert await ends_after(clock, slept) == SleepOutcome()
+    key = await host.wait_key(SCOPE, CustomWait("go"))
+    waited = asked_of(host, AwaitEvent(key), await_options(timeout="1m"))
+    assert await ends_after(clock, waited) == AwaitEventOutcome(Timeout())
+
+
+@pytest.mark.proves("E10")
+async def test_the_clock_of_an_executor_comes_before_that_of_the_host() -> None:
+    clock = SimClock()
+    slept = asked_of(InlineHost(SimClock()), Sleep(60_000), sleep_executor(clock=clock))
+    assert await ends_after(clock, slept) == SleepOutcome()
+
+
+@pytest.mark.proves("E10")
+async def test_a_sleep_of_the_host_can_be_cancelled() -> None:
+    cancel = asyncio.Event()
+    host = InlineHost(SimClock())
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        slept = _awaited(asked_of(host, Sleep(60_000), sleep_executor(cancel)))
+        task = group.create_task(_failure(slept))
+        await asyncio.sleep(0)
+        cancel.set()
+    assert isinstance(task.result(), RuntimeEffectSleepCancelled)
+    assert task.result().code == "runtime_effect_sleep_cancelled"
+
+
+async def _failure(work: Awaitable[Outcome]) -> LashError:
+    with pytest.raises(LashError) as caught:
+        await work
+    return caught.value

@@ -16,8 +16,9 @@ from pylash import (
     ProcessContext,
     Retry,
     ToolContext,
+    WaitTimeout,
 )
-from pylash.testing import ScriptedModel, SerialHost, call, calls, say
+from pylash.testing import ScriptedModel, SerialHost, SimClock, call, calls, fail, say
 from tests.sessions.scenes import begin, open_wait, transcript
 
 Inline = Callable[[Any], Lash]
@@ -252,3 +253,78 @@ async def test_a_timeout_of_an_approval(inline: Inline) -> None:
         session = app.session("chat")
         assert (await session.turn("go", timeout="10s")).text == "Done."
         assert "nobody approved it in time" in await transcript(session)
+
+
+# --- time ---
+
+
+@pytest.mark.proves("E10")
+@pytest.mark.parametrize("given", ["app", "host"])
+async def test_the_sleeps_of_a_process_take_the_time_of_the_clock_that_was_given(
+    given: str,
+) -> None:
+    clock = SimClock()
+    host = InlineHost(clock if given == "host" else None)
+    app = Lash("memory://", host=host, clock=clock)
+    woken: list[str] = []
+
+    async def nap(ctx: ProcessContext[None], hours: int) -> None:
+        await ctx.sleep(f"{hours}h")
+        woken.append(f"{hours} h")
+
+    @app.process
+    async def work(ctx: ProcessContext[None]) -> str:
+        before = ctx.now()
+        await ctx.gather(nap(ctx, 48), nap(ctx, 24))
+        try:
+            await ctx.wait(ctx.wait_key("never"), timeout="1d")
+        except WaitTimeout:
+            woken.append("timeout")
+        return f"{ctx.now() - before}"
+
+    async with asyncio.timeout(20), app:
+        handle = await app.start(work)
+        await clock.advance("23h")
+        assert woken == []
+        await clock.advance("1h")
+        assert woken == ["24 h"]
+        await clock.advance("1d")
+        assert woken == ["24 h", "48 h"]
+        await clock.advance("1d")
+        assert await handle.result() == "3 days, 0:00:00"
+    assert woken == ["24 h", "48 h", "timeout"]
+
+
+@pytest.mark.proves("E10")
+async def test_a_simulated_sleep_is_cancelled() -> None:
+    clock = SimClock()
+    app = Lash("memory://", host=InlineHost(), clock=clock)
+
+    @app.process
+    async def work(ctx: ProcessContext[None]) -> None:
+        await ctx.sleep("1w")
+
+    async with asyncio.timeout(20), app:
+        handle = await app.start(work)
+        await clock.advance("1d")
+        await handle.cancel("enough")
+        with pytest.raises(ProcessCancelled, match="enough"):
+            await handle.result()
+
+
+@pytest.mark.proves("E10")
+async def test_the_pauses_of_a_turn_take_the_time_of_the_clock_that_was_given() -> None:
+    clock = SimClock()
+    replies: list[Any] = [fail("busy", retryable=True), say("Hello.")]
+    model = ScriptedModel(lambda _: replies.pop(0))
+    async with (
+        asyncio.timeout(20),
+        Lash("memory://", host=InlineHost(), clock=clock, model=model) as app,
+    ):
+        session = app.session("chat")
+        await begin(session, "hi", "t1")
+        await clock.advance("999ms")
+        assert len(model.requests) == 1
+        await clock.advance("1ms")
+        assert len(model.requests) == 2
+        assert (await session.turn("hi", turn_id="t1")).text == "Hello."

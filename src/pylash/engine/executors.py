@@ -57,7 +57,8 @@ _STEP = frozenset({EffectKind.DURABLE_STEP})
 class Executor(msgspec.Struct):
     """Runs the commands of its kinds.
 
-    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` is called when a wait can be answered.
+    ``cancel`` ends its sleeps and waits, ``timeout`` its waits; ``opened`` is called when a wait can be answered. ``clock``
+    times its sleeps on a host that records nothing; None leaves that to the host.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Executor(msgspec.Struct):
     perform: Perform
     cancel: Cancellation | None = None
     timeout: int | None = None
-    clock: Clock = _CLOCK
+    clock: Clock | None = None
     processes: RegistryWork | None = None
     record: RecordEffect | None = None
     opened: Callable[[], None] | None = None
@@ -80,7 +81,7 @@ class Executor(msgspec.Struct):
         command = envelope.command
         self.check(command)
         if isinstance(command, Sleep) and self.kinds is not _EVERYTHING:
-            await sleep_unless(self.clock, command.duration_ms / 1000, self.cancel)
+            await sleep_unless(self.clock or _CLOCK, command.duration_ms / 1000, self.cancel)
             return SleepOutcome()
         return await self.perform(envelope)
 
@@ -100,7 +101,7 @@ def step_executor(run: Callable[[Any], Any]) -> Executor:
 
 def sleep_executor(cancel: Cancellation | None = None, clock: Clock | None = None) -> Executor:
     """Return an executor that only sleeps."""
-    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock or _CLOCK)
+    return Executor("sleep", _SLEEP, _unavailable, cancel, clock=clock)
 
 
 def await_options(cancel: Cancellation | None = None, timeout: Duration | None = None) -> Executor:
@@ -128,7 +129,7 @@ def turn_executor(
     record: RecordEffect | None = None,
 ) -> Executor:
     """Return an executor of a turn's commands, and its sleeps; ``record`` writes an effect with its message."""
-    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock or _CLOCK, record=record)
+    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock, record=record)
 
 
 def tool_executor(perform: Perform, record: RecordEffect | None = None) -> Executor:
@@ -138,7 +139,7 @@ def tool_executor(perform: Perform, record: RecordEffect | None = None) -> Execu
 
 def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
     """Return an executor of direct completions, and their sleeps."""
-    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock or _CLOCK)
+    return Executor("direct", _DIRECT | _SLEEP, perform, clock=clock)
 
 
 def any_executor(perform: Perform) -> Executor:

@@ -400,8 +400,8 @@ class RunState:
         return bool(self.line) and self.line[0].state is QUEUED and self.line[0].verdict is None
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether the run is idle, apart from its phase.
+    def is_waiting(self) -> bool:
+        """Whether all that the run does is to wait.
 
         A slot that is on its way counts as work, so that it never arrives in an idle run.
         """
@@ -412,6 +412,9 @@ class RunState:
             or (self.line and self.has_turn)
         ):
             return False
-        return (
-            bool(self.effects.in_flight) and not self.cancels.deliveries and self.config.is_durable
-        )
+        return bool(self.effects.in_flight) and not self.cancels.deliveries
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the run is idle, apart from its phase."""
+        return self.is_waiting and self.config.is_durable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,6 +22,8 @@ from pylash.durable.effects import (
     Outcome,
     Process,
     ProcessOutcome,
+    Sleep,
+    SleepOutcome,
 )
 from pylash.durable.ports import (
     Cancellation,
@@ -32,7 +34,8 @@ from pylash.durable.ports import (
     LocalExecutor,
     ScopedController,
 )
-from pylash.durable.runs import SECOND, Instant
+from pylash.durable.run_memory import NullMemory, ProgressOf, unobserved
+from pylash.durable.runs import SECOND, Attached, Instant
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.waits import (
     ACCEPTED,
@@ -47,7 +50,8 @@ from pylash.durable.waits import (
     WaitName,
     checked_resolution,
 )
-from pylash.engine.executors import cancelled_first
+from pylash.engine.executors import Executor, cancelled_first, sleep_unless
+from pylash.engine.hosts.controller import Awaited
 from pylash.engine.records import check_call, perform
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.tasks import TaskOwner
@@ -63,8 +67,7 @@ from pylash.values.process_errors import RuntimeEffectProcessTaskJoin
 class MemoryWaits:
     """Waits that end with the process."""
 
-    def __init__(self, clock: Clock, entropy: Entropy) -> None:
-        self._clock = clock
+    def __init__(self, entropy: Entropy) -> None:
         self._signer = Signer([entropy(32)])
         # How often the waits of a session were revoked. A key of an earlier generation is unknown.
         self._generations: Counter[str | None] = Counter()
@@ -73,9 +76,9 @@ class MemoryWaits:
         self.open: dict[str, OpenWait] = {}
 
     @contextmanager
-    def shown(self, command: AwaitEvent, timeout: int | None) -> Iterator[None]:
+    def shown(self, command: AwaitEvent, now: Instant, timeout: int | None) -> Iterator[None]:
         """Show a wait to people for as long as it is open."""
-        name, now = self.name_in(command.key), self._clock.now()
+        name = self.name_in(command.key)
         deadline = None if timeout is None else Instant(now + timeout)
         kind, title = command.wait_kind, command.title
         self.open[command.key] = OpenWait(
@@ -110,14 +113,16 @@ class MemoryWaits:
         end.set_result(resolution)
         return ACCEPTED
 
-    async def wait(self, key: str, cancel: Cancellation | None, timeout: int | None) -> Resolution:
+    async def wait(
+        self, key: str, clock: Clock, cancel: Cancellation | None, timeout: int | None
+    ) -> Resolution:
         """Return how a wait ended."""
         name = self._valid(key)
         if name is None:
             raise AwaitEventUnknownOrRevoked
         end = self._end(name)
         # A cancel and a deadline are answers too: each does nothing if another answer was first.
-        if not end.done() and await cancelled_first(self._until(end, timeout), cancel):
+        if not end.done() and await cancelled_first(_until(end, clock, timeout), cancel):
             self.resolve(key, Cancelled())
         if not end.done():
             self.resolve(key, Timeout())
@@ -130,15 +135,6 @@ class MemoryWaits:
             if not end.done() and wait[0] == session_id:
                 end.set_exception(AwaitEventUnknownOrRevoked())
                 end.exception()  # marks it as retrieved: perhaps no task waits
-
-    async def _until(self, end: asyncio.Future[Resolution], timeout: int | None) -> None:
-        if timeout is None:
-            await asyncio.wait((end,))
-            return
-        async with asyncio.TaskGroup() as group:
-            timer = group.create_task(self._clock.sleep(timeout / SECOND))
-            await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
-            timer.cancel()
 
     def name_in(self, key: str) -> WaitName:
         """Return the wait that key names, or refuse a key that is not ours."""
@@ -160,38 +156,97 @@ class MemoryWaits:
         return self._ends[wait]
 
 
+async def _until(end: asyncio.Future[Resolution], clock: Clock, timeout: int | None) -> None:
+    if timeout is None:
+        await asyncio.wait((end,))
+        return
+    async with asyncio.TaskGroup() as group:
+        timer = group.create_task(clock.sleep(timeout / SECOND))
+        await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
+
+
+class InlineMemory(NullMemory):
+    """The memory of a run on the inline host. It passes on which effects only wait: a simulated clock goes on then."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.progress_of: ProgressOf = unobserved
+
+    def observe(self, progress_of: ProgressOf) -> None:
+        """Report the progress of every effect to what ``progress_of`` returns for its key."""
+        self.progress_of = progress_of
+
+
 class InlineController(EffectController):
-    """Runs effects at once."""
+    """Runs effects at once. ``memory`` is that of the run whose effects they are, if they are a run's."""
 
     supports_durable_effects = True
 
-    def __init__(self, waits: MemoryWaits) -> None:
+    def __init__(
+        self,
+        waits: MemoryWaits,
+        clock: Clock,
+        tasks: TaskOwner,
+        memory: InlineMemory | None = None,
+    ) -> None:
         self._waits = waits
-        self._tasks = TaskOwner()
+        self._clock = clock
+        self._tasks = tasks
+        self._memory = memory
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Run the effect; nothing is recorded."""
         check_call(envelope, local)
         envelope.canonical()  # what a durable host could not record is refused here too
         command = envelope.command
-        if isinstance(command, AwaitEvent):
-            with self._waits.shown(command, local.timeout):
-                if local.opened is not None:
-                    local.opened()
-                waiting = self._waits.wait(command.key, local.cancel, local.timeout)
-                return AwaitEventOutcome(await waiting)
-        if isinstance(command, Process):
-            return await self._registry_work(command, local)
-        return (await perform(envelope, local)).answer(command.kind)
+        match command:
+            case Sleep(duration_ms=duration):
+                local.check(command)
+                with self._resting(envelope):
+                    await sleep_unless(
+                        _clock_of(local) or self._clock, duration / 1000, local.cancel
+                    )
+                return SleepOutcome()
+            case AwaitEvent(key=key):
+                with self._waits.shown(command, self._clock.now(), local.timeout):
+                    if local.opened is not None:
+                        local.opened()
+                    with self._resting(envelope):
+                        waiting = self._waits.wait(key, self._clock, local.cancel, local.timeout)
+                        return AwaitEventOutcome(await waiting)
+            case Process():
+                return await self._registry_work(envelope, command, local)
+            case _:
+                return (await perform(envelope, local)).answer(command.kind)
 
-    async def _registry_work(self, command: Process, local: LocalExecutor) -> Outcome:
+    @contextmanager
+    def _resting(self, envelope: Envelope) -> Iterator[None]:
+        """Report an effect that only waits as such."""
+        key = envelope.invocation.replay_key
+        if self._memory is None or key is None:
+            yield
+            return
+        progress = self._memory.progress_of(key)
+        progress.rest()
+        try:
+            yield
+        finally:
+            progress.stir()
+
+    async def _registry_work(
+        self, envelope: Envelope, command: Process, local: LocalExecutor
+    ) -> Outcome:
         """Ask the registry in a task of its own, which outlives its caller."""
         work = local.processes
         if work is None:
             raise RuntimeEffectLocalExecutorUnavailable(command.kind)
-        asking = work(process_command(command.command), local.timeout)
+        wanted = process_command(command.command)
+        asking = work(wanted, local.timeout)
+        waits = self._resting(envelope) if isinstance(wanted, Awaited) else nullcontext()
         try:
-            return ProcessOutcome(await asyncio.shield(self._tasks.start(_awaited(asking))))
+            with waits:
+                return ProcessOutcome(await asyncio.shield(self._tasks.start(_awaited(asking))))
         except (LashError, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -215,11 +270,17 @@ class InlineController(EffectController):
         self, key: str, *, cancel: Cancellation | None = None, timeout: Duration | None = None
     ) -> Resolution:
         """Return how the wait ended."""
-        return await self._waits.wait(key, cancel, None if timeout is None else micros(timeout))
+        late = None if timeout is None else micros(timeout)
+        return await self._waits.wait(key, self._clock, cancel, late)
 
     async def revoke_waits(self, session_id: str) -> None:
         """Make the session's keys unknown."""
         self._waits.revoke(session_id)
+
+
+def _clock_of(local: LocalExecutor) -> Clock | None:
+    """Return the clock that the sleeps of an executor were given, if any."""
+    return local.clock if isinstance(local, Executor) else None
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:
@@ -229,13 +290,16 @@ async def _awaited(work: Awaitable[Any]) -> Any:
 class InlineHost(InlineController, EffectHost):
     """Hands out controllers that run effects at once and record nothing.
 
+    Sleeps and waits are timed by ``clock``. Without one the runs of an app use the app's clock.
+
     >>> host = InlineHost()
     >>> host.durability
     <DurabilityTier.INLINE: 'inline'>
     """
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy = system_entropy) -> None:
-        super().__init__(MemoryWaits(clock or SystemClock(), entropy))
+        super().__init__(MemoryWaits(entropy), clock or SystemClock(), TaskOwner())
+        self._given_clock = clock
 
     def sign(self, name: WaitName) -> str:
         """Return the key of a wait."""
@@ -253,3 +317,8 @@ class InlineHost(InlineController, EffectHost):
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for scope: the host itself, which keeps nothing by scope."""
         return ScopedController(self, scope)
+
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[InlineController, InlineMemory]:  # noqa: ARG002 - nothing is recorded
+        """Return the controller of a run that a worker has claimed, and its memory."""
+        memory, timed_by = InlineMemory(clock), self._given_clock or clock
+        return InlineController(self._waits, timed_by, self._tasks, memory), memory

@@ -205,7 +205,12 @@ class Worker:
     def _is_busy(self) -> bool:
         if self._scheduler.is_busy:
             return True
-        return any(run.machine.phase is not Phase.IDLE for run in self.live)
+        # A run without a record is never idle.
+        return any(
+            run.machine.phase is not Phase.IDLE
+            and (run.machine.state.config.is_durable or not run.machine.state.is_waiting)
+            for run in self.live
+        )
 
     # --- hints ---
 
