@@ -219,14 +219,18 @@ async def test_attachments_cross_by_reference_and_are_sent_whole(backend: Backen
     assert asked.parts[1].data == b"\x89PNG-cat"  # type: ignore[union-attr]
 
 
+@pytest.mark.proves("T5")
 async def test_an_attachment_that_is_gone_fails_the_completion_clearly() -> None:
     async def look(ctx: ProcessContext[None]) -> str:
         return await ctx.complete([Attachment(media_type="image/png", ref="ab12", size=3)])
 
-    async with Lash("memory://", model=ScriptedModel([say("A cat.")])) as app:
+    model = ScriptedModel([say("A cat.")])
+    async with Lash("memory://", model=model) as app:
         with pytest.raises(ProcessFailed, match="ab12") as failed:
             await result_of(app, look)
         assert failed.value.code == "attachment_resolution_failed"
+        assert len(await app.process_handle("p").timeline()) == 1  # it is not tried again
+    assert model.requests == []
 
 
 async def test_a_process_asks_the_model_it_was_started_with(durable: Backend) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pylash import (
     Attachment,
     AttachmentResolutionFailed,
+    InlineHost,
     Lash,
     ModelReply,
     ModelRequest,
@@ -255,6 +256,50 @@ async def test_an_attachment_that_is_gone_fails_the_turn_clearly() -> None:
         assert (result.status, result.code) == ("failed", "attachment_resolution_failed")
         with pytest.raises(TurnFailed, match="ab12"):
             _ = result.text
+
+
+class Counting:
+    """A provider that counts its calls; the first asks for a tool."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def respond(self, request: ModelRequest, listen: Any) -> ModelReply:
+        self.calls += 1
+        return call("forget") if self.calls == 1 else say("Seen.")
+
+
+@pytest.mark.proves("T5")
+@pytest.mark.parametrize("host", [None, InlineHost()], ids=["journal", "inline"])
+async def test_a_model_is_not_called_again_for_an_attachment_that_is_gone(
+    backend: Backend, host: Any
+) -> None:
+    """The first call sends the picture. Then it is gone for one look only: a second try would find it and be answered."""
+    model = Counting()
+    app = Lash(backend.url, model=model, host=host)
+
+    @app.tool
+    async def forget() -> str:
+        attachments = app.store.attachments
+        honest = attachments.get
+
+        async def gone(digest: str) -> bytes | None:
+            attachments.get = honest  # type: ignore[method-assign]
+            return None
+
+        attachments.get = gone  # type: ignore[method-assign]
+        return "forgotten"
+
+    async with app:
+        session = app.session("chat")
+        turn = session.turn([Attachment(b"\x89PNG", "image/png")], turn_id="t1", timeout="10s")
+        result = await turn
+        assert (result.status, result.code) == ("failed", "attachment_resolution_failed")
+        assert model.calls == 1
+        assert (await session.turn("again", timeout="10s")).text == "Seen."  # it is there again
+        assert model.calls == 2
 
 
 async def test_options_stay_until_others_are_given(durable: Backend) -> None:
