@@ -51,8 +51,8 @@ from pylash.durable.waits import (
     checked_resolution,
 )
 from pylash.engine.executors import Executor, cancelled_first, sleep_unless
-from pylash.engine.hosts.controller import Awaited
 from pylash.engine.records import check_call, perform
+from pylash.engine.registry_waits import Awaited
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration, micros
