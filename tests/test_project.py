@@ -177,6 +177,7 @@ def laws() -> set[str]:
         for module in LAW_MODULES
         for value in vars(module).values()
         if getattr(value, "__module__", "") == module.__name__
+        and not value.__name__.startswith("_")
         and (inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value))
         and len(inspect.signature(value).parameters) == 1
     }

@@ -24,7 +24,8 @@ from pylash import (
     TurnResult,
 )
 from pylash.durable.effects import Envelope, Outcome
-from pylash.durable.ports import EffectController, EffectHost, LocalExecutor, ScopedController
+from pylash.durable.ports import Clock, EffectController, EffectHost, LocalExecutor
+from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope
 from pylash.testing import ScriptedModel, SerialHost, call, crash_everywhere, fail, kill, say
 from tests.backends import Backend, eventually
@@ -114,11 +115,12 @@ class Deployment(InlineHost):
         self.rejected: list[Envelope] = []
         self._error = error or LashError("Not here.", code="rejecting_deployment")
 
-    def scoped(self, scope: ExecutionScope) -> ScopedController:
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[Any, Any]:
+        inner, memory = super().adopt(attached, clock)
+        scope = attached.fence.scope
         if scope in self.supplied:
-            inner = super().scoped(scope).controller
-            return ScopedController(Recording(inner, self.supplied[scope]), scope)
-        return ScopedController(Rejecting(self._error, self.rejected), scope)
+            return Recording(inner, self.supplied[scope]), memory
+        return Rejecting(self._error, self.rejected), memory
 
 
 @pytest.mark.proves("P15")
