@@ -15,7 +15,7 @@ from pylash.stores.ports.runs import SqlRuns
 from pylash.stores.ports.session_deletion import SessionDeletion
 from pylash.stores.ports.sessions import SqlSessions
 from pylash.stores.ports.triggers import SqlTriggers
-from pylash.stores.tables.contents import SqlAttachments, SqlEnvs
+from pylash.stores.tables.contents import SqlContents
 from pylash.stores.tables.waits import SqlWaits
 from pylash.stores.tables.workers import SqlWorkers
 from tests.backends import PostgresBackend, SqliteBackend, execute
@@ -110,7 +110,7 @@ def emptied(postgres: str) -> Iterator[PostgresPlace]:
 
 def test_every_operation_that_writes_has_a_scenario() -> None:
     ports: list[type] = [SqlJournal, SqlWaits, SqlRuns, SqlWorkers, SqlProcesses, SqlTriggers]
-    ports += [SqlEnvs, SqlAttachments, SqlSessions, SessionDeletion]
+    ports += [SqlContents, SqlSessions, SessionDeletion]
     operations = {
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }

@@ -12,7 +12,7 @@ from pylash import Lash, ProcessContext, StoreClosed
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
-from pylash.stores.tables.contents import SqlEnvs
+from pylash.stores.tables.contents import SqlContents
 from pylash.stores.tables.workers import SqlWorkers
 from pylash.testing import CrashPoint, CrashReport, crash_everywhere, kill
 from pylash.testing.crash import run_scenario
@@ -199,7 +199,7 @@ def test_a_child_that_breaks_shows_why() -> None:
 
 
 def test_housekeeping_names_operations_that_there_are() -> None:
-    ports = (SqlJournal, SqlRuns, SqlWorkers, SqlProcesses, SqlEnvs)
+    ports = (SqlJournal, SqlRuns, SqlWorkers, SqlProcesses, SqlContents)
     there = {
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }

@@ -143,11 +143,11 @@ class Attachments(Protocol):
 
     durability: DurabilityTier
 
-    def put(self, digest: str, body: bytes) -> Awaitable[None]:
+    def put(self, ref: str, body: bytes) -> Awaitable[None]:
         """Store bytes under their hash."""
         ...
 
-    def get(self, digest: str) -> Awaitable[bytes | None]:
+    def get(self, ref: str) -> Awaitable[bytes | None]:
         """Return the bytes of a hash."""
         ...
 

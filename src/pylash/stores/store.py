@@ -23,7 +23,13 @@ from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
 from pylash.stores.ports.sessions import SqlSessions
 from pylash.stores.ports.triggers import SqlTriggers
-from pylash.stores.tables.contents import SqlAttachments, SqlEnvs
+from pylash.stores.tables.contents import (
+    GET_ATTACHMENT,
+    GET_ENV,
+    PUT_ATTACHMENT,
+    PUT_ENV,
+    SqlContents,
+)
 from pylash.stores.tables.turn_events import SqlTurnEvents
 from pylash.stores.tables.waits import SqlWaits
 from pylash.stores.tables.workers import LockingDriver, SqlWorkers
@@ -81,8 +87,8 @@ class SqlStore:
         self.workers = SqlWorkers(driver)
         self.processes = SqlProcesses(driver, clock, entropy)
         self.triggers = SqlTriggers(driver, clock, entropy)
-        self.envs = SqlEnvs(driver)
-        self.attachments = SqlAttachments(driver)
+        self.envs = SqlContents(driver, PUT_ENV, GET_ENV)
+        self.attachments = SqlContents(driver, PUT_ATTACHMENT, GET_ATTACHMENT)
         self.sessions = SqlSessions(driver, clock, entropy)
         self.turn_events = SqlTurnEvents(driver)
         self.inspection = SqlInspection(driver)

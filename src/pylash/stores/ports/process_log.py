@@ -29,18 +29,14 @@ from pylash.durable.sessions import Policy, session_lane
 from pylash.stores.operation import Again, Notify, Statement, Steps
 from pylash.stores.tables import processes as table
 from pylash.stores.tables import queue, runs
+from pylash.stores.tables.effects import waiting_runs
 from pylash.stores.tables.lanes import lane_holder
 from pylash.stores.tables.processes import LockedProcess, lock_process
 from pylash.stores.tables.waits import supersede
 from pylash.values.canonical import write_payload
-from pylash.values.errors import LeaseLost
 from pylash.values.process_errors import ProcessEnded, ProcessEventConflict, ProcessUnknown
 
 WHERE = "select number, run, status from pylash_processes where id = ?"
-
-WAITING_RUNS = (
-    "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
-)
 
 ATTACHED = """
 select id, run from pylash_processes where parent = ? and status = 'open' order by run"""
@@ -56,7 +52,7 @@ _REGISTRATION = "select registration from pylash_processes where id = ?"
 _EVENT_OF_KEY = """
 select sequence, type, payload from pylash_process_events where process = ? and key = ?"""
 
-_Dependents = tuple[list[Any], list[Any]]
+_Dependents = tuple[list[int], list[Any]]
 """The runs that wait for a process, and its attached children, each with its run."""
 
 # --- events, signals, requests to end ---
@@ -79,7 +75,7 @@ def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> 
         yield from queue.wake_session(session, holder, new_run)
     elif semantics is Semantics.TERMINAL:
         yield from table.finish_process(process, write_payload(Success(command.payload), 1))
-        for (run,) in (yield Statement(WAITING_RUNS, (f"process:{process.id}",))).rows:
+        for run in (yield from waiting_runs(f"process:{process.id}")):
             if run not in locked:
                 raise Again  # it began to wait after we looked
             yield from runs.wake(run)
@@ -148,12 +144,9 @@ def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
     """End a process and its run, unless another worker owns it now."""
     # Read before the locks, because runs are locked before processes; _end compares under the process's lock.
     waiting, attached = yield from _dependents(fence.scope.id)
-    others = [row[-1] for row in (*waiting, *attached)]
-    locked = yield from runs.lock_runs([fence.run, *others])
-    if locked.get(fence.run) != fence.token:
-        if (yield from runs.is_repeated(fence.run, token)):
-            return  # an earlier attempt was committed and its answer lost
-        raise LeaseLost(fence.name)
+    others = [*waiting, *(run for _, run in attached)]
+    if not (yield from runs.lock_owned(fence, others, token)):
+        return
     process = yield from lock_process(fence.scope.id)
     yield from _end(process, fence.run, token, output, (waiting, attached))
 
@@ -166,7 +159,7 @@ def force_end(command: CancelProcess) -> Steps[Any]:
         raise ProcessUnknown(command.process_id)
     run = known[0][1]
     # Waits are locked before processes: end_waits comes first, although the process may have ended meanwhile.
-    yield from runs.lock_runs([run, *(row[-1] for row in (*waiting, *attached))])
+    yield from runs.lock_runs([run, *waiting, *(child for _, child in attached)])
     yield from end_waits(run)
     process = yield from lock_process(command.process_id)
     if process.status == "open":
@@ -187,14 +180,14 @@ def runs_of_end(process: str) -> Steps[list[int]]:
     """Return the runs that the end of a process touches: its own, waiting ones, those of attached children."""
     waiting, attached = yield from _dependents(process)
     own = (yield Statement(WHERE, (process,))).rows
-    return [row[1] for row in own] + [row[-1] for row in (*waiting, *attached)]
+    return [*(row[1] for row in own), *waiting, *(run for _, run in attached)]
 
 
 def _dependents(process: str) -> Steps[_Dependents]:
     """Return the runs that wait for a process, and its attached children with theirs, as they are this moment."""
     if not (yield Statement(_IS_AWAITED, (process,))).rows:
         return [], []
-    waiting = (yield Statement(WAITING_RUNS, (f"process:{process}",))).rows
+    waiting = yield from waiting_runs(f"process:{process}")
     return waiting, (yield Statement(ATTACHED, (process,))).rows
 
 
@@ -216,7 +209,7 @@ def _end(
         kind, value = ending(output)
         body, payload = write_payload(output, 2), write_payload(value, 2)
         yield from table.append_end(process, state, body, kind, payload)
-    for (waiter,) in waiting:
+    for waiter in waiting:
         yield from runs.wake(waiter)
     yield Notify(f"process:{process.id}")
     # In the same transaction: a parent that has ended never has attached children that were not asked to end.

@@ -167,8 +167,8 @@ class SqlProcesses(RunPort):
             case CancelProcess(process_id=process):
                 return (yield from log.runs_of_end(process))
             case AppendEvent(process_id=process):  # it may be the end, or wake a session
-                rows = (yield Statement(log.WAITING_RUNS, (f"process:{process}",))).rows
-                return [run for (run,) in rows] + (yield from log.session_holder(process))
+                waiting = yield from effects.waiting_runs(f"process:{process}")
+                return waiting + (yield from log.session_holder(process))
             case CancelUnreferenced():
                 ids = [grant.process_id for grant in (yield from handles.unkept_handles(command))]
             case _:
@@ -291,11 +291,8 @@ class SqlProcesses(RunPort):
         ``cancelled``: the request to end was delivered, and is not delivered again.
         """
         token = f"continued:{fence.token}"
-        locked = yield from runs.lock_runs([fence.run])
-        if locked.get(fence.run) != fence.token:
-            if (yield from runs.is_repeated(fence.run, token)):
-                return  # an earlier attempt was committed and its answer lost
-            raise LeaseLost(fence.name)
+        if not (yield from runs.lock_owned(fence, token=token)):
+            return
         process = yield from table.lock_process(registration.id)
         scope = scope_text(fence.scope)
         yield from runs.settle_continued(fence.run, scope, process.epoch, token)

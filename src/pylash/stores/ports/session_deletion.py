@@ -23,7 +23,7 @@ from pylash.stores.ports import process_log as log
 from pylash.stores.ports.process_handles import forget_handles
 from pylash.stores.tables import queue, runs
 from pylash.stores.tables import sessions as table
-from pylash.stores.tables.effects import FORGET_EFFECTS_OF_TURNS
+from pylash.stores.tables.effects import FORGET_EFFECTS_OF_TURNS, waiting_runs
 from pylash.stores.tables.lanes import clear_lane
 from pylash.stores.tables.packed_effects import NODE_BITS
 from pylash.stores.tables.sessions import SESSION, session_from
@@ -227,7 +227,7 @@ def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
     waiting: list[int] = []
     subagents: list[tuple[str, int]] = []
     for (scope,) in (yield Statement(_SCOPES_OF, (list(turns),))).rows:
-        waiting += [run for (run,) in (yield Statement(log.WAITING_RUNS, (f"turn:{scope}",))).rows]
+        waiting += yield from waiting_runs(f"turn:{scope}")
         subagents += (yield Statement(log.ATTACHED, (scope,))).rows
     player, touched = None, list[int]()
     for (body,) in (yield Statement(_OPEN_PROCESS, (session_id,))).rows:

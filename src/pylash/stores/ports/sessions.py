@@ -53,7 +53,6 @@ from pylash.stores.tables import sessions as table
 from pylash.stores.tables.packed_effects import NODE_BITS, effects_in
 from pylash.stores.tables.turn_events import FORGET_EVENTS
 from pylash.values.canonical import write, write_payload
-from pylash.values.errors import LeaseLost
 from pylash.values.turn_errors import (
     SessionExists,
     SessionMoved,
@@ -102,13 +101,10 @@ class SqlSessions(RunPort):
         dependents = yield from _dependents(scope, commit)
         waiting, attached = dependents
         following = (yield from lanes.next_in_lane(lane)) if commit.settle else None
-        others = [row[-1] for row in (*waiting, *attached)]
+        others = [*waiting, *(run for _, run in attached)]
         others += [] if following is None else [following]
-        locked = yield from runs.lock_runs([fence.run, *others])
-        if locked.get(fence.run) != fence.token:
-            if (yield from runs.is_repeated(fence.run, token)):
-                return  # an earlier attempt was committed and its answer lost
-            raise LeaseLost(fence.name)
+        if not (yield from runs.lock_owned(fence, others, token)):
+            return
         if commit.settle:
             if (yield from _dependents(scope, commit)) != dependents:
                 raise Again
@@ -127,7 +123,7 @@ class SqlSessions(RunPort):
             yield from runs.settle_turn(fence.run, commit.state, result, token)
             yield from queue.pass_lane_on(session.id, following, self._draw())
             yield Statement(FORGET_EVENTS, (fence.run,))
-            for (run,) in waiting:
+            for run in waiting:
                 yield from runs.wake(run)
             yield Notify(f"turn:{scope}")
         moved = (commit.head, commit.calls, write(commit.usage), lane)
@@ -146,9 +142,7 @@ class SqlSessions(RunPort):
         text, turn = scope_text(scope), (yield from reads.find_turn(scope))
         if turn is None:
             raise TurnUnknown(command.session_id, command.turn_id)
-        locked = yield from runs.lock_runs([fence.run, turn.run])
-        if locked.get(fence.run) != fence.token:
-            raise LeaseLost(fence.name)
+        yield from runs.lock_owned(fence, [turn.run])
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known
@@ -317,7 +311,7 @@ class SqlSessions(RunPort):
     states = reading(reads.turn_states)
 
 
-def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[Any], list[Any]]]:
+def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[int], list[Any]]]:
     """Return the runs that wait for a turn, and the subagents that it leaves behind, with their runs.
 
     A turn that ends in order has waited for its subagents; one that was cancelled, or drops what it did, may
@@ -325,7 +319,7 @@ def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[Any], list[A
     """
     if not commit.settle:
         return [], []
-    waiting = (yield Statement(log.WAITING_RUNS, (f"turn:{scope}",))).rows
+    waiting = yield from effects.waiting_runs(f"turn:{scope}")
     left = commit.fresh or commit.state is RunState.CANCELLED
     return waiting, (yield Statement(log.ATTACHED, (scope,))).rows if left else []
 

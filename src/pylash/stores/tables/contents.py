@@ -1,54 +1,33 @@
-"""What is kept under the hash of its content, in SQL: captured environments, and attachments."""
+"""Bodies that are stored under the hash of their content: captured environments, and attachments."""
 
 from __future__ import annotations
 
-from pylash.stores.operation import Port, Statement, Steps, operation
+from pylash.stores.operation import Driver, Port, Statement, Steps, operation
 
-_PUT = "insert into pylash_envs(ref, body) values (?, ?) on conflict do nothing"
+PUT_ENV = "insert into pylash_envs(ref, body) values (?, ?) on conflict do nothing"
 
-_GET = "select body from pylash_envs where ref = ?"
+GET_ENV = "select body from pylash_envs where ref = ?"
+
+PUT_ATTACHMENT = "insert into pylash_attachments(digest, body) values (?, ?) on conflict do nothing"
+
+GET_ATTACHMENT = "select body from pylash_attachments where digest = ?"
 
 
-class SqlEnvs(Port):
-    """The environments in SQL."""
+class SqlContents(Port):
+    """The bodies of one table; ``put`` and ``get`` are its statements."""
+
+    def __init__(self, driver: Driver, put: str, get: str) -> None:
+        super().__init__(driver)
+        self._put = put
+        self._get = get
 
     @operation()
     def put(self, ref: str, body: bytes) -> Steps[None]:
-        """Keep an environment under its hash."""
-        yield from keep_env(ref, body)
+        """Store a body under its hash."""
+        yield Statement(self._put, (ref, body))
 
     @operation(read_only=True)
     def get(self, ref: str) -> Steps[bytes | None]:
-        """Return an environment."""
-        rows = (yield Statement(_GET, (ref,))).rows
+        """Return the body of a hash."""
+        rows = (yield Statement(self._get, (ref,))).rows
         return bytes(rows[0][0]) if rows else None
-
-
-_PUT_BODY = "insert into pylash_attachments(digest, body) values (?, ?) on conflict do nothing"
-
-_GET_BODY = "select body from pylash_attachments where digest = ?"
-
-
-class SqlAttachments(Port):
-    """The attachments in SQL."""
-
-    @operation()
-    def put(self, digest: str, body: bytes) -> Steps[None]:
-        """Keep bytes under their hash."""
-        yield from keep_body(digest, body)
-
-    @operation(read_only=True)
-    def get(self, digest: str) -> Steps[bytes | None]:
-        """Return the bytes of a hash."""
-        rows = (yield Statement(_GET_BODY, (digest,))).rows
-        return bytes(rows[0][0]) if rows else None
-
-
-def keep_env(ref: str, body: bytes) -> Steps[None]:
-    """Keep an environment under its hash."""
-    yield Statement(_PUT, (ref, body))
-
-
-def keep_body(digest: str, body: bytes) -> Steps[None]:
-    """Keep bytes under their hash."""
-    yield Statement(_PUT_BODY, (digest, body))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pylash.durable.runs import Fence, Instant, JournalEntry
 from pylash.stores.operation import Again, Statement, Steps
-from pylash.stores.tables.contents import keep_body
+from pylash.stores.tables.contents import PUT_ATTACHMENT
 
 INLINE_BYTES: Final = 1024 * 1024
 """Outcomes over this size are stored by reference."""
@@ -48,6 +48,10 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
 _END = """
 update pylash_effects set outcome = ?, ended = ? where run = ? and key = ? and outcome is null"""
 
+_WAITING_RUNS = (
+    "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
+)
+
 FORGET_EFFECTS = "delete from pylash_effects where run in ({bigints})"
 
 _READ = """
@@ -65,6 +69,11 @@ on conflict do nothing"""
 FORGET_EFFECTS_OF_TURNS = """
 delete from pylash_effects where run in ({bigints})
   and run in (select id from pylash_runs where id in ({bigints}) and kind <> 'process')"""
+
+
+def waiting_runs(wait: str) -> Steps[list[int]]:
+    """Return the runs that wait for a wait, a process or a turn, without locks."""
+    return [run for (run,) in (yield Statement(_WAITING_RUNS, (wait,))).rows]
 
 
 def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
@@ -139,7 +148,7 @@ def record_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
     """Record an effect, and keep its outcome if that is large; False if its key is taken or the fence is stale."""
     row = effect_row(fence, entry)
     if row[5] is not None:
-        yield from keep_body(row[5], entry.outcome or b"")
+        yield Statement(PUT_ATTACHMENT, (row[5], entry.outcome))
     return bool((yield Statement(RECORD_EFFECT, row)).changed)
 
 

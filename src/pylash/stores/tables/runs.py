@@ -297,6 +297,19 @@ def lock_fenced(fence: Fence, *, alone: bool = False) -> Steps[Instant]:
     return Instant(rows[0][0])
 
 
+def lock_owned(fence: Fence, others: Sequence[int] = (), token: str = "") -> Steps[bool]:
+    """Lock the run of a fence and others, or refuse a stale fence.
+
+    Returns False if the last transition of the run has this token: its answer was lost, and it is repeated.
+    """
+    locked = yield from lock_runs([fence.run, *others])
+    if locked.get(fence.run) == fence.token:
+        return True
+    if not token or not (yield from is_repeated(fence.run, token)):
+        raise LeaseLost(fence.name)
+    return False
+
+
 def is_repeated(run: int, token: str) -> Steps[bool]:
     """Return whether the last transition of a run has this token: its answer was lost, and it is repeated."""
     return bool((yield Statement(_IS_REPEATED, (run, token))).rows)

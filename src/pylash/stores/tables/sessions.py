@@ -19,7 +19,7 @@ from pylash.durable.sessions import (
     session_lane,
 )
 from pylash.stores.operation import Again, Statement, Steps
-from pylash.stores.tables.contents import keep_body, keep_env
+from pylash.stores.tables.contents import PUT_ATTACHMENT, PUT_ENV
 from pylash.stores.tables.effects import find_effect, record_effect
 from pylash.stores.tables.lanes import add_session_number, lock_lane, next_session_number
 from pylash.stores.tables.packed_effects import (
@@ -141,10 +141,10 @@ def set_options(session_id: str, options: Any) -> Steps[None]:
 
 def write_turn(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
     """Write what a turn did, whose run is locked."""
-    for ref, body in writing.envs:
-        yield from keep_env(ref, body)
-    for ref, body in writing.attachments:
-        yield from keep_body(ref, body)
+    for env in writing.envs:
+        yield Statement(PUT_ENV, env)
+    for attachment in writing.attachments:
+        yield Statement(PUT_ATTACHMENT, attachment)
     base, lane = session.number << NODE_BITS, session_lane(session.id)
     riding, entries = split_effects(fence, writing.entries, nodes=bool(writing.nodes))
     cargo = pack_effects(riding)

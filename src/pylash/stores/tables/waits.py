@@ -29,7 +29,7 @@ from pylash.durable.waits import (
     WaitView,
 )
 from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
-from pylash.stores.tables.effects import begin_effect, read_effect
+from pylash.stores.tables.effects import begin_effect, read_effect, waiting_runs
 from pylash.stores.tables.runs import lock_fenced, wake, wake_waiters
 from pylash.stores.tables.sessions import ADD_SESSION_ROW, REVOKE_WAITS
 from pylash.values.canonical import decode, encode, write, write_payload
@@ -53,8 +53,6 @@ where pylash_waits.terminal is null"""
 _LOOK = """
 select w.id, w.terminal, w.deadline - {now}, w.generation < coalesce(s.generation, 0)
 from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id in ({texts})"""
-
-_WAITERS = "select distinct run from pylash_effects where wait = ? and outcome is null order by 1"
 
 # In the order of their ids, as everywhere.
 _LOCK_WAITERS = """
@@ -133,7 +131,7 @@ class SqlWaits(Port):
         """End a wait, once."""
         if answer.fence is not None:
             yield from lock_fenced(answer.fence, alone=True)
-        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
+        runs = yield from _lock_waiting(name.id)
         row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
         terminal, token, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
         if terminal is not None and token == answer.token:
@@ -144,7 +142,7 @@ class SqlWaits(Port):
             return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
         # The wait is locked now. A run that begins to wait from here on finds its end; one that began since the runs
         # were locked is not locked, and cannot be woken without a risk of deadlock.
-        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+        if (yield from waiting_runs(name.id)) != runs:
             raise Again
         if late:
             yield from _end(name, Timeout(), Answer(""))
@@ -155,9 +153,9 @@ class SqlWaits(Port):
     @operation()
     def expire(self, name: WaitName) -> Steps[WaitStatus]:
         """End a wait whose deadline has passed."""
-        runs = (yield Statement(_LOCK_WAITERS, (name.id,))).rows
+        runs = yield from _lock_waiting(name.id)
         rows = (yield Statement(_LOCK_WAIT, (name.id,))).rows
-        if (yield Statement(_WAITERS, (name.id,))).rows != runs:
+        if (yield from waiting_runs(name.id)) != runs:
             raise Again
         if rows and rows[0][0] is None and rows[0][1]:
             yield from _end(name, Timeout(), Answer(""))
@@ -211,6 +209,11 @@ class SqlWaits(Port):
             raise Again
         yield Statement(REVOKE_WAITS, (generation + 1, session_id, generation + 1))
         yield Notify("")
+
+
+def _lock_waiting(wait: str) -> Steps[list[int]]:
+    """Lock the runs that wait for a wait, and return them."""
+    return [run for (run,) in (yield Statement(_LOCK_WAITERS, (wait,))).rows]
 
 
 def _open(opening: WaitOpening) -> Steps[None]:
