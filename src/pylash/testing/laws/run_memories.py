@@ -109,19 +109,19 @@ class Execution(NamedTuple):
     fence: Fence
     reports: Reports
 
+    @staticmethod
+    async def of(subject: RunSubject) -> Execution:
+        """Claim the run and have the host adopt it."""
+        attached = await subject.claim()
+        controller, memory = subject.host.adopt(attached, SystemClock())
+        reports = Reports()
+        memory.observe(reports.progress_of)
+        return Execution(controller, memory, attached.fence, reports)
 
-async def _execute(subject: RunSubject) -> Execution:
-    """Claim the run and have the host adopt it."""
-    attached = await subject.claim()
-    controller, memory = subject.host.adopt(attached, SystemClock())
-    reports = Reports()
-    memory.observe(reports.progress_of)
-    return Execution(controller, memory, attached.fence, reports)
-
-
-async def _execute_again(subject: RunSubject) -> Execution:
-    """Execute the run in what would be another process."""
-    return await _execute(await subject.reopen())
+    @staticmethod
+    async def after_restart(subject: RunSubject) -> Execution:
+        """Execute the run in what would be another process."""
+        return await Execution.of(await subject.reopen())
 
 
 def key_of(asked: Envelope) -> str:
@@ -177,13 +177,13 @@ def has_record(memory: RunMemory, asked: Envelope, because: str) -> None:
 
 
 async def the_controller_of_a_run_can_do_what_its_host_can(subject: RunSubject) -> None:
-    controller = (await _execute(subject)).controller
+    controller = (await Execution.of(subject)).controller
     for flag in ("durability", "supports_durable_effects", "supports_concurrent_effects"):
         equal(getattr(controller, flag), getattr(subject.host, flag), flag)
 
 
 async def nothing_is_recorded_for_a_new_run(subject: RunSubject) -> None:
-    memory, asked = (await _execute(subject)).memory, step("look")
+    memory, asked = (await Execution.of(subject)).memory, step("look")
     key = key_of(asked)
     equal((memory.begun(key), memory.recorded(key)), (False, False), "begun and recorded")
     equal(memory.record_of(key), Recorded.NOTHING, "its record")
@@ -192,21 +192,21 @@ async def nothing_is_recorded_for_a_new_run(subject: RunSubject) -> None:
 
 
 async def nothing_is_under_way_in_a_new_run(subject: RunSubject) -> None:
-    memory = (await _execute(subject)).memory
+    memory = (await Execution.of(subject)).memory
     memory.wake()
     equal(memory.open_waits(), [], "open waits")
     equal(memory.is_stopping, False, "whether it stops")
 
 
 async def a_claimed_run_executes_effects(subject: RunSubject) -> None:
-    execution = await _execute(subject)
+    execution = await Execution.of(subject)
     value = await value_of(execution.controller, step("look"), returning({"n": 1}))
     equal(value, {"n": 1}, "the value of a step")
     equal(execution.memory.is_replaying, False, "whether it replays after that")
 
 
 async def what_cannot_be_known_ahead_is_answered_with_no(subject: RunSubject) -> None:
-    controller, memory, *_ = await _execute(subject)
+    controller, memory, *_ = await Execution.of(subject)
     asked = step("look")
     await controller.execute(asked, returning(1))
     answers = (memory.begun(key_of(asked)), memory.recorded(key_of(asked)))
@@ -216,15 +216,15 @@ async def what_cannot_be_known_ahead_is_answered_with_no(subject: RunSubject) ->
 
 
 async def an_effect_that_has_not_begun_can_be_withdrawn(subject: RunSubject) -> None:
-    memory = (await _execute(subject)).memory
+    memory = (await Execution.of(subject)).memory
     equal(await memory.withdraw(step("look")), True, "the cancel")
 
 
 async def time_does_not_go_back(subject: RunSubject) -> None:
-    memory = (await _execute(subject)).memory
+    memory = (await Execution.of(subject)).memory
     first, second = memory.now(), memory.now()
     holds(first <= second, "a second look at the time")
-    later = (await _execute_again(subject)).memory.now()
+    later = (await Execution.after_restart(subject)).memory.now()
     holds(second <= later, "the time in the next execution")
 
 
@@ -246,20 +246,20 @@ RUN_MEMORY = Suite[RunSubject](
 
 
 async def an_outcome_stands_in_the_next_execution(subject: RunSubject) -> None:
-    execution, asked = await _execute(subject), step("look")
+    execution, asked = await Execution.of(subject), step("look")
     await execution.controller.execute(asked, returning([1]))
     has_record(execution.memory, asked, "the record in the same execution")
-    execution = await _execute_again(subject)
+    execution = await Execution.after_restart(subject)
     has_record(execution.memory, asked, "the record in the next execution")
     equal(await value_of(execution.controller, asked, forbidden()), [1], "the outcome")
 
 
 async def a_run_replays_until_its_code_has_come_to_every_record(subject: RunSubject) -> None:
-    execution, asked = await _execute(subject), [step("one"), step("two")]
+    execution, asked = await Execution.of(subject), [step("one"), step("two")]
     for one in asked:
         await execution.controller.execute(one, returning(1))
     equal(execution.memory.is_replaying, False, "the first execution")
-    execution = await _execute_again(subject)
+    execution = await Execution.after_restart(subject)
     for one in asked:
         equal(execution.memory.is_replaying, True, f"before {one.invocation.effect_id}")
         await execution.controller.execute(one, forbidden())
@@ -267,14 +267,14 @@ async def a_run_replays_until_its_code_has_come_to_every_record(subject: RunSubj
 
 
 async def a_sleep_has_begun_when_it_rests_and_ended_when_it_is_due(subject: RunSubject) -> None:
-    execution, long, short = await _execute(subject), nap("long", HOUR_MS), nap("short", 1)
+    execution, long, short = await Execution.of(subject), nap("long", HOUR_MS), nap("short", 1)
     now = execution.memory.now()
     await execution.controller.execute(short, sleep_executor())
     async with under_way(execution, long, sleep_executor()):
         due = await execution.reports.rested(key_of(long))
     hour = HOUR_MS * 1000
     holds(due is not None and 0 <= due - now - hour < hour, f"it rests until {due}, from {now} on")
-    memory = (await _execute_again(subject)).memory
+    memory = (await Execution.after_restart(subject)).memory
     has_record(memory, short, "the one that is over")
     equal(memory.record_of(key_of(long)), Recorded.NOTHING, "the outcome of the other")
     if memory.looks_ahead:
@@ -283,42 +283,46 @@ async def a_sleep_has_begun_when_it_rests_and_ended_when_it_is_due(subject: RunS
 
 
 async def a_note_stays_as_it_is_once_an_effect_is_recorded_after_it(subject: RunSubject) -> None:
-    execution, numbers = await _execute(subject), iter(range(9))
+    execution, numbers = await Execution.of(subject), iter(range(9))
     noted = [execution.memory.note("now", lambda: next(numbers)) for _ in range(2)]
     equal(noted, [0, 0], "asked twice")
     await execution.controller.execute(step("look"), returning(1))
-    memory = (await _execute_again(subject)).memory
+    memory = (await Execution.after_restart(subject)).memory
     equal(memory.note("now", lambda: next(numbers)), 0, "in the next execution")
     equal(memory.note("other", lambda: next(numbers)), 1, "another one")
 
 
 async def a_note_stands_before_a_decision_that_may_depend_on_it(subject: RunSubject) -> None:
-    memory = (await _execute(subject)).memory
+    memory = (await Execution.of(subject)).memory
     memory.note("now", lambda: 7)
     await memory.deliver("gather", DECISION, [])
-    memory = (await _execute_again(subject)).memory
+    memory = (await Execution.after_restart(subject)).memory
     equal(memory.note("now", lambda: 8), 7, "in the next execution")
 
 
 async def a_decision_stands(subject: RunSubject) -> None:
-    memory = (await _execute(subject)).memory
+    memory = (await Execution.of(subject)).memory
     equal(await memory.deliver("gather", DECISION, []), set(), "cancelled effects")
     equal(memory.decision("gather"), DECISION, "in the same execution")
-    memory = (await _execute_again(subject)).memory
+    memory = (await Execution.after_restart(subject)).memory
     equal(memory.decision("gather"), DECISION, "in the next execution")
     equal(memory.decision("gather#2"), None, "another one")
 
 
 async def entries_that_the_store_wrote_are_a_decision(subject: RunSubject) -> None:
-    execution = await _execute(subject)
+    execution = await Execution.of(subject)
     entries = execution.memory.entries_for("i0.queue", "queue", b"[1]")
     await subject.write(execution.fence, entries)
-    equal((await _execute_again(subject)).memory.decision("i0.queue"), [1], "in the next execution")
+    equal(
+        (await Execution.after_restart(subject)).memory.decision("i0.queue"),
+        [1],
+        "in the next execution",
+    )
 
 
 async def a_delivered_cancel_is_the_outcome_of_an_effect_under_way(subject: RunSubject) -> None:
     for make in (_sleep_under_way, _wait_under_way):
-        execution = await _execute(subject)
+        execution = await Execution.of(subject)
         asked, local = await make(subject, execution)
         async with under_way(execution, asked, local):
             cancelled = await execution.memory.deliver(
@@ -329,7 +333,7 @@ async def a_delivered_cancel_is_the_outcome_of_an_effect_under_way(subject: RunS
             has_record(execution.memory, asked, f"the cancel in {name} execution")
             await is_cancelled(execution.controller.execute(asked, local), f"{name} execution")
             subject = await subject.reopen()
-            execution = await _execute(subject)
+            execution = await Execution.of(subject)
 
 
 async def _sleep_under_way(_: RunSubject, __: Execution) -> tuple[Envelope, LocalExecutor]:
@@ -343,7 +347,7 @@ async def _wait_under_way(
 
 
 async def an_effect_with_an_outcome_is_not_cancelled(subject: RunSubject) -> None:
-    execution, asked = await _execute(subject), step("look")
+    execution, asked = await Execution.of(subject), step("look")
     await execution.controller.execute(asked, returning(1))
     for name in ("the same", "the next"):
         controller, memory, *_ = execution
@@ -352,11 +356,11 @@ async def an_effect_with_an_outcome_is_not_cancelled(subject: RunSubject) -> Non
         equal(cancelled, set(), f"a delivery in {name} execution")
         equal(await value_of(controller, asked, forbidden()), 1, f"its outcome in {name} execution")
         subject = await subject.reopen()
-        execution = await _execute(subject)
+        execution = await Execution.of(subject)
 
 
 async def an_outcome_that_is_written_with_a_message_is_not_cancelled(subject: RunSubject) -> None:
-    execution, asked, local = await _execute(subject), step("look"), returning(1)
+    execution, asked, local = await Execution.of(subject), step("look"), returning(1)
 
     async def hold(_: Fence, entry: JournalEntry) -> JournalEntry:
         return entry  # a turn writes it later, with its message
@@ -368,24 +372,24 @@ async def an_outcome_that_is_written_with_a_message_is_not_cancelled(subject: Ru
 
 
 async def a_withdrawn_effect_is_never_performed(subject: RunSubject) -> None:
-    execution, asked = await _execute(subject), step("look")
+    execution, asked = await Execution.of(subject), step("look")
     equal(await execution.memory.withdraw(asked), True, "the cancel")
     for name in ("the same", "the next"):
         has_record(execution.memory, asked, f"the cancel in {name} execution")
         work = execution.controller.execute(asked, forbidden())
         await is_cancelled(work, f"{name} execution")
         subject = await subject.reopen()
-        execution = await _execute(subject)
+        execution = await Execution.of(subject)
 
 
 async def a_wait_is_open_while_an_effect_rests_in_it(subject: RunSubject) -> None:
-    execution = await _execute(subject)
+    execution = await Execution.of(subject)
     asked, key = await wait_of(subject, execution)
     async with under_way(execution, asked, await_options()):
         equal(len(execution.memory.open_waits()), 1, "open waits")
     equal(execution.memory.open_waits(), [], "open waits after it was broken off")
     subject = await subject.reopen()
-    execution = await _execute(subject)
+    execution = await Execution.of(subject)
     equal(execution.memory.open_waits(), [], "open waits before the code comes to it")
     async with under_way(execution, asked, await_options()) as waiting:
         equal(len(execution.memory.open_waits()), 1, "open waits in the next execution")
@@ -397,7 +401,7 @@ async def a_wait_is_open_while_an_effect_rests_in_it(subject: RunSubject) -> Non
 
 
 async def an_effect_reports_until_when_it_rests(subject: RunSubject) -> None:
-    execution = await _execute(subject)
+    execution = await Execution.of(subject)
     asked, _ = await wait_of(subject, execution)
     now = execution.memory.now()
     async with under_way(execution, asked, await_options(timeout="1h")):
@@ -406,7 +410,7 @@ async def an_effect_reports_until_when_it_rests(subject: RunSubject) -> None:
 
 
 async def an_effect_reports_that_its_outcome_is_being_recorded(subject: RunSubject) -> None:
-    execution, asked = await _execute(subject), step("look")
+    execution, asked = await Execution.of(subject), step("look")
     await execution.controller.execute(asked, returning(1))
     equal(execution.reports.of(key_of(asked)), ["recording"], "its reports")
 
