@@ -285,7 +285,7 @@ async def test_a_model_is_not_called_again_for_an_attachment_that_is_gone(
         attachments = app.store.attachments
         honest = attachments.get
 
-        async def gone(digest: str) -> bytes | None:
+        async def gone(ref: str) -> bytes | None:
             attachments.get = honest  # type: ignore[method-assign]
             return None
 
