@@ -45,6 +45,7 @@ from pylash.models.messages import attachment_bytes
 from pylash.models.model_names import Models
 from pylash.processes.agents import Agent
 from pylash.processes.context import ProcessContext
+from pylash.processes.control import ProcessControl
 from pylash.processes.definition import (
     Definition,
     Prepared,
@@ -351,14 +352,12 @@ class Lash:
         services.deps = await self._open_deps(stack)
         runner = self._make_runner(journal, effects, services, config)
         results = partial(RunResults, services.hub, runs_here=runner.has, tasks=services.tasks)
-        return OpenParts(
-            effects,
-            services,
-            template,
-            runner,
-            results("process", store.processes),
-            results("turn", TurnSource(store.sessions)),
+        process_results = results("process", store.processes)
+        services.control = ProcessControl(
+            effects, store, services.new_id, runner.start, process_results.wait
         )
+        turn_results = results("turn", TurnSource(store.sessions))
+        return OpenParts(effects, services, template, runner, process_results, turn_results)
 
     def _make_runner(
         self,
@@ -435,7 +434,7 @@ class Lash:
         await chosen.definition.prepare()
         new_id = parts.services.new_id
         command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
-        await parts.runner.start(command)
+        await parts.services.control.perform(command)
         return self._handle(command.registration.id, chosen.definition)
 
     @overload
@@ -595,8 +594,7 @@ class Lash:
         parts = self._use("resolve")
         if by is not None:
             check_name("name in by=", by)
-        processes = self.store.processes
-        return await resolve_wait(parts.effects, processes, key, value, error, by)
+        return await resolve_wait(parts.services.control, key, value, error, by)
 
     # --- internals ---
 
@@ -653,7 +651,7 @@ class Lash:
         self, process_id: str, definition: Definition[Any, Any] | None = None
     ) -> ProcessHandle[Any]:
         result = None if definition is None else definition.arguments.result
-        return ProcessHandle(process_id, self._parts.services, self._parts.process_results, result)
+        return ProcessHandle(process_id, self._parts.services, result)
 
 
 @asynccontextmanager

@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from pylash import Lash, ProcessCancelled, ProcessContext
 from pylash.durable.commands import StartProcess
-from pylash.durable.effects import Envelope, Outcome
-from pylash.durable.ports import EffectController, LocalExecutor, ScopedController
 from pylash.durable.processes import (
     ExternalInput,
     HandleGrant,
     ProcessRecord,
     Registration,
     SessionRef,
-    SessionReport,
 )
 from pylash.durable.scopes import RuntimeOperationScope
 from pylash.engine.hosts.inline import InlineHost
 from pylash.processes.control import ProcessControl
 from pylash.values.process_errors import ProcessNotVisible, ProcessRegistryUnavailable
 from tests.backends import Backend, OpenedHost
+from tests.observing_host import ObservingHost
 
 ROOT, TARGET = SessionRef("root"), SessionRef("target")
-SCOPE = RuntimeOperationScope("transfer")
 PARENT = "root:turn-1:process-control"
-
-
-class Recording(EffectController):
-    """Keeps the keys of what it was asked."""
-
-    def __init__(self, inner: EffectController) -> None:
-        self._inner = inner
-        self.keys: list[str | None] = []
-
-    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
-        self.keys.append(envelope.invocation.replay_key)
-        return await self._inner.execute(envelope, local)
 
 
 async def held(host: OpenedHost, process_id: str, *holders: SessionRef) -> None:
@@ -51,9 +37,8 @@ async def test_control_crosses_the_boundary_under_its_parents_key(
     backend: Backend, inline: bool
 ) -> None:
     host = await backend.host()
-    controller = InlineHost() if inline else host.scoped(SCOPE).controller
-    recording = Recording(controller)
-    control = ProcessControl(ScopedController(recording, SCOPE), host.store.processes, PARENT)
+    observed = ObservingHost(InlineHost() if inline else host)
+    control = ProcessControl(observed, host.store, host.new_token)
     await held(host, "moves", ROOT)
     await held(host, "sole", ROOT)
     await held(host, "shared", ROOT, TARGET)
@@ -66,31 +51,26 @@ async def test_control_crosses_the_boundary_under_its_parents_key(
     sole = await host.store.processes.get("sole")
     assert isinstance(sole, ProcessRecord)
     assert sole.state.cancel
-    assert await control.delete_session("target") == SessionReport(handles=2)
-    assert all(str(key).startswith(f"{PARENT}:process:") for key in recording.keys)
-    assert len(recording.keys) == 4
+    assert (await control.delete_session("target")).handles == 2
+    assert len(observed.commands) == 4
+    for effect in observed.commands[:3]:
+        assert isinstance(effect.execution_scope, RuntimeOperationScope)
+        assert effect.replay_key == f"{effect.execution_scope.id}:process:{effect.effect_id}"
 
 
-async def test_control_is_answered_from_the_record(backend: Backend) -> None:
+async def test_a_command_has_the_key_of_its_parent(backend: Backend) -> None:
     host = await backend.host()
-    await held(host, "sole", ROOT)
-    control = ProcessControl(host.scoped(SCOPE), host.store.processes, PARENT)
-    assert await control.cancel_unreferenced(ROOT) == ["sole"]
-    await held(host, "later", ROOT)
-    assert await control.cancel_unreferenced(ROOT) == ["sole"]
-    assert len(await host.store.processes.grants(ROOT)) == 1
-
-
-@pytest.mark.proves("P4")
-async def test_possession_of_what_one_started_is_enough(backend: Backend) -> None:
-    host = await backend.host()
-    control = ProcessControl(host.scoped(SCOPE), host.store.processes, PARENT, started=["mine"])
-    await control.check_visible(ROOT, ["mine"])
+    observed = ObservingHost(host)
+    control = ProcessControl(observed, host.store, host.new_token)
+    start = StartProcess(Registration(id="p", input=ExternalInput()))
+    await control.perform(start, parent=PARENT)
+    (effect,) = observed.commands
+    assert effect.replay_key == f"{PARENT}:process:start:external"
 
 
 @pytest.mark.proves("P14")
 async def test_without_a_registry_control_is_refused() -> None:
-    control = ProcessControl(InlineHost().scoped(SCOPE), None, PARENT)
+    control = ProcessControl(InlineHost(), None, lambda: "id")
     await control.transfer(ROOT, TARGET, [])
     for work in (
         control.transfer(ROOT, TARGET, ["p"]),
@@ -99,3 +79,25 @@ async def test_without_a_registry_control_is_refused() -> None:
     ):
         with pytest.raises(ProcessRegistryUnavailable, match="process registry is unavailable"):
             await work
+
+
+async def test_possession_of_what_one_started_is_enough(backend: Backend) -> None:
+    app = Lash(backend.url)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("never")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> str | None:
+        handle = await ctx.start(child.options(id="child"))
+        await handle.cancel("enough")
+        try:
+            await handle.result()
+        except ProcessCancelled as cancelled:
+            return cancelled.message
+        return None
+
+    async with app:
+        handle = await app.start(parent)
+        assert "enough" in str(await handle.result(timeout="10s"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import sqlite3
 import sys
 import tempfile
@@ -30,6 +31,8 @@ FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "replay"
 DECISIONS: Final = """select run || key from pylash_effects
     where kind = 'decision' or cast(outcome as text) like '{"type":"cancelled"%'"""
 UNSETTLED: Final = "select count(*) from pylash_runs where settled is null"
+SUBAGENT: Final = re.compile(r"(?P<call>i\d+\.c\d+):process:(?P<word>start|await|cancel):.*")
+FORMER: Final = {"start": "start", "await": "answer", "cancel": "cancel"}
 START: Final = Instant(1_767_225_600 * SECOND)
 
 
@@ -97,6 +100,22 @@ def _rows(app: Lash, sql: str) -> list[Any]:
     path = str(app.url).removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
+
+
+def same_names(journals: dict[str, Any]) -> dict[str, Any]:
+    """Return journals with the keys of subagents' commands as earlier versions wrote them: ``i1.c1.start``.
+
+    A run finds what is recorded under such a key, and records the rest under ``i1.c1:process:start:session_turn``.
+    """
+
+    def former(key: str) -> str:
+        found = SUBAGENT.fullmatch(key)
+        return f"{found['call']}.{FORMER[found['word']]}" if found else key
+
+    return {
+        scope: {former(key): entry for key, entry in entries.items()}
+        for scope, entries in journals.items()
+    }
 
 
 async def journals(app: Lash) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pylash.cli.store_options import Json, StoreOptions, run, with_store_options
 from pylash.cli.views.listing import UNKNOWN
 from pylash.durable.commands import CancelProcess, SignalProcess
 from pylash.engine.hosts.journal import JournalHost
+from pylash.processes.control import ProcessControl
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.values.process_errors import NotBlocked, NothingToCancel, RunAmbiguous, RunUnknown
@@ -56,7 +57,7 @@ async def _signal(
 ) -> None:
     async with options.open_store() as (host, store):
         command = SignalProcess(process, name, signal_id or host.new_token(), payload)
-        await store.processes.perform(command)
+        await ProcessControl(host, store, host.new_token).perform(command)
     _print_done(options, done="signalled", id=process, signal=name)
 
 
@@ -82,12 +83,13 @@ def cancel(options: StoreOptions, id: str, reason: str | None, force: bool) -> N
 
 
 async def _cancel(options: StoreOptions, text: str, reason: str | None, force: bool) -> None:
-    async with options.open_store() as (_, store):
+    async with options.open_store() as (host, store):
         named = await _find_named(store, text)
         if named is not None and named.settled is not None:
             raise NothingToCancel(text)
         if named is not None and named.kind == "process":
-            await store.processes.perform(CancelProcess(text, reason, force))
+            command = CancelProcess(text, reason, force)
+            await ProcessControl(host, store, host.new_token).perform(command)
         else:
             if force:
                 raise click.UsageError("--force is for processes; a turn always cleans up.")

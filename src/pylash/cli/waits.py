@@ -20,6 +20,7 @@ from pylash.cli.output import (
 from pylash.cli.store_options import Json, StoreOptions, run, with_store_options
 from pylash.durable.waits import OpenWait, ResolveOutcome, ToolCompletion
 from pylash.engine.hosts.journal import JournalHost
+from pylash.processes.control import ProcessControl
 from pylash.processes.waits import is_approval, open_waits, resolve_wait, wait_name
 from pylash.stores.store import SqlStore
 from pylash.values.errors import AwaitEventUnknownOrRevoked
@@ -132,7 +133,8 @@ async def _resolve(
         full_key = key if key.startswith("v1.") else await _find_key(host, store, key)
         if not given:
             _require_answer(host, full_key)
-        outcome = await resolve_wait(host, host.store.processes, full_key, answer, error, by)
+        control = ProcessControl(host, store, host.new_token)
+        outcome = await resolve_wait(control, full_key, answer, error, by)
     _check_outcome(outcome)
     if options.as_json:
         print_json({"status": outcome.status})

@@ -87,7 +87,10 @@ class DurabilityTier(StrEnum):
 
 
 RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
-"""Executes a command of the process registry; the number is the timeout of a wait."""
+"""Executes a command of the process registry; the number is the timeout of a wait.
+
+If it returns a future, the work is done in a task of its own, and goes on when the future is cancelled.
+"""
 
 RecordEffect = Callable[[Fence, JournalEntry], Awaitable[JournalEntry]]
 """Writes the entry of an effect, and returns the recorded one: an earlier entry under the key wins."""
@@ -258,8 +261,11 @@ class Runner(Protocol):
         """Finish or give up the runs that are executed here: nothing that is recorded is lost."""
         ...
 
-    async def start(self, command: StartProcess) -> None:
-        """Start a process, once, whether or not runs are executed here."""
+    def start(self, command: StartProcess) -> Awaitable[Any]:
+        """Start a process, once, whether or not runs are executed here; the answer is its id, as ``{"id": …}``.
+
+        If the answer is a future, the start goes on when that is cancelled.
+        """
         ...
 
     async def submit(self, new: NewTurn) -> None:

@@ -257,6 +257,17 @@ Output = Success | Failure | Aborted
 OUTPUTS: msgspec.json.Decoder[Output] = msgspec.json.Decoder(Output)
 """Decodes a stored output."""
 
+
+def output_from(plain: dict[str, Any]) -> Output:
+    """Return the output that is given as plain JSON; its value is not copied."""
+    kinds: dict[str, type[Output]] = {
+        "completed": Success,
+        "failed": Failure,
+        "cancelled": Aborted,
+    }
+    return msgspec.convert(plain, kinds[plain["status"]])
+
+
 STATES: Final[Mapping[type, RunState]] = {
     Success: RunState.COMPLETED,
     Failure: RunState.FAILED,

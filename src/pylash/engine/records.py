@@ -123,14 +123,18 @@ class Performed(msgspec.Struct, frozen=True):
             raise error from self.cause
 
 
-def check_call(envelope: Envelope, local: LocalExecutor) -> None:
-    """Refuse a call that can never work, before anything runs or is recorded."""
+def check_call(envelope: Envelope, local: LocalExecutor, *, nested: bool = False) -> None:
+    """Refuse a call that can never work, before anything runs or is recorded.
+
+    ``nested``: the effect may be asked for inside an atomic one, because it is no part of that.
+    """
     if not hasattr(local, "execute"):
         raise RuntimeEffectLocalExecutorMismatch(local, envelope.command.kind)
     key = envelope.invocation.replay_key
     if key:
         check_name("replay key", key, limit=MAX_KEY_BYTES, error=ReplayKeyInvalid)
-    check_nesting(envelope.invocation.effect_id)
+    if not nested:
+        check_nesting(envelope.invocation.effect_id)
 
 
 def check_nesting(effect_id: str) -> None:

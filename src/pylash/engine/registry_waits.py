@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pylash.durable.commands import AwaitProcess, AwaitTurn, WaitSignal
+from pylash.durable.commands import Awaited, AwaitProcess, AwaitTurn, WaitSignal
 from pylash.durable.runs import Fence, JournalEntry
 from pylash.durable.stores import Store
 from pylash.engine.records import wrapped
-
-Awaited = WaitSignal | AwaitProcess | AwaitTurn
-"""What the registry is asked for that may not have happened yet."""
 
 
 async def look(

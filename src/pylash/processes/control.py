@@ -1,51 +1,158 @@
-"""Process control: the operations of a session on its process handles, each as an effect."""
+"""Process control: commands to the process registry from outside a run, each as an effect.
+
+Rule 1. Each command has a scope of its own: the deletion of its session, or an operation of the runtime. Its replay key
+        begins with the id of the operation.
+Rule 2. The registry makes a command idempotent, not a record: the same command again, under a new operation, is the
+        same start or the same signal because of its process id or signal id.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, Literal, TypedDict, Unpack
+
+import msgspec
 
 from pylash.durable.commands import (
+    AwaitProcess,
     CancelUnreferenced,
     DeleteSessionProcesses,
     ListProcesses,
     ProcessCommand,
+    StartProcess,
     TransferHandles,
     process_key,
 )
-from pylash.durable.effects import Process, ProcessOutcome, RuntimeScope, envelope, expect
-from pylash.durable.ports import ScopedController
-from pylash.durable.processes import SessionRef, SessionReport
-from pylash.durable.stores import Processes
+from pylash.durable.effects import Outcome, Process, ProcessOutcome, RuntimeScope, envelope, expect
+from pylash.durable.ports import EffectHost
+from pylash.durable.processes import Output, SessionRef, output_from
+from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, SessionDeleteScope
+from pylash.durable.sessions import DeleteReport
+from pylash.durable.stores import Processes, Store
 from pylash.engine.executors import process_executor
 from pylash.values.canonical import decode, write
 from pylash.values.process_errors import ProcessNotVisible, ProcessRegistryUnavailable
 
+StartHere = Callable[[StartProcess], Awaitable[Any]]
+"""Starts a process and answers with its id; the worker of an app executes it at once, if it can."""
+
+ResultOf = Callable[[str], Awaitable[Output]]
+"""Waits for the end of a process and returns its output."""
+
+
+class AskedBy(TypedDict, total=False):
+    """The effect that asks for a command.
+
+    ``parent`` is its key; without one, the operation gets a new id. ``within`` is its place in the runtime.
+    """
+
+    scope: ExecutionScope
+    parent: str
+    within: RuntimeScope
+
 
 class ProcessControl:
-    """The process registry for one session, under the key of the caller.
+    """The process registry for code outside a run.
 
-    >>> control = ProcessControl(host.scoped(scope), store.processes, "turn-1:control")
-    >>> await control.transfer(SessionRef("a"), SessionRef("b"), ["onboard-ann"])
+    >>> control = ProcessControl(host, host.store, host.new_token)
+    >>> await control.perform(CancelProcess("onboard-ann"))
     """
 
     def __init__(
         self,
-        boundary: ScopedController,
-        registry: Processes | None,
-        parent: str,
-        started: Sequence[str] = (),
+        effects: EffectHost,
+        store: Store | None,
+        new_id: Callable[[], str],
+        start: StartHere | None = None,
+        result_of: ResultOf | None = None,
     ) -> None:
-        self._boundary = boundary
-        self._registry = registry
-        self._parent = parent
-        self._started = frozenset(started)
+        self.effects = effects
+        self._store = store
+        # Ids of operations: a random part for this object and a number, since random bytes are a system call each.
+        self._operations = map(f"{new_id()}-{{}}".format, count(1))
+        self._start = start
+        self._result_of = result_of
+        self._local = process_executor(self._work)
+
+    # --- commands ---
+
+    async def perform(self, command: ProcessCommand, **options: Unpack[AskedBy]) -> Any:
+        """Perform a command as an effect; return the registry's answer.
+
+        Cancellation: the registry work goes on.
+        """
+        return expect(await self._execute(command, **options), ProcessOutcome).result
+
+    def _execute(
+        self,
+        command: ProcessCommand,
+        *,
+        scope: ExecutionScope | None = None,
+        parent: str | None = None,
+        within: RuntimeScope | None = None,
+    ) -> Awaitable[Outcome]:
+        if self._store is None:
+            raise ProcessRegistryUnavailable
+        operation = next(self._operations) if parent is None else parent
+        scope = RuntimeOperationScope(operation) if scope is None else scope
+        effect_id = command.effect_id
+        asked = envelope(
+            Process(decode(write(command))),
+            scope=RuntimeScope.of(scope) if within is None else within,
+            effect_id=effect_id,
+            replay_key=process_key(operation, effect_id),
+            causal_parent=parent,
+        )
+        # A host without static scopes has none to keep; this one is used only while the caller waits.
+        boundary = self.effects.scoped_static(scope) or self.effects.scoped(scope)
+        return boundary.execute(asked, self._local)
+
+    def _work(self, command: ProcessCommand, _timeout: int | None) -> Awaitable[Any]:
+        """Perform a command with the registry; the answer is plain JSON."""
+        match command:
+            case StartProcess() if self._start is not None:
+                return self._start(command)
+            case AwaitProcess(process_id=process) if self._result_of is not None:
+                return _plain_output(self._result_of(process))
+            case DeleteSessionProcesses(session_id=session):
+                return self._delete(session)
+            case _:
+                return self.registry.perform(command)
+
+    async def _delete(self, session_id: str) -> Any:
+        """Delete a session with everything it has: its handles are deleted in the same transaction as the rest."""
+        assert self._store is not None
+        return msgspec.to_builtins(await self._store.sessions.delete(session_id))
+
+    @property
+    def registry(self) -> Processes:
+        """The process registry; raises ProcessRegistryUnavailable."""
+        if self._store is None:
+            raise ProcessRegistryUnavailable
+        return self._store.processes
+
+    async def result_of(self, process_id: str) -> Output:
+        """Return the output of a process, once it has ended.
+
+        Cancellation: safe, the process goes on.
+        """
+        outcome = await self._execute(AwaitProcess(process_id))
+        return output_from(expect(outcome, ProcessOutcome).result["output"])
+
+    async def delete_session(self, session_id: str) -> DeleteReport:
+        """Delete a session with everything it has; return what was removed."""
+        scope = SessionDeleteScope(session_id)
+        answer = await self.perform(DeleteSessionProcesses(session_id), scope=scope)
+        return msgspec.convert(answer, DeleteReport)
+
+    # --- handles of sessions ---
 
     async def listed(
         self, holder: SessionRef, mode: Literal["live", "all"] = "live"
     ) -> list[dict[str, Any]]:
         """Return the processes whose handles a session holds."""
-        found: list[dict[str, Any]] = await self._perform(ListProcesses(holder, mode))
+        found: list[dict[str, Any]] = await self.perform(ListProcesses(holder, mode))
         return found
 
     async def transfer(
@@ -53,38 +160,20 @@ class ProcessControl:
     ) -> None:
         """Give handles of one session to another."""
         if process_ids:
-            await self._perform(TransferHandles(source, target, tuple(process_ids)))
+            await self.perform(TransferHandles(source, target, tuple(process_ids)))
 
     async def cancel_unreferenced(self, holder: SessionRef, keep: Sequence[str] = ()) -> list[str]:
         """Release every handle except those in ``keep``; return the processes that were cancelled because of it."""
-        cancelled: list[str] = await self._perform(CancelUnreferenced(holder, tuple(keep)))
+        cancelled: list[str] = await self.perform(CancelUnreferenced(holder, tuple(keep)))
         return cancelled
 
-    async def delete_session(self, session_id: str) -> SessionReport:
-        """Remove the process handles of a session, and report it."""
-        return SessionReport(**await self._perform(DeleteSessionProcesses(session_id)))
-
     async def check_visible(self, holder: SessionRef, process_ids: Sequence[str]) -> None:
-        """Refuse processes that a session neither has a handle of nor started itself."""
-        registry = self._require_registry()
-        held = {grant.process_id for grant in await registry.grants(holder)}
+        """Refuse processes that a session has no handle of."""
+        held = {grant.process_id for grant in await self.registry.grants(holder)}
         for process in process_ids:
-            if process not in held | self._started:
+            if process not in held:
                 raise ProcessNotVisible(process, holder.session_id)
 
-    def _require_registry(self) -> Processes:
-        if self._registry is None:
-            raise ProcessRegistryUnavailable
-        return self._registry
 
-    async def _perform(self, command: ProcessCommand) -> Any:
-        registry = self._require_registry()
-        request = envelope(
-            Process(decode(write(command))),
-            scope=RuntimeScope.of(self._boundary.execution_scope),
-            effect_id=command.effect_id,
-            replay_key=process_key(self._parent, command.effect_id),
-            causal_parent=self._parent,
-        )
-        local = process_executor(lambda command, _timeout: registry.perform(command))
-        return expect(await self._boundary.execute(request, local), ProcessOutcome).result
+async def _plain_output(waiting: Awaitable[Output]) -> Any:
+    return {"output": decode(write(await waiting))}

@@ -32,7 +32,6 @@ from pylash.values.process_errors import (
 )
 
 if TYPE_CHECKING:
-    from pylash.engine.run_results import RunResults
     from pylash.processes.context import ProcessContext
     from pylash.processes.services import Services
 
@@ -47,12 +46,9 @@ class ProcessHandle(Generic[R]):
     >>> print(await handle.result(timeout="1m"))
     """
 
-    def __init__(
-        self, process_id: str, services: Services, results: RunResults, result: Shape | None = None
-    ) -> None:
+    def __init__(self, process_id: str, services: Services, result: Shape | None = None) -> None:
         self.id = process_id
         self._services = services
-        self._results = results
         self._result = result
 
     def __repr__(self) -> str:
@@ -78,7 +74,7 @@ class ProcessHandle(Generic[R]):
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                output = await self._results.wait(self.id)
+                output = await self._services.control.result_of(self.id)
         except TimeoutError:
             if limit is None:
                 raise
@@ -101,7 +97,7 @@ class ProcessHandle(Generic[R]):
         self._services.refuse_inside_process("handle.signal")
         signal_id = self._services.new_id() if id is None else id
         command = signal_command(self.id, name, signal_id, payload)
-        await self._services.store.processes.perform(command)
+        await self._services.control.perform(command)
 
     async def cancel(self, reason: str | None = None, force: bool = False) -> None:
         """Ask the process to end, so that it can clean up; ``force`` ends it without asking.
@@ -109,8 +105,7 @@ class ProcessHandle(Generic[R]):
         Cancellation: atomic.
         """
         self._services.refuse_inside_process("handle.cancel")
-        command = CancelProcess(self.id, reason, force)
-        await self._services.store.processes.perform(command)
+        await self._services.control.perform(CancelProcess(self.id, reason, force))
 
     def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[ProcessEvent]:
         """Yield the process's log after a sequence number; ``follow`` waits for more until the process has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from pylash.durable.commands import ProcessCommand, command_of
+from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal, command_of
 from pylash.durable.effects import EffectKind, ProcessOutcome, expect
 from pylash.durable.ports import Clock, EffectHost, Entropy, RegistryWork
 from pylash.durable.processes import (
@@ -17,8 +17,9 @@ from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitNa
 from pylash.engine.branches import CURRENT
 from pylash.engine.hub import Hub
 from pylash.engine.records import answer
-from pylash.engine.registry_waits import Awaited, look
+from pylash.engine.registry_waits import look
 from pylash.engine.run import LiveRun
+from pylash.processes.control import ProcessControl
 from pylash.processes.definition import ProcessDefinition
 from pylash.processes.environments import Environments
 from pylash.tasks import TaskOwner
@@ -35,6 +36,7 @@ POLL_SECONDS: Final = 0.05
 class Services:
     """The parts of an app that contexts and handles use. The app sets the callbacks before anything runs."""
 
+    control: ProcessControl
     emit_trigger: Callable[[Any, str], Awaitable[None]]
     check_trigger: Callable[[str, Any], Any]
     run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]]
@@ -95,7 +97,10 @@ class Services:
     async def _perform_command(
         self, run: LiveRun, key: str, command: ProcessCommand, timeout: int | None
     ) -> Any:
-        entry = JournalEntry(key, "process", b"", started=self.clock.now())
+        name = (
+            command.name if isinstance(command, WaitSignal) else None
+        )  # shown in the list of waits
+        entry = JournalEntry(key, "process", b"", started=self.clock.now(), label=name)
         while isinstance(command, Awaited):
             state, _ = await look(self.store, run.fence, entry, command, timeout)
             if state.outcome is not None:

@@ -29,6 +29,7 @@ from pylash.durable.waits import (
     WaitName,
 )
 from pylash.engine.run import LiveRun
+from pylash.processes.control import ProcessControl
 from pylash.tools.signatures import ANY
 from pylash.values.errors import AwaitEventUnknownOrRevoked, AwaitEventUnsupported
 from pylash.values.process_errors import (
@@ -109,8 +110,7 @@ def _identity(wait: SignalWait) -> ProcessSignal:
 
 
 async def resolve_wait(
-    host: EffectHost,
-    processes: Processes,
+    control: ProcessControl,
     key: str,
     value: Any = None,
     error: str | None = None,
@@ -120,20 +120,20 @@ async def resolve_wait(
     if value is not None and error is not None:
         reason = "a wait is answered with a value or an error, not both: leave one of them out"
         raise ArgumentsInvalid("resolve", reason)
-    name = wait_name(host, key)
+    name = wait_name(control.effects, key)
     if name is not None and isinstance(name.wait, ProcessSignal):
         if error is not None:
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")
         if by is not None:
             raise ArgumentsInvalid("resolve", "a signal does not record its sender: leave out by=")
-        return await _send_signal(processes, name, name.wait, value)
+        return await _send_signal(control, name, name.wait, value)
     plain = ANY.dump(value)
     if name is not None and is_approval(name) and error is None:
         problem = approval_problem(plain)
         if problem is not None:
             raise ArgumentsInvalid("resolve", problem)
     resolution = Ok(plain) if error is None else Err("wait_failed", error)
-    return await host.resolve(key, resolution, by=by)
+    return await control.effects.resolve(key, resolution, by=by)
 
 
 def is_approval(name: WaitName) -> bool:
@@ -158,8 +158,9 @@ def approval_problem(answer: Any) -> str | None:
 
 
 async def _send_signal(
-    processes: Processes, name: WaitName, wait: ProcessSignal, value: Any
+    control: ProcessControl, name: WaitName, wait: ProcessSignal, value: Any
 ) -> ResolveOutcome:
+    processes = control.registry
     waits = await processes.signal_waits(wait.process_id)
     if not any(one.epoch == name.generation and _identity(one) == wait for one in waits):
         known = await processes.known([wait.process_id])
@@ -167,7 +168,7 @@ async def _send_signal(
     signal, _, branch = wait.signal_name.partition(BRANCH_OF_SIGNAL)
     signal_id = f"wait:{name.generation}:{branch}:{wait.ordinal}"
     try:
-        await processes.perform(SignalProcess(wait.process_id, signal, signal_id, ANY.dump(value)))
+        await control.perform(SignalProcess(wait.process_id, signal, signal_id, ANY.dump(value)))
     except ProcessEventConflict:
         return ResolveOutcome("already_resolved")
     except (ProcessUnknown, ProcessEnded):

@@ -388,9 +388,12 @@ class Session:
         raise TurnUnknown(self.id, turn_id)
 
     async def delete(self) -> DeleteReport:
-        """Delete the session with its turns, messages, waits and queue; return a report."""
+        """Delete the session with its turns, messages, waits, queue and process handles; return what was removed.
+
+        Cancellation: the deletion goes on.
+        """
         self._services.refuse_inside_process("session.delete")
         record = await self._services.store.sessions.get(self.id)
         if record is not None:
             self._services.histories.forget(record.number)
-        return await self._services.store.sessions.delete(self.id)
+        return await self._services.control.delete_session(self.id)

@@ -16,7 +16,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pylash.durable.commands import AwaitProcess, CancelProcess, ProcessCommand, StartProcess
+from pylash.durable.commands import (
+    AwaitProcess,
+    CancelProcess,
+    ProcessCommand,
+    StartProcess,
+    process_key,
+)
 from pylash.durable.effects import (
     DurableStep,
     DurableStepOutcome,
@@ -149,12 +155,12 @@ class SpawnAgent(TurnTool):
         start = self._start(turn, call, arguments)
         process = start.registration.id
         try:
-            await _perform(turn, f"{call.id}.start", start)
-            answer = await _perform(turn, f"{call.id}.answer", AwaitProcess(process))
+            await _perform(turn, call, "start", start)
+            answer = await _perform(turn, call, "answer", AwaitProcess(process))
         except asyncio.CancelledError:
             with suppress(LashError, Detached):
                 reason = "the turn that asked it was cancelled"
-                await _perform(turn, f"{call.id}.cancel", CancelProcess(process, reason))
+                await _perform(turn, call, "cancel", CancelProcess(process, reason))
             raise
         return _result_message(call, OUTPUTS.decode(write(answer["output"])))
 
@@ -195,9 +201,12 @@ def _lanes(turn: TurnDriver) -> tuple[str, ...]:
     return (*above, turn.session.id)
 
 
-async def _perform(turn: TurnDriver, key: str, command: ProcessCommand) -> Any:
+async def _perform(turn: TurnDriver, call: ToolCall, word: str, command: ProcessCommand) -> Any:
     """Perform a process command as an effect of a turn."""
-    run = turn.run
+    run, former = turn.run, f"{call.id}.{word}"
+    # What an earlier version recorded under its key is found there.
+    is_former = run.memory.begun(former)
+    key = former if is_former else process_key(call.id, command.effect_id)
     local = process_executor(turn.services.registry_work(run, key))
     work = Process(decode(write(command)))
     outcome = await run.effect(own_branch(run, SPAWN), key, command.effect_id, work, local)

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.durable.commands import CancelProcess, ListProcesses, SignalProcess, StartProcess
+from pylash.durable.commands import (
+    CancelProcess,
+    ListProcesses,
+    ProcessCommand,
+    SignalProcess,
+    StartProcess,
+)
+from pylash.durable.effects import RuntimeScope
 from pylash.durable.processes import (
     Aborted,
     Failure,
@@ -99,9 +106,7 @@ class WorkflowTools:
         process_id = f"{process}-{ctx.idempotency_key[:16]}"
         given = await self._with_granted(session, args or {})
         command = chosen.options(id=process_id).command((), given, str, template)
-        await self._app.running.store.processes.start(
-            StartProcess(command.registration, grant=session)
-        )
+        await self._perform(ctx, StartProcess(command.registration, grant=session))
         return {"process_id": process_id}
 
     async def signal_workflow(
@@ -110,13 +115,13 @@ class WorkflowTools:
         """Send a signal to a workflow that waits for it."""
         await self._own_record(ctx, process_id)
         command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
-        await self._app.running.store.processes.perform(command)
+        await self._perform(ctx, command)
         return "sent"
 
     async def list_workflows(self, ctx: ToolContext[Any]) -> list[dict[str, Any]]:
         """List the workflows of this conversation, and the state of each."""
         command = ListProcesses(SessionRef(ctx.session_id), "all")
-        found = await self._app.running.store.processes.perform(command)
+        found = await self._perform(ctx, command)
         records = [await self._app.running.store.processes.get(one["id"]) for one in found]
         return [
             {
@@ -132,10 +137,16 @@ class WorkflowTools:
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
         """Ask a workflow of this conversation to end."""
         await self._own_record(ctx, process_id)
-        await self._app.running.store.processes.perform(
-            CancelProcess(process_id, "its conversation asked for it")
-        )
+        await self._perform(ctx, CancelProcess(process_id, "its conversation asked for it"))
         return "asked to end"
+
+    async def _perform(self, ctx: ToolContext[Any], command: ProcessCommand) -> Any:
+        """Perform a command for a call; it has the same key in every attempt of the call."""
+        return await self._app.running.control.perform(
+            command,
+            parent=ctx.idempotency_key,
+            within=RuntimeScope(ctx.session_id or None, ctx.turn_id),
+        )
 
     async def _with_granted(self, holder: SessionRef, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments with handles in place of values that have the form of one, if the session holds that handle."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from pylash.durable.commands import ProcessCommand, process_command
+from pylash.durable.commands import Awaited, ProcessCommand, process_command
 from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
@@ -38,7 +38,7 @@ from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitId
 from pylash.engine.executors import sleep_unless, wait_until_done
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
 from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
-from pylash.engine.registry_waits import Awaited, look
+from pylash.engine.registry_waits import look
 from pylash.values.canonical import encode, first_difference, write
 from pylash.values.durations import Duration
 from pylash.values.errors import (

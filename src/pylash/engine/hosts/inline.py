@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 from msgspec.structs import replace
 
-from pylash.durable.commands import process_command
+from pylash.durable.commands import Awaited, process_command
 from pylash.durable.effects import (
     AwaitEvent,
     AwaitEventOutcome,
     Envelope,
     Outcome,
     Process,
-    ProcessOutcome,
     Sleep,
     SleepOutcome,
 )
@@ -51,17 +49,12 @@ from pylash.durable.waits import (
     checked_resolution,
 )
 from pylash.engine.executors import Executor, cancelled_first, sleep_unless
+from pylash.engine.hosts.registry_work import perform_registry_work
 from pylash.engine.records import check_call, perform
-from pylash.engine.registry_waits import Awaited
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration, micros
-from pylash.values.errors import (
-    AwaitEventUnknownOrRevoked,
-    LashError,
-    RuntimeEffectLocalExecutorUnavailable,
-)
-from pylash.values.process_errors import RuntimeEffectProcessTaskJoin
+from pylash.values.errors import AwaitEventUnknownOrRevoked
 
 
 class MemoryWaits:
@@ -197,9 +190,10 @@ class InlineController(EffectController):
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Run the effect; nothing is recorded."""
-        check_call(envelope, local)
-        envelope.canonical()  # what a durable host could not record is refused here too
         command = envelope.command
+        # Registry work that a step or tool asks for is not a part of it: it is an effect of another scope.
+        check_call(envelope, local, nested=isinstance(command, Process))
+        envelope.canonical()  # what a durable host could not record is refused here too
         match command:
             case Sleep(duration_ms=duration):
                 local.check(command)
@@ -216,7 +210,9 @@ class InlineController(EffectController):
                         waiting = self._waits.wait(key, self._clock, local.cancel, local.timeout)
                         return AwaitEventOutcome(await waiting)
             case Process():
-                return await self._registry_work(envelope, command, local)
+                is_wait = isinstance(process_command(command.command), Awaited)
+                with self._resting(envelope) if is_wait else nullcontext():
+                    return await perform_registry_work(self._tasks, command, local)
             case _:
                 return (await perform(envelope, local)).answer(command.kind)
 
@@ -233,24 +229,6 @@ class InlineController(EffectController):
             yield
         finally:
             progress.stir()
-
-    async def _registry_work(
-        self, envelope: Envelope, command: Process, local: LocalExecutor
-    ) -> Outcome:
-        """Ask the registry in a task of its own, which outlives its caller."""
-        work = local.processes
-        if work is None:
-            raise RuntimeEffectLocalExecutorUnavailable(command.kind)
-        wanted = process_command(command.command)
-        asking = work(wanted, local.timeout)
-        waits = self._resting(envelope) if isinstance(wanted, Awaited) else nullcontext()
-        try:
-            with waits:
-                return ProcessOutcome(await asyncio.shield(self._tasks.start(_awaited(asking))))
-        except (LashError, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            raise RuntimeEffectProcessTaskJoin(str(error) or type(error).__name__) from error
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""
@@ -281,10 +259,6 @@ class InlineController(EffectController):
 def _clock_of(local: LocalExecutor) -> Clock | None:
     """Return the clock that the sleeps of an executor were given, if any."""
     return local.clock if isinstance(local, Executor) else None
-
-
-async def _awaited(work: Awaitable[Any]) -> Any:
-    return await work
 
 
 class InlineHost(InlineController, EffectHost):

@@ -27,6 +27,7 @@ from pylash.durable.waits import (
 )
 from pylash.engine.hosts.controller import JournalController
 from pylash.engine.hosts.journal_memory import JournalMemory
+from pylash.engine.hosts.operations import OPERATION_SCOPES, OperationController
 from pylash.engine.hosts.shared import SharedController
 from pylash.engine.hub import Hub
 from pylash.engine.waiting import LiveWaits
@@ -89,11 +90,17 @@ class JournalHost(EffectHost):
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return the controller of scope."""
-        shared = self._shared.get(checked_scope(scope))
+        if isinstance(scope, OPERATION_SCOPES):
+            return ScopedController(OperationController(self, scope), scope)
+        return ScopedController(self.shared(checked_scope(scope)), scope)
+
+    def shared(self, scope: ExecutionScope) -> SharedController:
+        """Return the controller that records the effects of scope for callers outside its run."""
+        shared = self._shared.get(scope)
         if shared is None:
             controller = self._adopted.get(scope) or JournalController(self, scope)
             shared = self._shared[scope] = SharedController(controller, self)
-        return ScopedController(shared, scope)
+        return shared
 
     def adopt(self, attached: Attached, clock: Clock) -> tuple[JournalController, JournalMemory]:  # noqa: ARG002 - it has its own
         """Return the controller of a run that this worker has claimed, and what is recorded for the run."""

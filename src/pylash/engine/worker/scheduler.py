@@ -93,7 +93,11 @@ class Scheduler:
         """Return whether a run may begin here, now or once a claim has given back the slots it did not need."""
         if not self._machine.may_start and self._claiming is not None:
             await asyncio.wait((self._claiming,))
-        return self._machine.may_start and self._programs.knows(target)
+        return self._machine.may_start and self.knows(target)
+
+    def knows(self, target: str) -> bool:
+        """Return whether a run of this target can be executed here."""
+        return self._programs.knows(target)
 
     async def has_due_runs(self) -> bool:
         """Return whether the store has runs that are ready and known here."""

@@ -49,6 +49,7 @@ from pylash.values.durations import seconds
 from pylash.values.errors import StoreClosed, StoreError
 from pylash.values.process_errors import StaticScopesRequired
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 QUIET_SECONDS: Final = 0.001
@@ -241,15 +242,34 @@ class Worker:
 
     # --- starting ---
 
-    async def start(self, command: StartProcess) -> None:
-        """Start a process; here, if there is a slot for it and nothing that must come before it."""
-        registration, processes = command.registration, self._host.store.processes
-        must_be_queued = command.delay or registration.slot
-        if must_be_queued or not await self._has_room_for(registration.target):
-            await processes.start(command)
-            return
-        started = processes.start(command, self._host.membership.worker)
-        await self._launch(started, partial(_started_process, registration))
+    def start(self, command: StartProcess) -> Awaitable[Any]:
+        """Start a process; here, if there is a slot for it and nothing that must come before it.
+
+        If it is known at once that the process starts here, the answer is a future, and the start goes on if that is
+        cancelled; registry work needs no other task then.
+        """
+        is_here = self.machine.may_start and self._may_execute(command)
+        return self._start_here(command) if is_here else self._start_or_queue(command)
+
+    async def _start_or_queue(self, command: StartProcess) -> Any:
+        target = command.registration.target
+        if self._may_execute(command) and await self._has_room_for(target):
+            return await self._start_here(command)
+        await self._host.store.processes.start(command)
+        return {"id": command.registration.id}
+
+    def _may_execute(self, command: StartProcess) -> bool:
+        must_be_queued = command.delay or command.registration.slot
+        knows = self._scheduler.knows
+        return not must_be_queued and self.is_open and knows(command.registration.target)
+
+    def _start_here(self, command: StartProcess) -> asyncio.Future[Any]:
+        processes, worker = self._host.store.processes, self._host.membership.worker
+        return self._launch(
+            processes.start(command, worker),
+            partial(_started_process, command.registration),
+            {"id": command.registration.id},
+        )
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
@@ -263,18 +283,24 @@ class Worker:
     async def _has_room_for(self, target: str) -> bool:
         return self.is_open and await self._scheduler.has_room_for(target)
 
-    async def _launch(self, starting: Awaitable[T], stands: Callable[[T], Standing | None]) -> None:
-        """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile."""
+    def _launch(
+        self, starting: Awaitable[T], stands: Callable[[T], Standing | None], answer: Any = None
+    ) -> asyncio.Future[Any]:
+        """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile.
+
+        The caller gets ``answer``.
+        """
         self.carry_out(self.machine.claim_sent(1))
-        caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._runs.tasks.serve(self._launch_run(starting, stands, caller))
-        await caller
+        caller: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._runs.tasks.serve(self._launch_run(starting, stands, answer, caller))
+        return caller
 
     async def _launch_run(
         self,
         starting: Awaitable[T],
         stands: Callable[[T], Standing | None],
-        caller: asyncio.Future[None],
+        answer: Any,
+        caller: asyncio.Future[Any],
     ) -> None:
         """Wait for the store's answer in the task that then executes the run, so that no answer is left without one."""
         run = None
@@ -293,9 +319,13 @@ class Worker:
             # Before its code begins: a run that waits must be known to the machine.
             self.carry_out(self.machine.claim_answered(1, () if run is None else (run,)))
         if not caller.done():
-            caller.set_result(None)
+            caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
+
+
+def _unchanged(answer: T) -> T:
+    return answer
 
 
 def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:
