@@ -17,7 +17,7 @@ _NAMES = {
     ),
     "pylash.durable.keys": "replay_key",
     "pylash.durable.ports": "DurabilityTier",
-    "pylash.durable.processes": "Failure ProcessEvent ProcessView",
+    "pylash.durable.processes": "Failure HeldProcess ProcessEvent ProcessView",
     "pylash.durable.runs": "RunState",
     "pylash.durable.scopes": (
         "ProcessScope QueueDrainScope RuntimeOperationScope SessionDeleteScope TurnScope"

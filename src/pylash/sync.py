@@ -155,6 +155,15 @@ class Session(Facade[AsyncSession]):
     view = blocking(AsyncSession.view)
     usage = blocking(AsyncSession.usage)
     delete = blocking(AsyncSession.delete)
+    processes = blocking(AsyncSession.processes)
+    grant_process = blocking(AsyncSession.grant_process)
+    revoke_process = blocking(AsyncSession.revoke_process)
+    transfer_processes = blocking(AsyncSession.transfer_processes)
+    cancel_unreferenced_processes = blocking(AsyncSession.cancel_unreferenced_processes)
+
+    def process_handle(self, process_id: str, *, frame: str | None = None) -> ProcessHandle[Any]:
+        """Return the handle of a process with the rights of the session."""
+        return ProcessHandle(self._async.process_handle(process_id, frame=frame), self._run)
 
     @overload
     def start(

@@ -13,7 +13,9 @@ from pylash.durable.commands import (
     CancelProcess,
     CancelUnreferenced,
     DeleteSessionProcesses,
+    GrantHandle,
     ProcessCommand,
+    RevokeHandle,
     SignalProcess,
     StartProcess,
     TransferHandles,
@@ -22,7 +24,6 @@ from pylash.durable.processes import (
     EngineInput,
     EventType,
     Failure,
-    HandleGrant,
     Registration,
     Semantics,
     SessionRef,
@@ -99,14 +100,14 @@ async def held(store: SqlStore) -> Fence:
     for process in ("q", "r"):
         await leased(store, process)
     for process in ("p", "q", "r"):
-        await store.processes.grant(HandleGrant(ANN, process, "mine"))
-    await store.processes.grant(HandleGrant(BOB, "r"))
+        await store.processes.perform(GrantHandle(ANN, process, "mine"))
+    await store.processes.perform(GrantHandle(BOB, "r"))
     return fence
 
 
 async def session(store: SqlStore) -> Fence:
     fence = await started(store)
-    await store.processes.grant(HandleGrant(ANN, "p"))
+    await store.processes.perform(GrantHandle(ANN, "p"))
     await tick()  # the wake starts a turn, whose id differs
     await store.processes.perform(AppendEvent("p", "alarm", 1, "k"))
     await subscribed(store)
@@ -291,8 +292,12 @@ PROCESS_SCENARIOS = {
     ),
     "continue_as": Scenario(recorded, lambda s, f: s.processes.continue_as(f, work(env="e"))),
     # handles
-    "grant": Scenario(started, lambda s, _: s.processes.grant(HandleGrant(ANN, "p", "mine"))),
-    "revoke: a handle": Scenario(held, lambda s, _: s.processes.revoke(ANN, "p"), same=False),
+    "perform: grant a handle": Scenario(
+        started, lambda s, _: s.processes.perform(GrantHandle(ANN, "p", "mine"))
+    ),
+    "perform: revoke a handle": Scenario(
+        held, lambda s, _: s.processes.perform(RevokeHandle(ANN, "p")), same=False
+    ),
     # the journal
     "_forget": part("_forget", ended_long_ago, lambda s: s.journal.prune(SECOND, 10)),
     "record_all": Scenario(started, lambda s, f: s.journal.record_all(f, [STEP, LATER])),

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from pylash.durable.commands import AppendEvent, AwaitTurn, StartProcess
-from pylash.durable.processes import HandleGrant, Registration, SessionTurnInput
+from pylash.durable.commands import (
+    AppendEvent,
+    AwaitTurn,
+    GrantHandle,
+    StartProcess,
+)
+from pylash.durable.processes import Registration, SessionTurnInput
 from pylash.durable.runs import Fence, JournalEntry, RunState
 from pylash.durable.scopes import TurnScope
 from pylash.durable.sessions import NewTurn, Policy, Queued, SessionRecord, TurnCommit, Writing
@@ -131,7 +136,7 @@ async def full(store: SqlStore) -> Mine:
     await store.waits.open_for(mine.fence, OPEN, WaitOpening(name=NAME, title="Go?"))
     await store.sessions.enqueue(S, "k", "words", Policy.NOW)
     await leased(store)
-    await store.processes.grant(HandleGrant(ANN, "p"))
+    await store.processes.perform(GrantHandle(ANN, "p"))
     return mine
 
 

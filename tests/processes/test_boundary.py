@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from pylash import (
     RuntimeEffectProcessTaskJoin,
     WorkerConfig,
 )
-from pylash.app import open_host
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import (
     ExecutionScope,
@@ -26,27 +24,16 @@ from pylash.durable.scopes import (
     SessionDeleteScope,
     TurnScope,
 )
-from pylash.engine.hosts.inline import InlineHost
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.testing import RecordedEffect, RecordingHost, ScriptedModel, call, say
 from tests.backends import Backend, eventually
+from tests.hosts import HOSTS, observed
 from tests.observing_host import ObservingHost
 
 pytestmark = pytest.mark.proves("P3")
 
-HOSTS = pytest.mark.parametrize("kind", ["inline", "journal"])
 LIVE = WorkerConfig(park_after="1h")
-
-
-@asynccontextmanager
-async def observed(kind: str, url: str) -> AsyncIterator[ObservingHost]:
-    """Give an observing host over an inline host, or over a journal of the app's store."""
-    if kind == "inline":
-        yield ObservingHost(InlineHost())
-    else:
-        async with open_host(url) as journal:
-            yield ObservingHost(journal)
 
 
 def make_app(url: str, host: EffectHost | None = None, **options: Any) -> Lash:

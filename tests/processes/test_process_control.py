@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pylash import Lash, ProcessCancelled, ProcessContext
-from pylash.durable.commands import StartProcess
+from pylash.durable.commands import (
+    GrantHandle,
+    StartProcess,
+)
 from pylash.durable.processes import (
     ExternalInput,
-    HandleGrant,
     ProcessRecord,
     Registration,
     SessionRef,
@@ -18,7 +20,9 @@ from pylash.engine.hosts.inline import InlineHost
 from pylash.processes.control import ProcessControl
 from pylash.values.process_errors import ProcessNotVisible, ProcessRegistryUnavailable
 from tests.backends import Backend, OpenedHost
+from tests.hosts import HOSTS
 from tests.observing_host import ObservingHost
+from tests.processes.test_boundary import rows
 
 ROOT, TARGET = SessionRef("root"), SessionRef("target")
 PARENT = "root:turn-1:process-control"
@@ -28,10 +32,10 @@ async def held(host: OpenedHost, process_id: str, *holders: SessionRef) -> None:
     registry = host.store.processes
     await registry.start(StartProcess(Registration(id=process_id, input=ExternalInput())))
     for holder in holders:
-        await registry.grant(HandleGrant(holder, process_id))
+        await registry.perform(GrantHandle(holder, process_id))
 
 
-@pytest.mark.proves("P3")
+@pytest.mark.proves("P3", "P4")
 @pytest.mark.parametrize("inline", [False, True], ids=["journal", "inline"])
 async def test_control_crosses_the_boundary_under_its_parents_key(
     backend: Backend, inline: bool
@@ -47,7 +51,7 @@ async def test_control_crosses_the_boundary_under_its_parents_key(
     with pytest.raises(ProcessNotVisible):
         await control.check_visible(ROOT, ["moves"])
     assert await control.cancel_unreferenced(ROOT) == ["sole"]
-    assert [one["id"] for one in await control.listed(TARGET)] == ["moves", "shared"]
+    assert [one.id for one in await control.listed(TARGET)] == ["moves", "shared"]
     sole = await host.store.processes.get("sole")
     assert isinstance(sole, ProcessRecord)
     assert sole.state.cancel
@@ -58,6 +62,7 @@ async def test_control_crosses_the_boundary_under_its_parents_key(
         assert effect.replay_key == f"{effect.execution_scope.id}:process:{effect.effect_id}"
 
 
+@pytest.mark.proves("P3")
 async def test_a_command_has_the_key_of_its_parent(backend: Backend) -> None:
     host = await backend.host()
     observed = ObservingHost(host)
@@ -81,8 +86,10 @@ async def test_without_a_registry_control_is_refused() -> None:
             await work
 
 
-async def test_possession_of_what_one_started_is_enough(backend: Backend) -> None:
-    app = Lash(backend.url)
+@pytest.mark.proves("P4")
+@HOSTS
+async def test_possession_of_what_one_started_is_enough(kind: str, backend: Backend) -> None:
+    app = Lash(backend.url, host=InlineHost() if kind == "inline" else None)
 
     @app.process
     async def child(ctx: ProcessContext[None]) -> None:
@@ -101,3 +108,4 @@ async def test_possession_of_what_one_started_is_enough(backend: Backend) -> Non
     async with app:
         handle = await app.start(parent)
         assert "enough" in str(await handle.result(timeout="10s"))
+        assert await rows(app, "select count(*) from pylash_process_grants") == [(0,)]

@@ -9,9 +9,12 @@ import msgspec
 import pytest
 
 from pylash import EVENT, ProcessContext, ProcessFailed, ProcessHandle
-from pylash.durable.commands import StartProcess
+from pylash.durable.commands import (
+    GrantHandle,
+    StartProcess,
+)
 from pylash.durable.effects import Process, RuntimeScope, envelope
-from pylash.durable.processes import HandleGrant, LashlangInput, Registration, SessionRef
+from pylash.durable.processes import LashlangInput, Registration, SessionRef
 from pylash.durable.triggers import Subscription
 from pylash.testing import ScriptedModel, call, say
 from pylash.values.canonical import decode, write
@@ -365,7 +368,7 @@ async def test_a_models_workflow_reaches_what_its_session_was_granted(granted: b
         theirs = await tenants.theirs()
         session = tenants.app.session("ann")
         if granted:
-            await tenants.app.store.processes.grant(HandleGrant(SessionRef("ann"), "theirs"))
+            await tenants.app.store.processes.perform(GrantHandle(SessionRef("ann"), "theirs"))
         await session.turn("Read it.", timeout="10s")
         await theirs.signal("approve", True)
 

@@ -11,6 +11,12 @@ import msgspec
 from pylash.durable.processes import Registration, SessionRef, SessionTurnInput
 from pylash.values.canonical import write
 
+By = SessionRef | msgspec.UnsetType
+"""The session for which a command uses a process, and which must have access to it. Unset for the app itself.
+
+It is not part of the recorded input of an effect.
+"""
+
 _getter = cache(attrgetter)
 
 
@@ -27,7 +33,7 @@ class _Command(msgspec.Struct, frozen=True, tag_field="do"):
 
 
 class StartProcess(_Command, frozen=True, tag="start"):
-    """Start a process; a grant of its handle goes to ``grant``."""
+    """Start a process; ``grant`` gets its handle. That is not part of the recorded input of an effect."""
 
     subject = ("registration.target",)
     registration: Registration
@@ -59,11 +65,29 @@ class DeleteSessionProcesses(_Command, frozen=True, tag="delete_session"):
     session_id: str
 
 
+class GrantHandle(_Command, frozen=True, tag="grant"):
+    """Give a session the handle of a process."""
+
+    subject = ("holder.session_id", "process_id")
+    holder: SessionRef
+    process_id: str
+    label: str = ""
+
+
+class RevokeHandle(_Command, frozen=True, tag="revoke"):
+    """Take the handle of a process from a session; the answer is False if the session had none."""
+
+    subject = ("holder.session_id", "process_id")
+    holder: SessionRef
+    process_id: str
+
+
 class AwaitProcess(_Command, frozen=True, tag="await"):
     """Wait for a process to end."""
 
     subject = ("process_id",)
     process_id: str
+    by: By = msgspec.UNSET
 
 
 class CancelProcess(_Command, frozen=True, tag="cancel"):
@@ -73,6 +97,7 @@ class CancelProcess(_Command, frozen=True, tag="cancel"):
     process_id: str
     reason: str | None = None
     force: bool = False
+    by: By = msgspec.UNSET
 
 
 class CancelUnreferenced(_Command, frozen=True, tag="cancel_unreferenced"):
@@ -91,6 +116,7 @@ class SignalProcess(_Command, frozen=True, tag="signal"):
     name: str
     signal_id: str
     payload: Any = None
+    by: By = msgspec.UNSET
 
 
 class AppendEvent(_Command, frozen=True, tag="append"):
@@ -139,6 +165,8 @@ ProcessCommand = (
     | ListProcesses
     | TransferHandles
     | DeleteSessionProcesses
+    | GrantHandle
+    | RevokeHandle
     | AwaitProcess
     | CancelProcess
     | CancelUnreferenced

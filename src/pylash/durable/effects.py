@@ -99,26 +99,34 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
     command: Any
 
     def hash_input(self) -> Any:
-        """Return the command; of a start without what does not decide which process is started.
+        """Return the command without what does not decide about its effect, and what older versions did not record.
 
-        That is the handles in its arguments, which older versions did not record, its label, and the types of its
-        events: a new deployment may change them. Older versions did not record the number of an event either.
+        That is the number of an event, the session that asks, and of a start: the session that gets the handle, the handles
+        in its arguments, its label, and the types of its events, which a new deployment may change.
         """
         match self.command:
             case {"do": "append"}:
-                event = {name: value for name, value in self.command.items() if name != "number"}
-                return {"kind": "process", "command": event}
+                command = {name: one for name, one in self.command.items() if name != "number"}
+            case {"by": _}:
+                command = {name: one for name, one in self.command.items() if name != "by"}
             case {"registration": {"input": {"handles": _}} as registration}:
-                given = {**registration["input"]}
-                del given["handles"]
-                hashed = {**registration, "input": given}
+                given = {
+                    name: one for name, one in registration["input"].items() if name != "handles"
+                }
+                command = self._start_of({**registration, "input": given})
             case {"registration": {"event_types": _} | {"label": _} as registration}:
-                hashed = {**registration}
+                command = self._start_of({**registration})
+            case {"registration": registration, "grant": {}}:
+                command = self._start_of({**registration})
             case _:
                 return self
-        hashed.pop("event_types", None)
-        hashed.pop("label", None)
-        return {"kind": "process", "command": {**self.command, "registration": hashed}}
+        return {"kind": "process", "command": command}
+
+    def _start_of(self, registration: dict[str, Any]) -> dict[str, Any]:
+        """Return the hashed part of a start."""
+        registration.pop("event_types", None)
+        registration.pop("label", None)
+        return {**self.command, "registration": registration, "grant": None}
 
 
 class ExecCode(_Command, frozen=True, gc=False, tag="exec_code"):

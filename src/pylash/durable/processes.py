@@ -178,6 +178,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return "external"
 
     @property
+    def holder(self) -> SessionRef | None:
+        """The session that it is started for, which gets its handle."""
+        return self.originator if isinstance(self.originator, SessionRef) else None
+
+    @property
     def digest(self) -> bytes:
         """The hash of its input. The same id with another digest is a conflict."""
         given = self.input
@@ -517,6 +522,14 @@ class HandleGrant(msgspec.Struct, frozen=True):
 
     holder: SessionRef
     process_id: str
+    label: str = ""
+
+
+class HeldProcess(msgspec.Struct, frozen=True):
+    """A process whose handle a session holds."""
+
+    id: str
+    status: RunState
     label: str = ""
 
 

@@ -259,8 +259,11 @@ class Processes(Protocol):
         """Start a process, once; owned by worker from the first moment if one is given and it can."""
         ...
 
-    def perform(self, command: ProcessCommand) -> Awaitable[Any]:
-        """Do what command asks."""
+    def perform(self, command: ProcessCommand, asker: str | None = None) -> Awaitable[Any]:
+        """Do what command asks; ``asker`` is the process, or the turn, that asks.
+
+        Raises ProcessNotVisible if it asks for a session that has no access to the process.
+        """
         ...
 
     def perform_for(
@@ -346,16 +349,12 @@ class Processes(Protocol):
         """Return the log of a process after a sequence, the oldest first."""
         ...
 
-    def grant(self, grant: HandleGrant) -> Awaitable[None]:
-        """Give a session a process's handle."""
-        ...
-
-    def revoke(self, holder: SessionRef, process_id: str) -> Awaitable[bool]:
-        """Take a process's handle from a session; False if it had none."""
-        ...
-
     def grants(self, holder: SessionRef) -> Awaitable[list[HandleGrant]]:
         """Return the handles that a session holds."""
+        ...
+
+    def check_visible(self, holder: SessionRef, process_ids: Sequence[str]) -> Awaitable[None]:
+        """Raise ProcessNotVisible for a process whose handle a session does not hold."""
         ...
 
 

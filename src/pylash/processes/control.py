@@ -16,6 +16,7 @@ import msgspec
 
 from pylash.durable.commands import (
     AwaitProcess,
+    By,
     CancelUnreferenced,
     DeleteSessionProcesses,
     ListProcesses,
@@ -26,13 +27,13 @@ from pylash.durable.commands import (
 )
 from pylash.durable.effects import Outcome, Process, ProcessOutcome, RuntimeScope, envelope, expect
 from pylash.durable.ports import EffectHost
-from pylash.durable.processes import Output, SessionRef, output_from
+from pylash.durable.processes import HeldProcess, Output, SessionRef, output_from
 from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, SessionDeleteScope
 from pylash.durable.sessions import DeleteReport
 from pylash.durable.stores import Processes, Store
 from pylash.engine.executors import process_executor
 from pylash.values.canonical import decode, write
-from pylash.values.process_errors import ProcessNotVisible, ProcessRegistryUnavailable
+from pylash.values.process_errors import ProcessRegistryUnavailable
 
 StartHere = Callable[[StartProcess], Awaitable[Any]]
 """Starts a process and answers with its id; the worker of an app executes it at once, if it can."""
@@ -113,12 +114,22 @@ class ProcessControl:
         match command:
             case StartProcess() if self._start is not None:
                 return self._start(command)
-            case AwaitProcess(process_id=process) if self._result_of is not None:
-                return _plain_output(self._result_of(process))
+            case AwaitProcess() if self._result_of is not None:
+                return self._wait(command, self._result_of)
             case DeleteSessionProcesses(session_id=session):
                 return self._delete(session)
             case _:
                 return self.registry.perform(command)
+
+    async def _wait(self, command: AwaitProcess, result_of: ResultOf) -> Any:
+        process, holder = command.process_id, command.by
+        if isinstance(holder, msgspec.UnsetType):
+            return {"output": decode(write(await result_of(process)))}
+        await self.registry.check_visible(holder, [process])
+        output = await result_of(process)
+        # Again: who lost access while it waited does not get the result.
+        await self.registry.check_visible(holder, [process])
+        return {"output": decode(write(output))}
 
     async def _delete(self, session_id: str) -> Any:
         """Delete a session with everything it has: its handles are deleted in the same transaction as the rest."""
@@ -132,12 +143,12 @@ class ProcessControl:
             raise ProcessRegistryUnavailable
         return self._store.processes
 
-    async def result_of(self, process_id: str) -> Output:
+    async def result_of(self, process_id: str, by: By = msgspec.UNSET) -> Output:
         """Return the output of a process, once it has ended.
 
         Cancellation: safe, the process goes on.
         """
-        outcome = await self._execute(AwaitProcess(process_id))
+        outcome = await self._execute(AwaitProcess(process_id, by))
         return output_from(expect(outcome, ProcessOutcome).result["output"])
 
     async def delete_session(self, session_id: str) -> DeleteReport:
@@ -150,16 +161,17 @@ class ProcessControl:
 
     async def listed(
         self, holder: SessionRef, mode: Literal["live", "all"] = "live"
-    ) -> list[dict[str, Any]]:
+    ) -> list[HeldProcess]:
         """Return the processes whose handles a session holds."""
-        found: list[dict[str, Any]] = await self.perform(ListProcesses(holder, mode))
-        return found
+        found = await self.perform(ListProcesses(holder, mode))
+        return msgspec.convert(found, list[HeldProcess])
 
     async def transfer(
         self, source: SessionRef, target: SessionRef, process_ids: Sequence[str]
     ) -> None:
-        """Give handles of one session to another."""
+        """Give handles of one session to another; refuse those that it does not hold."""
         if process_ids:
+            await self.check_visible(source, process_ids)
             await self.perform(TransferHandles(source, target, tuple(process_ids)))
 
     async def cancel_unreferenced(self, holder: SessionRef, keep: Sequence[str] = ()) -> list[str]:
@@ -168,12 +180,5 @@ class ProcessControl:
         return cancelled
 
     async def check_visible(self, holder: SessionRef, process_ids: Sequence[str]) -> None:
-        """Refuse processes that a session has no handle of."""
-        held = {grant.process_id for grant in await self.registry.grants(holder)}
-        for process in process_ids:
-            if process not in held:
-                raise ProcessNotVisible(process, holder.session_id)
-
-
-async def _plain_output(waiting: Awaitable[Output]) -> Any:
-    return {"output": decode(write(await waiting))}
+        """Raise ProcessNotVisible for a process that a session has no handle of."""
+        await self.registry.check_visible(holder, process_ids)

@@ -321,7 +321,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
             slot=self.definition.slot(arguments),
             label=self.label,
         )
-        return StartProcess(registration, self.delay)
+        return StartProcess(registration, self.delay, registration.holder)
 
     def template(
         self, constants: Mapping[str, Any], inherited: Registration, session_id: str | None

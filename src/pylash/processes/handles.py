@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pylash.durable.commands import AwaitProcess, CancelProcess, SignalProcess
+from msgspec import UNSET
+
+from pylash.durable.commands import AwaitProcess, By, CancelProcess, SignalProcess
 from pylash.durable.processes import (
     OUTPUTS,
     Aborted,
     Failure,
     Output,
     ProcessEvent,
+    SessionRef,
     Success,
     signal_type,
 )
@@ -46,10 +49,17 @@ class ProcessHandle(Generic[R]):
     >>> print(await handle.result(timeout="1m"))
     """
 
-    def __init__(self, process_id: str, services: Services, result: Shape | None = None) -> None:
+    def __init__(
+        self,
+        process_id: str,
+        services: Services,
+        result: Shape | None = None,
+        holder: SessionRef | None = None,
+    ) -> None:
         self.id = process_id
         self._services = services
         self._result = result
+        self._holder = holder
 
     def __repr__(self) -> str:
         return f"ProcessHandle({self.id!r})"
@@ -57,6 +67,7 @@ class ProcessHandle(Generic[R]):
     async def status(self) -> RunState:
         """Return the state: ``queued``, ``running``, ``waiting``, ``blocked`` or how the process ended."""
         self._services.refuse_inside_process("handle.status")
+        await self._check_access()
         view = await self._services.store.processes.view(self.id)
         if view is None:
             raise ProcessUnknown(self.id)
@@ -74,7 +85,7 @@ class ProcessHandle(Generic[R]):
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                output = await self._services.control.result_of(self.id)
+                output = await self._services.control.result_of(self.id, self._by)
         except TimeoutError:
             if limit is None:
                 raise
@@ -96,7 +107,7 @@ class ProcessHandle(Generic[R]):
         """
         self._services.refuse_inside_process("handle.signal")
         signal_id = self._services.new_id() if id is None else id
-        command = signal_command(self.id, name, signal_id, payload)
+        command = signal_command(self.id, name, signal_id, payload, self._by)
         await self._services.control.perform(command)
 
     async def cancel(self, reason: str | None = None, force: bool = False) -> None:
@@ -105,17 +116,29 @@ class ProcessHandle(Generic[R]):
         Cancellation: atomic.
         """
         self._services.refuse_inside_process("handle.cancel")
-        await self._services.control.perform(CancelProcess(self.id, reason, force))
+        await self._services.control.perform(CancelProcess(self.id, reason, force, self._by))
 
     def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[ProcessEvent]:
         """Yield the process's log after a sequence number; ``follow`` waits for more until the process has ended."""
         self._services.refuse_inside_process("handle.events")
-        return process_log(self._services.hub, self._services.store, self.id, after, follow)
+        services, check = self._services, self._check_access
+        return process_log(services.hub, services.store, self.id, after, follow, check=check)
 
     async def timeline(self) -> list[Effect]:
         """Return the effects of the process so far, with their times: draw them with ``draw_timeline``."""
         self._services.refuse_inside_process("handle.timeline")
+        await self._check_access()
         return await effects_of(self._services.store, self.id)
+
+    @property
+    def _by(self) -> By:
+        """The session whose handle it is; unset for a handle of the app."""
+        return UNSET if self._holder is None else self._holder
+
+    async def _check_access(self) -> None:
+        """Raise ProcessNotVisible if the session whose handle this is does not hold it any more."""
+        if self._holder is not None:
+            await self._services.control.check_visible(self._holder, [self.id])
 
 
 class ChildHandle(Generic[R]):
@@ -171,13 +194,17 @@ async def process_log(
     after: int = 0,
     follow: bool = False,
     net: float = NET_SECONDS,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[ProcessEvent]:
     """Yield the log of a process after a sequence number; ``follow`` waits for more until the process has ended.
 
-    ``net``: the seconds after which the store is read again even without a hint.
+    ``net``: the seconds after which the store is read again even without a hint. ``check`` is called before each read,
+    and may raise an error.
     """
     with hub.listen(f"events:{process_id}", f"process:{process_id}") as listener:
         while True:
+            if check is not None:
+                await check()
             # Read before the log, so that the log of a process that has ended is complete.
             record = await store.processes.get(process_id)
             if record is None:
@@ -191,11 +218,13 @@ async def process_log(
             await listener.wait(net)
 
 
-def signal_command(process_id: str, name: str, signal_id: str, payload: Any) -> SignalProcess:
+def signal_command(
+    process_id: str, name: str, signal_id: str, payload: Any, by: By = UNSET
+) -> SignalProcess:
     """Return the command that sends a signal, or refuse a name or an id that cannot be stored."""
     signal_type(name)
     check_name("signal id", signal_id)
-    return SignalProcess(process_id, name, signal_id, ANY.dump(payload))
+    return SignalProcess(process_id, name, signal_id, ANY.dump(payload), by)
 
 
 def value_of(process_id: str, output: Output, result: Shape | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal, command_of
+from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal
 from pylash.durable.effects import EffectKind, ProcessOutcome, expect
 from pylash.durable.ports import Clock, EffectHost, Entropy, RegistryWork
 from pylash.durable.processes import (
@@ -106,4 +106,4 @@ class Services:
             if state.outcome is not None:
                 return expect(answer(state.outcome, EffectKind.PROCESS), ProcessOutcome).result
             await self.clock.sleep(POLL_SECONDS)
-        return await self.store.processes.perform(command_of(run.id, command))
+        return await self.store.processes.perform(command, run.id)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
-from pylash.durable.processes import ExternalInput, Registration, SessionRef
+from pylash.durable.commands import GrantHandle, RevokeHandle
+from pylash.durable.processes import (
+    ExternalInput,
+    HeldProcess,
+    Registration,
+    SessionRef,
+    checked_process,
+)
 from pylash.durable.runs import RunState
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import (
@@ -21,7 +28,13 @@ from pylash.durable.sessions import (
 )
 from pylash.engine.branches import LANES
 from pylash.models.messages import store_bodies, with_references
-from pylash.processes.definition import Definition, Prepared, ToolProcess, as_prepared
+from pylash.processes.definition import (
+    Definition,
+    Prepared,
+    ProcessDefinition,
+    ToolProcess,
+    as_prepared,
+)
 from pylash.processes.environments import Environment, environment_of
 from pylash.processes.handles import ProcessHandle
 from pylash.processes.sessions import TurnResult
@@ -348,6 +361,106 @@ class Session:
         self._services.refuse_inside_process("session.cancel")
         await self._services.store.sessions.cancel(self.id, reason)
 
+    # --- processes ---
+
+    async def processes(
+        self, mode: Literal["live", "all"] = "live", *, frame: str | None = None
+    ) -> list[HeldProcess]:
+        """Return the processes whose handles the session holds: those that have not ended, or ``all``.
+
+        A session holds the handle of every process that was started for it: by its turns, its tools and its programs, or
+        with ``wake=``. Each agent's ``frame`` in the session may have handles of its own.
+
+        >>> for held in await session.processes():
+        ...     print(held.id, held.status)
+        """
+        self._services.refuse_inside_process("session.processes")
+        if mode not in ("live", "all"):
+            raise ArgumentsInvalid("session.processes", f"mode={mode!r} is not one of live, all")
+        return await self._services.control.listed(self._holder(frame), mode)
+
+    @overload
+    def process_handle(
+        self, process_id: str, *, frame: str | None = None
+    ) -> ProcessHandle[Any]: ...
+    @overload
+    def process_handle(
+        self, process_id: str, process: ProcessDefinition[Any, T], *, frame: str | None = None
+    ) -> ProcessHandle[T]: ...
+    def process_handle(
+        self,
+        process_id: str,
+        process: ProcessDefinition[Any, Any] | None = None,
+        *,
+        frame: str | None = None,
+    ) -> ProcessHandle[Any]:
+        """Return the handle of a process with the rights of the session.
+
+        Its methods raise ProcessNotVisible while the session does not hold the handle. ``app.process_handle`` may use
+        every process.
+
+        >>> await session.process_handle("onboard-ann").signal("answer", "yes")
+        """
+        self._services.refuse_inside_process("session.process_handle")
+        result = None if process is None else process.arguments.result
+        holder = self._holder(frame)
+        return ProcessHandle(checked_process(process_id), self._services, result, holder)
+
+    async def grant_process(
+        self, process_id: str, label: str = "", *, frame: str | None = None
+    ) -> None:
+        """Give the session the handle of a process; ``label`` is shown in ``session.processes``.
+
+        >>> await session.grant_process(handle.id, "the nightly import")
+        """
+        self._services.refuse_inside_process("session.grant_process")
+        command = GrantHandle(self._holder(frame), checked_process(process_id), label)
+        await self._services.control.perform(command)
+
+    async def revoke_process(self, process_id: str, *, frame: str | None = None) -> bool:
+        """Take the handle of a process from the session; False if it had none. The process goes on.
+
+        >>> await session.revoke_process("onboard-ann")
+        """
+        self._services.refuse_inside_process("session.revoke_process")
+        command = RevokeHandle(self._holder(frame), checked_process(process_id))
+        revoked: bool = await self._services.control.perform(command)
+        return revoked
+
+    async def transfer_processes(
+        self,
+        process_ids: Sequence[str],
+        to: str,
+        *,
+        frame: str | None = None,
+        to_frame: str | None = None,
+    ) -> None:
+        """Give handles of the session to another one; this session has no access to those processes afterwards.
+
+        Raises ProcessNotVisible for a handle that the session does not hold. Without any ids it does nothing.
+
+        >>> await session.transfer_processes(["onboard-ann"], to="support-7")
+        """
+        self._services.refuse_inside_process("session.transfer_processes")
+        ids = [checked_process(process) for process in process_ids]
+        target = _holder(to, to_frame)
+        await self._services.control.transfer(self._holder(frame), target, ids)
+
+    async def cancel_unreferenced_processes(
+        self, keep: Sequence[str] = (), *, frame: str | None = None
+    ) -> list[str]:
+        """Release all handles but those to ``keep``, and cancel the processes whose handles no one else holds.
+
+        Returns the ids of the processes that were asked to end, with the reason ``requested by host``.
+
+        >>> await session.cancel_unreferenced_processes(keep=["onboard-ann"])
+        """
+        self._services.refuse_inside_process("session.cancel_unreferenced_processes")
+        return await self._services.control.cancel_unreferenced(self._holder(frame), keep)
+
+    def _holder(self, frame: str | None) -> SessionRef:
+        return _holder(self.id, frame)
+
     # --- history ---
 
     async def history(self) -> list[Message]:
@@ -397,3 +510,10 @@ class Session:
         if record is not None:
             self._services.histories.forget(record.number)
         return await self._services.control.delete_session(self.id)
+
+
+def _holder(session_id: str, frame: str | None) -> SessionRef:
+    """Return the holder of handles: a session, or the frame of an agent in it."""
+    if frame is not None:
+        check_name("frame", frame)
+    return SessionRef(checked_session(session_id), frame)

@@ -182,7 +182,7 @@ class SpawnAgent(TurnTool):
             originator=SessionRef(turn.session.id),
             env=env,
         )
-        return StartProcess(registration)
+        return StartProcess(registration, grant=registration.holder)
 
 
 def _position(turn: TurnDriver, call: ToolCall) -> tuple[int, int]:

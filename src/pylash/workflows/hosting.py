@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pylash.durable.commands import (
     AppendEvent,
     AwaitProcess,
+    By,
     CancelProcess,
     ProcessCommand,
     SignalProcess,
@@ -32,7 +33,6 @@ from pylash.durable.processes import (
     Failure,
     LashlangInput,
     Registration,
-    SessionRef,
     Success,
 )
 from pylash.engine.branch_groups import BranchGroup
@@ -63,6 +63,7 @@ from pylash.tools.catalog import Catalog
 from pylash.values.canonical import decode, encode, write
 from pylash.values.errors import LashError
 from pylash.values.process_errors import (
+    ProcessNotVisible,
     ProcessSurfaceIncompatible,
     WorkflowFailed,
 )
@@ -150,6 +151,11 @@ class WorkflowHost(Host):
         self._attachments: set[str] = set()
         """References of bytes that tools of this process stored."""
 
+    @property
+    def _by(self) -> By:
+        """The session that the program works for."""
+        return self._run.process.registration.holder or UNSET
+
     def _branch(self) -> Branch:
         return own_branch(self._run, "lashlang")
 
@@ -219,34 +225,17 @@ class WorkflowHost(Host):
             id=process_id,
             parent="",  # the store sets it: a fork is another parent than the first execution
         )
-        await self._refuse_on_error(
-            self._perform(key, StartProcess(registration), f"start {process}")
-        )
+        command = StartProcess(registration, grant=registration.holder)
+        await self._refuse_on_error(self._perform(key, command, f"start {process}"))
         self._names[process_id] = process
-
-    async def _is_foreign(self, key: str, process_id: str) -> bool:
-        """Return whether a process is foreign to the session: not started by it and not granted to it."""
-        mine = self._run.process.registration.originator
-        if not isinstance(mine, SessionRef) or self._is_recorded(key):
-            return False
-        processes = self._services.store.processes
-
-        async def read() -> bool:
-            record = await processes.get(process_id)
-            if record is None or record.registration.originator == mine:
-                return False
-            return all(grant.process_id != process_id for grant in await processes.grants(mine))
-
-        return await self._run.read(read)
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""
-        if await self._is_foreign(key, process_id):
-            return {"ok": False, "error": f"there is no process {process_id}"}
+        command = AwaitProcess(process_id, by=self._by)
         try:
-            answer = await self._perform(
-                key, AwaitProcess(process_id), self._label("await", process_id)
-            )
+            answer = await self._perform(key, command, self._label("await", process_id))
+        except ProcessNotVisible:
+            return {"ok": False, "error": f"there is no process {process_id}"}
         except LashError as error:
             return {"ok": False, "error": error.message}
         match OUTPUTS.decode(encode(answer["output"])):
@@ -259,19 +248,19 @@ class WorkflowHost(Host):
 
     async def cancel(self, key: str, process_id: str) -> None:
         """Cancel a process; does nothing if it has ended or does not exist."""
-        if await self._is_foreign(key, process_id):
-            return
+        command = CancelProcess(process_id, by=self._by)
         try:
-            await self._perform(key, CancelProcess(process_id), self._label("cancel", process_id))
+            await self._perform(key, command, self._label("cancel", process_id))
         except LashError:
             return
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
         """Signal a process; the registry refuses a signal that it does not declare."""
-        if await self._is_foreign(key, process_id):
-            raise Refused(f"there is no process {process_id}")
-        command = SignalProcess(process_id, name, key, payload)
-        await self._refuse_on_error(self._perform(key, command, f"signal {name}"))
+        command = SignalProcess(process_id, name, key, payload, by=self._by)
+        try:
+            await self._refuse_on_error(self._perform(key, command, f"signal {name}"))
+        except ProcessNotVisible:
+            raise Refused(f"there is no process {process_id}") from None
 
     def _child_registration(self, process: str, given: LashlangInput) -> Registration:
         """Return the registration, still without an id, of a process that acts for the same session."""
@@ -345,6 +334,8 @@ class WorkflowHost(Host):
         """Return the result of work; raise its failure as Refused."""
         try:
             return await work
+        except ProcessNotVisible:
+            raise
         except LashError as error:
             raise Refused(error.message) from error
 

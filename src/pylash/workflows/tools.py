@@ -3,7 +3,7 @@
 Rule 1. A program may use only the tools that its session's model may call, with those of the session's plugins; that is
         checked when it is linked. Its processes are started with the session's environment, so that any worker can
         build the plugins.
-Rule 2. A session can access only the workflows that it started.
+Rule 2. A session can access only the processes whose handles it holds, as everywhere.
 Rule 3. The id of a start is derived from its call, so that a repeated attempt starts nothing twice.
 """
 
@@ -19,7 +19,6 @@ from pylash.durable.commands import (
     ListProcesses,
     ProcessCommand,
     SignalProcess,
-    StartProcess,
 )
 from pylash.durable.effects import RuntimeScope
 from pylash.durable.processes import (
@@ -28,7 +27,9 @@ from pylash.durable.processes import (
     LashlangInput,
     Output,
     ProcessRecord,
+    Registration,
     SessionRef,
+    SessionTurnInput,
     Success,
 )
 from pylash.lang import LashlangError, Surface, shaped_id
@@ -38,7 +39,7 @@ from pylash.tools.context import ToolContext
 from pylash.tools.operation_names import check_tool_names
 from pylash.tools.tool import Tool
 from pylash.turn.asks import SessionOptions
-from pylash.values.process_errors import ProcessUnknown
+from pylash.values.process_errors import ProcessNotVisible, ProcessUnknown
 from pylash.workflows.guide import LANGUAGE, operations
 from pylash.workflows.modules import LashlangModule, linked_module, with_handles
 
@@ -105,17 +106,16 @@ class WorkflowTools:
         )
         process_id = f"{process}-{ctx.idempotency_key[:16]}"
         given = await self._with_granted(session, args or {})
-        command = chosen.options(id=process_id).command((), given, str, template)
-        await self._perform(ctx, StartProcess(command.registration, grant=session))
+        await self._perform(ctx, chosen.options(id=process_id).command((), given, str, template))
         return {"process_id": process_id}
 
     async def signal_workflow(
         self, ctx: ToolContext[Any], process_id: str, name: str, payload: Any = None
     ) -> str:
         """Send a signal to a workflow that waits for it."""
-        await self._own_record(ctx, process_id)
-        command = SignalProcess(process_id, name, ctx.idempotency_key, payload)
-        await self._perform(ctx, command)
+        session = SessionRef(ctx.session_id)
+        command = SignalProcess(process_id, name, ctx.idempotency_key, payload, by=session)
+        await self._use(ctx, command)
         return "sent"
 
     async def list_workflows(self, ctx: ToolContext[Any]) -> list[dict[str, Any]]:
@@ -126,18 +126,18 @@ class WorkflowTools:
         return [
             {
                 "process_id": one["id"],
-                "process": record.registration.input.process_name,
+                "process": _name(record.registration),
                 "status": one["status"],
                 **_end(record.state.output),
             }
             for one, record in zip(found, records, strict=True)
-            if record is not None and isinstance(record.registration.input, LashlangInput)
+            if record is not None and _is_workflow(record)
         ]
 
     async def cancel_workflow(self, ctx: ToolContext[Any], process_id: str) -> str:
         """Ask a workflow of this conversation to end."""
-        await self._own_record(ctx, process_id)
-        await self._perform(ctx, CancelProcess(process_id, "its conversation asked for it"))
+        reason, session = "its conversation asked for it", SessionRef(ctx.session_id)
+        await self._use(ctx, CancelProcess(process_id, reason, by=session))
         return "asked to end"
 
     async def _perform(self, ctx: ToolContext[Any], command: ProcessCommand) -> Any:
@@ -147,6 +147,13 @@ class WorkflowTools:
             parent=ctx.idempotency_key,
             within=RuntimeScope(ctx.session_id or None, ctx.turn_id),
         )
+
+    async def _use(self, ctx: ToolContext[Any], command: SignalProcess | CancelProcess) -> None:
+        """Perform a command on a process that the session may use."""
+        try:
+            await self._perform(ctx, command)
+        except ProcessNotVisible:  # a model is not told whether it exists
+            raise ProcessUnknown(command.process_id) from None
 
     async def _with_granted(self, holder: SessionRef, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments with handles in place of values that have the form of one, if the session holds that handle."""
@@ -174,12 +181,17 @@ class WorkflowTools:
         given = {} if record is None or record.options is None else record.options
         return msgspec.convert(given, SessionOptions)
 
-    async def _own_record(self, ctx: ToolContext[Any], process_id: str) -> ProcessRecord:
-        record = await self._app.running.store.processes.get(process_id)
-        mine = record is not None and record.registration.originator == SessionRef(ctx.session_id)
-        if record is None or not mine or not isinstance(record.registration.input, LashlangInput):
-            raise ProcessUnknown(process_id)
-        return record
+
+def _is_workflow(record: ProcessRecord) -> bool:
+    """Return whether a model is shown a process: not subagents, and not the parts of workflows once they have ended."""
+    registration = record.registration
+    is_part = registration.parent is not None and record.state.status != "open"
+    return not (is_part or isinstance(registration.input, SessionTurnInput))
+
+
+def _name(registration: Registration) -> str:
+    given = registration.input
+    return given.process_name if isinstance(given, LashlangInput) else registration.target
 
 
 def _end(output: Output | None) -> dict[str, Any]:

@@ -1,17 +1,31 @@
-"""Handles of processes in SQL: which sessions may use which processes."""
+"""Handles of processes in SQL: which sessions may use which processes.
+
+Rule. A session may see, await, signal and cancel a process if it holds the process's handle, or if the run that asks for
+      it started the process itself. ``check_access`` is the only place that decides it. The app may use every process.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pylash.durable.commands import CancelUnreferenced, ListProcesses, TransferHandles
-from pylash.durable.processes import HandleGrant, SessionRef
+import msgspec
+
+from pylash.durable.commands import (
+    By,
+    CancelUnreferenced,
+    GrantHandle,
+    ListProcesses,
+    RevokeHandle,
+    TransferHandles,
+)
+from pylash.durable.processes import REGISTRATIONS, HandleGrant, SessionRef
 from pylash.stores.operation import Statement, Steps
-from pylash.stores.ports.process_log import request_cancel
-from pylash.stores.ports.process_reads import find_process
+from pylash.stores.ports.process_log import REGISTRATION, WHERE, request_cancel
 from pylash.stores.tables.queue import FORGET_WORDS
 from pylash.stores.tables.triggers import FORGET_SUBSCRIPTIONS
 from pylash.values.names import check_name, storable
+from pylash.values.process_errors import ProcessNotVisible, ProcessUnknown
 from pylash.values.turn_errors import SessionIdInvalid
 
 _GRANT = """
@@ -19,6 +33,17 @@ insert into pylash_process_grants(process, session, frame, label) values (?, ?, 
 on conflict (session, frame, process) do update set label = excluded.label"""
 
 REVOKE = "delete from pylash_process_grants where process = ? and session = ? and frame = ?"
+
+_IS_HELD = """
+select 1 from pylash_process_grants where process = ? and session = ? and frame = ?"""
+
+_LISTED = """
+select p.id, case when p.status = 'open' then r.state else p.status end, g.label
+from pylash_process_grants g
+join pylash_processes p on p.id = g.process join pylash_runs r on r.id = p.run
+where g.session = ? and g.frame = ? order by p.id"""
+
+_LISTED_LIVE = _LISTED.replace("order by", "and p.status = 'open' order by")
 
 _GRANTS = """
 select process, session, frame, label from pylash_process_grants where session = ? and frame = ?
@@ -58,18 +83,46 @@ def grants_of(holder: SessionRef) -> Steps[list[HandleGrant]]:
     return [grant_from(row) for row in rows]
 
 
+def check_access(holder: By, process_id: str, asker: str | None) -> Steps[None]:
+    """Raise ProcessNotVisible if a session may not use a process; ``asker`` is the run that asks for it, if one does."""
+    if isinstance(holder, msgspec.UnsetType):
+        return
+    held = (process_id, holder.session_id, holder.frame or "")
+    if (yield Statement(_IS_HELD, held)).rows:
+        return
+    if asker is not None:
+        for (body,) in (yield Statement(REGISTRATION, (process_id,))).rows:
+            if REGISTRATIONS.decode(body).parent == asker:
+                return
+    raise ProcessNotVisible(process_id, holder.session_id)
+
+
+def check_visible(holder: SessionRef, process_ids: Sequence[str]) -> Steps[None]:
+    """Raise ProcessNotVisible for a process whose handle a session does not hold."""
+    for process in process_ids:
+        yield from check_access(holder, process, None)
+
+
 def list_processes(command: ListProcesses) -> Steps[Any]:
-    """Return a session's processes."""
-    found = []
-    for grant in (yield from grants_of(command.holder)):
-        record = yield from find_process(grant.process_id)
-        if record is None:
-            continue
-        is_open = record.state.status == "open"
-        if is_open or command.mode == "all":
-            status = record.run_state.value if is_open else record.state.status
-            found.append({"id": record.id, "status": status, "label": grant.label})
-    return found
+    """Return the processes whose handles a session holds."""
+    holder, listed = command.holder, _LISTED if command.mode == "all" else _LISTED_LIVE
+    rows = (yield Statement(listed, (holder.session_id, holder.frame or ""))).rows
+    return [{"id": process, "status": status, "label": label} for process, status, label in rows]
+
+
+def grant_handle(command: GrantHandle) -> Steps[Any]:
+    """Give a session a handle of a process that exists."""
+    if not (yield Statement(WHERE, (command.process_id,))).rows:
+        raise ProcessUnknown(command.process_id)
+    yield from add_grant(HandleGrant(command.holder, command.process_id, command.label))
+    return {"id": command.process_id}
+
+
+def revoke_handle(command: RevokeHandle) -> Steps[Any]:
+    """Take a handle from a session; return whether the session had it."""
+    holder = command.holder
+    row = (command.process_id, holder.session_id, holder.frame or "")
+    return bool((yield Statement(REVOKE, row)).changed)
 
 
 def transfer_handles(command: TransferHandles) -> Steps[Any]:

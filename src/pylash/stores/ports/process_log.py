@@ -47,7 +47,7 @@ _OPEN_WAITS = """
 select w.id from pylash_waits w join pylash_effects e on e.wait = w.id
 where e.run = ? and e.outcome is null and w.terminal is null order by w.id"""
 
-_REGISTRATION = "select registration from pylash_processes where id = ?"
+REGISTRATION = "select registration from pylash_processes where id = ?"
 
 _EVENT_OF_KEY = """
 select sequence, type, payload from pylash_process_events where process = ? and key = ?"""
@@ -129,7 +129,7 @@ def request_cancel(process_id: str, reason: str | None) -> Steps[Any]:
 
 def session_holder(process: str) -> Steps[list[int]]:
     """Return the run that holds the lane of the session that a process wakes, as it is this moment."""
-    for (body,) in (yield Statement(_REGISTRATION, (process,))).rows:
+    for (body,) in (yield Statement(REGISTRATION, (process,))).rows:
         target = REGISTRATIONS.decode(body).wake_target
         if target is not None:
             holder = yield from lane_holder(session_lane(target.session_id))

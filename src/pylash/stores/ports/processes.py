@@ -19,8 +19,10 @@ from pylash.durable.commands import (
     CancelProcess,
     CancelUnreferenced,
     DeleteSessionProcesses,
+    GrantHandle,
     ListProcesses,
     ProcessCommand,
+    RevokeHandle,
     SignalProcess,
     StartProcess,
     SubmitTurn,
@@ -34,7 +36,6 @@ from pylash.durable.processes import (
     LeasedStart,
     Output,
     Registration,
-    SessionRef,
     checked_registration,
     ending,
     signal_type,
@@ -125,27 +126,28 @@ class SqlProcesses(RunPort):
 
     # --- commands ---
 
-    def perform(self, command: ProcessCommand) -> Awaitable[Any]:
-        """Do what command asks."""
+    def perform(self, command: ProcessCommand, asker: str | None = None) -> Awaitable[Any]:
+        """Do what command asks; ``asker`` is the process, or the turn, that asks."""
+        if asker is not None:
+            command = command_of(asker, command)
         if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
             key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
             command = replace(command, key=key)
-        return self.driver.run(Operation("perform", partial(self._perform, command)))
+        return self.driver.run(Operation("perform", partial(self._perform, command, asker)))
 
-    def _perform(self, command: ProcessCommand) -> Steps[Any]:
+    def _perform(self, command: ProcessCommand, asker: str | None) -> Steps[Any]:
         if isinstance(command, SignalProcess):
             locked = yield from runs.lock_run_of(command.process_id)
         else:
             locked = yield from runs.lock_runs((yield from self._touched(command)))
-        return (yield from self._work(command, locked))
+        return (yield from self._work(command, locked, asker))
 
     @operation()
     def perform_for(
         self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
     ) -> Steps[JournalEntry]:
         """Do what command asks as an effect of a run, and record it."""
-        scope = fence.scope
-        asker = scope.id if isinstance(scope, ProcessScope) else scope_text(scope)
+        asker = _asker(fence)
         command = command_of(asker, command)
         touched = yield from self._touched(command)
         locked = yield from runs.lock_runs([*touched, fence.run])
@@ -154,7 +156,7 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None:
             return known
-        outcome = wrap((yield from self._work(command, locked)))
+        outcome = wrap((yield from self._work(command, locked, asker)))
         done = replace(entry, outcome=outcome, size=len(outcome))
         yield from effects.record_effect(fence, done)
         return done
@@ -178,7 +180,11 @@ class SqlProcesses(RunPort):
             touched += [row[1] for row in (yield Statement(log.WHERE, (process,))).rows]
         return touched
 
-    def _work(self, command: ProcessCommand, locked: Container[int]) -> Steps[Any]:  # noqa: C901, PLR0911, PLR0912 - one line a command
+    def _work(  # noqa: C901, PLR0911, PLR0912 - one line a command
+        self, command: ProcessCommand, locked: Container[int], asker: str | None
+    ) -> Steps[Any]:
+        if isinstance(command, SignalProcess | CancelProcess):
+            yield from handles.check_access(command.by, command.process_id, asker)
         match command:
             case StartProcess(registration=registration):
                 checked_registration(registration)
@@ -189,6 +195,10 @@ class SqlProcesses(RunPort):
                 return (yield from handles.list_processes(command))
             case TransferHandles():
                 return (yield from handles.transfer_handles(command))
+            case GrantHandle():
+                return (yield from handles.grant_handle(command))
+            case RevokeHandle():
+                return (yield from handles.revoke_handle(command))
             case DeleteSessionProcesses(session_id=session):
                 return (yield from handles.forget_handles(session))
             case CancelProcess(force=True):
@@ -217,6 +227,8 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known
+        # At every look: who lost access while it waited does not get the result.
+        yield from handles.check_access(command.by, command.process_id, _asker(fence))
         row = yield from table.watch_process(command.process_id)
         if row is None:
             raise ProcessUnknown(command.process_id)
@@ -309,7 +321,7 @@ class SqlProcesses(RunPort):
     @operation()
     def fork(self, process_id: str, registration: Registration, keys: Sequence[str]) -> Steps[None]:
         """Start a process with some of what another recorded."""
-        command = StartProcess(registration)
+        command = StartProcess(registration, grant=registration.holder)
         number = yield from register_process(command, self._draws())
         if number is None:
             yield from check_known(registration)
@@ -318,19 +330,6 @@ class SqlProcesses(RunPort):
             raise ProcessUnknown(process_id)
         if number is not None:
             yield Statement(effects.COPY_EFFECTS, (number, source[0][1], list(keys)))
-
-    @operation()
-    def grant(self, grant: HandleGrant) -> Steps[None]:
-        """Give a session a process's handle."""
-        if not (yield Statement(log.WHERE, (grant.process_id,))).rows:
-            raise ProcessUnknown(grant.process_id)
-        yield from handles.add_grant(grant)
-
-    @operation()
-    def revoke(self, holder: SessionRef, process_id: str) -> Steps[bool]:
-        """Take a process's handle from a session; False if it had none."""
-        row = (process_id, holder.session_id, holder.frame or "")
-        return bool((yield Statement(handles.REVOKE, row)).changed)
 
     # --- reading ---
 
@@ -345,6 +344,7 @@ class SqlProcesses(RunPort):
     known = reading(reads.known_processes)
     events = reading(reads.process_events)
     grants = reading(handles.grants_of)
+    check_visible = reading(handles.check_visible)
 
 
 def register_process(
@@ -410,3 +410,9 @@ def check_known(registration: Registration) -> Steps[tuple[Any, ...]]:
     if not known or bytes(known[0][0]) != registration.digest:
         raise ProcessConflict(registration.id)
     return known[0]
+
+
+def _asker(fence: Fence) -> str:
+    """Return the id of the process, or the text of the turn, whose run has a fence."""
+    scope = fence.scope
+    return scope.id if isinstance(scope, ProcessScope) else scope_text(scope)

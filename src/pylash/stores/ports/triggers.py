@@ -85,7 +85,7 @@ class SqlTriggers(RunPort):
             for (body,) in matching:
                 subscription = SUBSCRIPTIONS.decode(body)
                 registration = subscription.registration(occurrence)
-                command = StartProcess(registration, subscription.delay)
+                command = StartProcess(registration, subscription.delay, registration.holder)
                 if (yield from register_process(command, self._draws())) is None:
                     yield from check_known(registration)  # it was started by its id before
                 delivery = (occurrence.id, subscription.key, registration.id)

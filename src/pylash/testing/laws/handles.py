@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pylash.durable.commands import (
     AppendEvent,
+    AwaitProcess,
     CancelProcess,
     CancelUnreferenced,
     DeleteSessionProcesses,
+    GrantHandle,
     ListProcesses,
+    RevokeHandle,
+    SignalProcess,
     StartProcess,
     TransferHandles,
 )
@@ -18,6 +22,7 @@ from pylash.testing.laws.subjects import (
     SubjectStore,
     ask,
     asked,
+    effect,
     joined,
     log_of,
     new_session,
@@ -27,20 +32,21 @@ from pylash.testing.laws.subjects import (
     started,
     work,
 )
-from pylash.testing.laws.suites import equal, together
+from pylash.testing.laws.suites import equal, refused, together
+from pylash.values.canonical import encode
 
 
 async def handles_belong_to_a_session_and_a_frame(store: SubjectStore) -> None:
     ann, bob = new_session(), new_session()
     frame = SessionRef(ann.session_id, "planner")
     process, other = await started(store), await started(store)
-    await store.processes.grant(HandleGrant(ann, process, "mine"))
-    await store.processes.grant(HandleGrant(frame, other))
+    await store.processes.perform(GrantHandle(ann, process, "mine"))
+    await store.processes.perform(GrantHandle(frame, other))
     equal(await store.processes.grants(ann), [HandleGrant(ann, process, "mine")], "the session's")
     equal(await store.processes.grants(frame), [HandleGrant(frame, other)], "the frame's")
     equal(await store.processes.grants(bob), [], "another session's")
-    equal(await store.processes.revoke(ann, process), True, "the handle is taken")
-    equal(await store.processes.revoke(ann, process), False, "it is taken once")
+    equal(await store.processes.perform(RevokeHandle(ann, process)), True, "the handle is taken")
+    equal(await store.processes.perform(RevokeHandle(ann, process)), False, "it is taken once")
     equal(await store.processes.grants(ann), [], "the session's, without it")
     equal(
         await store.processes.grants(frame), [HandleGrant(frame, other)], "the frame's, as before"
@@ -51,7 +57,7 @@ async def handles_are_listed_live_or_all(store: SubjectStore) -> None:
     ann, worker = new_session(), await joined(store)
     own, other = await running(store, worker), await running(store, worker)
     for process in (own.id, other.id):
-        await store.processes.grant(HandleGrant(ann, process))
+        await store.processes.perform(GrantHandle(ann, process))
     await store.processes.settle(own.fence, own.number, Success(1))
     live = await store.processes.perform(ListProcesses(ann))
     equal([(one["id"], one["status"]) for one in live], [(other.id, "running")], "the live ones")
@@ -64,7 +70,7 @@ async def handles_are_transferred(store: SubjectStore) -> None:
     ann, bob = new_session(), new_session()
     process, kept = await started(store), await started(store)
     for one in (process, kept):
-        await store.processes.grant(HandleGrant(ann, one, "mine"))
+        await store.processes.perform(GrantHandle(ann, one, "mine"))
     await store.processes.perform(TransferHandles(ann, bob, (process,)))
     equal(await store.processes.grants(ann), [HandleGrant(ann, kept, "mine")], "who gave")
     equal(await store.processes.grants(bob), [HandleGrant(bob, process, "mine")], "who got")
@@ -89,14 +95,76 @@ async def what_a_run_started_is_never_written_as_a_grant(store: SubjectStore) ->
     equal(len(await store.processes.grants(session)), 1, "a grant that was asked for")
 
 
+async def a_session_uses_the_processes_whose_handles_it_holds(store: SubjectStore) -> None:
+    ann, bob = new_session(), new_session()
+    frame = SessionRef(ann.session_id, "planner")
+    process = await started(store)
+    await store.processes.perform(GrantHandle(ann, process))
+    log = await log_of(store, process)
+    for stranger in (bob, frame):
+        await _is_refused(store, stranger, process)
+    await _is_refused(store, ann, "nobody")
+    equal(await log_of(store, process), log, "its log")
+    await store.processes.perform(SignalProcess(process, "go", "1", by=ann))
+    await store.processes.perform(TransferHandles(ann, bob, (process,)))
+    await _is_refused(store, ann, process)
+    await store.processes.perform(SignalProcess(process, "go", "2", by=bob))
+    await store.processes.perform(CancelProcess(process, by=bob))
+    await store.processes.perform(RevokeHandle(bob, process))
+    await _is_refused(store, bob, process)
+    await store.processes.perform(SignalProcess(process, "go", "3"))  # of the app itself
+
+
+async def _is_refused(store: SubjectStore, session: SessionRef, process: str) -> None:
+    code, other = "process_not_visible", await running(store)
+    for command in (
+        SignalProcess(process, "go", "1", by=session),
+        CancelProcess(process, by=session),
+    ):
+        await refused(store.processes.perform(command), code, f"{command}")
+        await refused(asked(store, other.fence, command), code, f"{command} of a run")
+    watching = store.processes.watch(
+        other.fence, effect("watch"), AwaitProcess(process, by=session), encode
+    )
+    await refused(watching, code, "waiting for its end")
+    await refused(store.processes.check_visible(session, [process]), code, "seeing it")
+
+
+async def a_run_uses_the_processes_that_it_started(store: SubjectStore) -> None:
+    session, worker = new_session(), await joined(store)
+    own = await running(store, worker, originator=session)
+    child = work(parent=own.id, originator=session)
+    await asked(store, own.fence, StartProcess(child))
+    await asked(store, own.fence, SignalProcess(child.id, "go", "1", by=session), "signal")
+    awaiting = AwaitProcess(child.id, by=session)
+    opened = await store.processes.watch(own.fence, effect("await"), awaiting, encode)
+    equal(opened.outcome, None, "the wait for its end")
+    await asked(store, own.fence, CancelProcess(child.id, by=session), "cancel")
+    sibling = await running(store, worker, originator=session)
+    reaching = asked(store, sibling.fence, SignalProcess(child.id, "go", "2", by=session))
+    await refused(reaching, "process_not_visible", "a signal of another run of the session")
+
+
+async def who_loses_a_handle_does_not_get_the_result(store: SubjectStore) -> None:
+    ann, bob, worker = new_session(), new_session(), await joined(store)
+    own, waiter = await running(store, worker), await running(store, worker)
+    await store.processes.perform(GrantHandle(ann, own.id))
+    awaiting = AwaitProcess(own.id, by=ann)
+    await store.processes.watch(waiter.fence, effect("await"), awaiting, encode)
+    await store.processes.perform(TransferHandles(ann, bob, (own.id,)))
+    await store.processes.settle(own.fence, own.number, Success("secret"))
+    looking = store.processes.watch(waiter.fence, effect("await"), awaiting, encode)
+    await refused(looking, "process_not_visible", "the result")
+
+
 async def only_what_nobody_else_holds_is_cancelled(store: SubjectStore) -> None:
     ann, bob = new_session(), new_session()
     frame = SessionRef(ann.session_id, "planner")
     alone, shared, kept, framed = [await started(store) for _ in range(4)]
     for process in (alone, shared, kept, framed):
-        await store.processes.grant(HandleGrant(ann, process))
-    await store.processes.grant(HandleGrant(bob, shared))
-    await store.processes.grant(HandleGrant(frame, framed))
+        await store.processes.perform(GrantHandle(ann, process))
+    await store.processes.perform(GrantHandle(bob, shared))
+    await store.processes.perform(GrantHandle(frame, framed))
     logs = {process: await log_of(store, process) for process in (shared, kept, framed)}
     cancelled = await store.processes.perform(CancelUnreferenced(ann, keep=(kept,)))
     equal(cancelled, [alone], "what was cancelled")
@@ -112,7 +180,7 @@ async def the_last_of_two_that_let_go_cancels(store: SubjectStore) -> None:
     async def race(one: Store, other: Store, _worker: WorkerId, _try: int) -> None:
         ann, bob, process = new_session(), new_session(), await started(one)
         for holder in (ann, bob):
-            await one.processes.grant(HandleGrant(holder, process))
+            await one.processes.perform(GrantHandle(holder, process))
         answers = await together(
             ask(one, CancelUnreferenced(ann)),
             ask(other, CancelUnreferenced(bob)),
@@ -126,7 +194,7 @@ async def deleting_a_session_reports_what_was_removed(store: SubjectStore) -> No
     ann, bob = new_session(), new_session()
     own = await running(store, wake_target=ann)
     for holder in (ann, SessionRef(ann.session_id, "planner"), bob):
-        await store.processes.grant(HandleGrant(holder, own.id))
+        await store.processes.perform(GrantHandle(holder, own.id))
     await store.processes.perform(AppendEvent(own.id, "process.wake", {"text": "hi"}))
     report = await store.processes.perform(DeleteSessionProcesses(ann.session_id))
     equal(report, {"handles": 2, "wakes": 1, "subscriptions": 0}, "the report")
@@ -142,6 +210,9 @@ HANDLE_LAWS = (
     handles_are_listed_live_or_all,
     handles_are_transferred,
     what_a_run_started_is_never_written_as_a_grant,
+    a_session_uses_the_processes_whose_handles_it_holds,
+    a_run_uses_the_processes_that_it_started,
+    who_loses_a_handle_does_not_get_the_result,
     only_what_nobody_else_holds_is_cancelled,
     the_last_of_two_that_let_go_cancels,
     deleting_a_session_reports_what_was_removed,

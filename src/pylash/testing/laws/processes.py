@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from pylash.durable.commands import AppendEvent, CancelProcess, SignalProcess, StartProcess
+from pylash.durable.commands import (
+    AppendEvent,
+    CancelProcess,
+    GrantHandle,
+    SignalProcess,
+    StartProcess,
+)
 from pylash.durable.processes import (
     STATES,
     Aborted,
     EventType,
     Failure,
-    HandleGrant,
     Semantics,
     SessionRef,
     Slot,
@@ -241,7 +246,7 @@ async def an_unknown_process_is_an_error(store: SubjectStore) -> None:
         await refused(store.processes.perform(command), "process_unknown", f"{command}")
     await refused(store.processes.events(nobody), "process_unknown", "its log")
     equal(await store.processes.observe([nobody]), {}, "its end")
-    granting = store.processes.grant(HandleGrant(new_session(), nobody))
+    granting = store.processes.perform(GrantHandle(new_session(), nobody))
     await refused(granting, "process_unknown", "its handle")
     equal(await store.processes.get(nobody), None, "the process")
 

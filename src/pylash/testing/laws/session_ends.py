@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from pylash.durable.commands import AwaitTurn, StartProcess
+from pylash.durable.commands import (
+    AwaitTurn,
+    GrantHandle,
+    StartProcess,
+)
 from pylash.durable.processes import (
     Aborted,
-    HandleGrant,
     Registration,
     SessionRef,
     SessionTurnInput,
@@ -176,7 +179,7 @@ async def a_deletion_leaves_nothing_and_says_what_was_there(store: SubjectStore)
     await waiting(store, mine)
     await said(store, session_id, "words")
     await woken(store, await waker(store, session_id))
-    await store.processes.grant(HandleGrant(ref, await started(store), "mine"))
+    await store.processes.perform(GrantHandle(ref, await started(store), "mine"))
     await store.triggers.register(
         Subscription(
             key=f"sub-{next(ids)}",
