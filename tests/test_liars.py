@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 
 from pylash import Lash, ProcessFailed
-from pylash.durable.effects import Envelope
+from pylash.durable.effects import DurableStep, DurableStepOutcome, Envelope, Outcome
 from pylash.durable.machines.run_state import Recorded
-from pylash.durable.ports import Cancellation, Clock, EffectController, EffectHost
+from pylash.durable.ports import (
+    Cancellation,
+    Clock,
+    EffectController,
+    EffectHost,
+    LocalExecutor,
+)
 from pylash.durable.run_memory import Progress, ProgressOf, RunMemory
 from pylash.durable.runs import Attached, Fence, Instant, RunState, WorkerId, new_run_id
 from pylash.durable.scopes import ExecutionScope
@@ -30,7 +36,7 @@ from pylash.stores.ports.sessions import SqlSessions
 from pylash.stores.tables import effects
 from pylash.stores.tables import runs as runs_table
 from pylash.stores.tables.sessions import open_session
-from pylash.testing import RecordingHost, SerialHost, conformance
+from pylash.testing import SerialHost, conformance
 from pylash.testing.laws import apps as app_laws
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws import hosts as host_laws
@@ -137,9 +143,29 @@ class FickleHost(InlineHost):
         return self.answers[key]
 
 
+class EchoingController(EffectController):
+    """Answers steps with their input."""
+
+    def __init__(self, controller: EffectController) -> None:
+        self._controller = controller
+
+    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+        if isinstance(envelope.command, DurableStep):
+            return DurableStepOutcome(envelope.command.input)
+        return await self._controller.execute(envelope, local)
+
+
+class EchoingHost(InlineHost):
+    """Gives runs a controller that echoes."""
+
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[Any, Any]:
+        controller, memory = super().adopt(attached, clock)
+        return EchoingController(controller), memory
+
+
 async def test_a_host_that_answers_steps_without_running_them_is_caught() -> None:
     with pytest.raises(ProcessFailed):
-        await app_laws.a_process_takes_steps_in_branches(Lash("memory://", host=RecordingHost()))
+        await app_laws.a_process_takes_steps_in_branches(Lash("memory://", host=EchoingHost()))
 
 
 async def test_a_host_that_lets_the_second_answer_win_is_caught() -> None:

@@ -210,7 +210,9 @@ class InlineController(EffectController):
                         waiting = self._waits.wait(key, self._clock, local.cancel, local.timeout)
                         return AwaitEventOutcome(await waiting)
             case Process():
-                is_wait = isinstance(process_command(command.command), Awaited)
+                is_wait = local.processes is not None and isinstance(
+                    process_command(command.command), Awaited
+                )
                 with self._resting(envelope) if is_wait else nullcontext():
                     return await perform_registry_work(self._tasks, command, local)
             case _:

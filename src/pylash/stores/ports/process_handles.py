@@ -41,7 +41,7 @@ _LISTED = """
 select p.id, case when p.status = 'open' then r.state else p.status end, g.label
 from pylash_process_grants g
 join pylash_processes p on p.id = g.process join pylash_runs r on r.id = p.run
-where g.session = ? and g.frame = ? order by p.id"""
+where g.session = ? and g.frame = ? order by g.process"""
 
 _LISTED_LIVE = _LISTED.replace("order by", "and p.status = 'open' order by")
 
