@@ -118,3 +118,21 @@ async def test_a_turn_that_leaves_a_written_message_out_writes_all_its_messages_
     writer, _ = writer_of({5: b'{"role":"user","parts":[]}', 6: b'{"role":"assistant"}'})
     last, is_fresh = writer.finish([QUESTION])
     assert ([place for place, _ in last.nodes], is_fresh) == ([5], True)
+
+
+async def test_the_writes_of_a_store_may_be_plain_coroutines() -> None:
+    written: list[list[str]] = []
+
+    class Plain:
+        async def record(self, _: Fence, __: SessionRecord, writing: Writing) -> None:
+            await asyncio.sleep(0)
+            written.append([entry.key for entry in writing.entries])
+            if len(written) == 2:
+                raise StoreUnavailable("away")
+
+    sessions: Any = Plain()
+    writer = TurnWriter(sessions, SESSION, {})
+    assert (await writer.record(FENCE, entry("one"))).key == "one"
+    with pytest.raises(StoreUnavailable):
+        await writer.record(FENCE, entry("two"))
+    assert written == [["one"], ["two"]]

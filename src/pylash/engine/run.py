@@ -38,14 +38,12 @@ from pylash.engine.records import check_nesting, perform
 from pylash.engine.run_driver import Call, Detached, RunDriver
 from pylash.engine.slots import Slots
 from pylash.engine.standings import Standing
+from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
 from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreError
 
 T = TypeVar("T")
-
-STORE_AWAY_SECONDS: Final = 0.2
-"""The pause before the store is asked again that could not be reached."""
 
 UNPARKABLE: Final = "%s awaits %s in a task of its own, so the run cannot park: use ctx.gather, or timeout= of the call"
 _log = logging.getLogger("pylash")
@@ -221,6 +219,24 @@ class LiveRun:
         """
         with self.guarded():
             return await ask()
+
+    async def write(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the store's answer to a write between two effects; trouble with the store detaches the run.
+
+        The write is safe to repeat: a replay makes it again. An engine with records of its own performs it once.
+        """
+        with self.guarded():
+            return await ask()
+
+    async def read_at_end(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the store's answer to a read that the end of the run depends on, however long the store is away.
+
+        Raises Detached if the run is detached meanwhile, and StoreRefused if it can never be answered.
+        """
+        try:
+            return await answer_of(self.fence.name, ask, lambda: not self.closed)
+        except Unanswered:
+            raise Detached from None
 
     # --- cancels ---
 

@@ -7,6 +7,7 @@ Rule 2. The checkpoints of plugins are called once, as one effect.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -92,7 +93,8 @@ class Checkpoints:
             return Writing(entries=memory.entries_for(key, "queue", data), nodes=nodes)
 
         sessions = turn.services.store.sessions
-        await sessions.take(turn.run.fence, turn.session, make, begins=begins)
+        take = partial(sessions.take, turn.run.fence, turn.session, make, begins=begins)
+        await turn.run.write(take)
         turn.writer.mark_written(nodes)
         if nodes:
             self._places[key] = [place for place, _ in nodes]

@@ -30,10 +30,8 @@ from pylash.durable.effects import (
 )
 from pylash.durable.runs import RunState
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
-from pylash.engine.endings import Unanswered, answer_of
 from pylash.engine.executors import sleep_executor, turn_executor
 from pylash.engine.run import LiveRun
-from pylash.engine.run_driver import Detached
 from pylash.models.messages import llm_key
 from pylash.sessions.checkpoints import Checkpoints
 from pylash.sessions.feeds import completion_event, relayed_reply, streamed_reply
@@ -340,8 +338,6 @@ class TurnDriver:
     async def _read_for_end(self, read: Callable[[], Awaitable[T]]) -> T | None:
         """Read from the store for the end of a cancelled turn, retried while it is away; None if it refuses."""
         try:
-            return await answer_of(self.run, read, lambda: not self.run.closed)
+            return await self.run.read_at_end(read)
         except StoreRefused:  # the turn must end even without this text
             return None
-        except Unanswered:
-            raise Detached from None

@@ -20,10 +20,11 @@ import msgspec
 from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, WriteAnswer
 from pylash.durable.sessions import TurnRecord
 from pylash.engine.branches import CURRENT
-from pylash.engine.endings import Endings, Unanswered
+from pylash.engine.endings import Endings
 from pylash.engine.records import message_of
 from pylash.engine.run import LiveRun
 from pylash.engine.run_driver import Detached, ignore
+from pylash.engine.store_answers import Unanswered
 from pylash.engine.user_code import current_task, is_failure
 from pylash.sessions.driver import TurnDriver
 from pylash.sessions.feeds import relay_events

@@ -83,8 +83,8 @@ async def _run_turn(services: SessionServices, run: LiveRun, given: SessionTurnI
     nodes = await run.read(partial(services.store.sessions.uncommitted, session))
     driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, nodes)
     await driver.run_turn()
-    with run.guarded():
-        await services.store.sessions.commit(run.fence, driver.commit(settle=False))
+    commit = driver.commit(settle=False)
+    await run.write(partial(services.store.sessions.commit, run.fence, commit))
     services.feeds.leave(run.id, ended=True)
     end = driver.machine.end
     assert end is not None

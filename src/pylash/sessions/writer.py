@@ -47,6 +47,8 @@ class TurnWriter:
         self.attachments: dict[str, bytes] = {}
         """Bodies of attachments by ref, for the next write."""
         self._sessions = sessions
+        # The last write that was started, so that it is not collected.
+        self._writing: asyncio.Future[None] | None = None
         self._on_disk = dict(nodes)
         self._nodes: dict[int, bytes] = {}
         self._held: list[JournalEntry] = []
@@ -117,11 +119,11 @@ class TurnWriter:
         shared.start.cancel()
         try:
             writing = self._sessions.record(shared.fence, self.session, self._take_pending())
+            self._writing = asyncio.shield(writing)  # started now, whatever kind of awaitable it is
         except StoreError as error:  # the store has closed
             shared.written.set_exception(error)
             return
-        assert isinstance(writing, asyncio.Future)  # an operation of the store, and started
-        writing.add_done_callback(partial(_copy_result, shared.written))
+        self._writing.add_done_callback(partial(_copy_result, shared.written))
 
     def _take_pending(self) -> Writing:
         """Return everything that waits to be written; from now on it counts as written."""

@@ -25,8 +25,9 @@ from pylash.durable.runs import Claim
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
 from pylash.engine.programs import Programs
-from pylash.engine.run import STORE_AWAY_SECONDS, LiveRun
+from pylash.engine.run import LiveRun
 from pylash.engine.standings import standings
+from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.run_tasks import RunTasks
 from pylash.tasks import TaskOwner
 from pylash.values.errors import StoreError

@@ -38,6 +38,7 @@ from pylash.engine.programs import Drives, Programs
 from pylash.engine.run import LiveRun
 from pylash.engine.standings import Standing, standing_of
 from pylash.engine.worker.config import Retention, WorkerConfig
+from pylash.engine.worker.endings import StoreEndings
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.engine.worker.parking import Parking
 from pylash.engine.worker.pruning import prune_forever
@@ -82,7 +83,7 @@ class Worker:
         self._effects = effects
         self._grace = seconds(config.grace)
         self._tasks = TaskOwner()
-        endings = Endings(host.store, lambda: self.is_open)
+        endings = StoreEndings(host.store, lambda: self.is_open)
         self._runs = RunTasks(host, effects, self.live, drives(self._tasks, endings), endings, self)
         self._scheduler = Scheduler(self.machine, self.carry_out, self._runs, host, programs)
         self._checks = RunChecks(host, self.live)
