@@ -332,7 +332,8 @@ def settle(
         if run.slot is not Slot.HELD:
             _take_slot(run, out)
             return out
-        _perform_next(run, out)
+        if run.line:
+            _perform_next(run, out)
         _open_gate(run, out)
     if run.phase is RUNNING:
         _become_idle(run, out)
