@@ -16,7 +16,7 @@ from pylash import (
     ProcessFailed,
     WorkerConfig,
 )
-from pylash.engine import endings, run
+from pylash.engine import run, store_answers
 from pylash.engine.worker import scheduler
 from pylash.processes import execution
 from pylash.stores.store import SqlStore
@@ -30,7 +30,7 @@ LIVE = WorkerConfig(park_after="1h", grace="1s")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run, endings, scheduler, execution):
+    for module in (run, store_answers, scheduler, execution):
         monkeypatch.setattr(module, "STORE_AWAY_SECONDS", 0.01)
 
 

@@ -37,13 +37,11 @@ REVOKE = "delete from pylash_process_grants where process = ? and session = ? an
 _IS_HELD = """
 select 1 from pylash_process_grants where process = ? and session = ? and frame = ?"""
 
+# Subqueries instead of joins: a planner may join by scanning all processes there ever were.
 _LISTED = """
-select p.id, case when p.status = 'open' then r.state else p.status end, g.label
-from pylash_process_grants g
-join pylash_processes p on p.id = g.process join pylash_runs r on r.id = p.run
-where g.session = ? and g.frame = ? order by g.process"""
-
-_LISTED_LIVE = _LISTED.replace("order by", "and p.status = 'open' order by")
+select g.process, g.label, (select p.status from pylash_processes p where p.id = g.process),
+  (select r.state from pylash_processes p join pylash_runs r on r.id = p.run where p.id = g.process)
+from pylash_process_grants g where g.session = ? and g.frame = ? order by g.process"""
 
 _GRANTS = """
 select process, session, frame, label from pylash_process_grants where session = ? and frame = ?
@@ -105,9 +103,13 @@ def check_visible(holder: SessionRef, process_ids: Sequence[str]) -> Steps[None]
 
 def list_processes(command: ListProcesses) -> Steps[Any]:
     """Return the processes whose handles a session holds."""
-    holder, listed = command.holder, _LISTED if command.mode == "all" else _LISTED_LIVE
-    rows = (yield Statement(listed, (holder.session_id, holder.frame or ""))).rows
-    return [{"id": process, "status": status, "label": label} for process, status, label in rows]
+    holder = command.holder
+    rows = (yield Statement(_LISTED, (holder.session_id, holder.frame or ""))).rows
+    return [
+        {"id": process, "status": state if status == "open" else status, "label": label}
+        for process, label, status, state in rows
+        if status == "open" or (status is not None and command.mode == "all")
+    ]
 
 
 def grant_handle(command: GrantHandle) -> Steps[Any]:
