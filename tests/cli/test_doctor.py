@@ -166,7 +166,7 @@ def test_a_pooler_that_swallows_notifications_fails(
     findings = asyncio.run(Swallower(server, tmp_path).examine(url))
     pooling = next(one for one in findings if one.name == "pooling")
     assert pooling.status == "fail"
-    assert "a notification does not arrive" in pooling.text
+    assert "notifications do not arrive" in pooling.text
 
 
 def test_what_is_blocked_and_nobody_runs_is_named(

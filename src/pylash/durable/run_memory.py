@@ -1,8 +1,8 @@
-"""The port of a run's memory: what is recorded for one run, and where its cancels are delivered.
+"""The port of a run's memory: the records of one run, and the delivery of its cancels.
 
-Rule 1. Nothing above this port asks which host executes a run: hosts differ in what their memory answers.
-Rule 2. A look-ahead is a question about an effect that the code has not come to. False means "not recorded,
-        or not known ahead", so a caller that gets False asks for the effect, and the boundary answers it.
+Rule 1. Nothing above this port checks which host executes a run: hosts differ in the answers of their memory.
+Rule 2. A look-ahead is a question about an effect that the code has not reached. False means "not recorded,
+        or not known ahead", so the caller then executes the effect, and the boundary answers.
 Rule 3. Where a cancel lands is recorded data: it is written before any code is cancelled.
 """
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class LookAhead(Protocol):
-    """What a run may ask about effects that its code has not come to."""
+    """Questions of a run about effects that its code has not reached."""
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether these questions are answered; an engine that replays by position knows nothing ahead."""
+        """Whether these questions can be answered; an engine that replays by position cannot."""
         ...
 
     @property
     def is_replaying(self) -> bool:
-        """Whether there are recorded effects that the code has not come to yet."""
+        """Whether there are recorded effects that the code has not reached."""
         ...
 
     def begun(self, key: str) -> bool:
@@ -42,14 +42,14 @@ class LookAhead(Protocol):
 
 
 class Progress(Protocol):
-    """What a host reports of one effect while it executes it."""
+    """Reports of a host about one effect while it executes it."""
 
     def rest(self, due: int | None = None) -> None:
-        """Report that there is nothing to do until due, or until others did something."""
+        """Report that the effect waits until due, or for an event from outside."""
         ...
 
     def stir(self) -> None:
-        """Report that there may be something to do again."""
+        """Report that the effect may continue."""
         ...
 
     def recording(self) -> None:
@@ -58,12 +58,12 @@ class Progress(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the effect was cancelled, or nobody waits for it any more."""
+        """Whether the effect was cancelled, or its last caller has left."""
         ...
 
 
 class Unobserved:
-    """Takes reports that nobody needs."""
+    """Discards reports."""
 
     is_stopped = False
 
@@ -78,16 +78,16 @@ class Unobserved:
 
 
 ProgressOf = Callable[[str], Progress]
-"""Returns where to report the progress of the effect of a key. It is called when the effect begins."""
+"""Returns the receiver of reports about the effect of a key. It is called when the effect begins."""
 
 
 def unobserved(key: str) -> Progress:  # noqa: ARG001 - as for all keys
-    """Return where reports are dropped."""
+    """Return a receiver that discards reports."""
     return Unobserved()
 
 
 class RunMemory(LookAhead, Protocol):
-    """What is recorded for one run, and its effects under way."""
+    """The records of one run, and its effects in flight."""
 
     def record_of(self, key: str) -> Recorded:
         """Return what the record has under the key of an effect that the code asks for now.
@@ -99,7 +99,7 @@ class RunMemory(LookAhead, Protocol):
     # --- decisions and notes ---
 
     def decision(self, key: str) -> Any:
-        """Return what was decided under key, or None."""
+        """Return the decision that is recorded under key, or None."""
         ...
 
     def note(self, key: str, make: Callable[[], Any]) -> Any:
@@ -114,7 +114,7 @@ class RunMemory(LookAhead, Protocol):
 
     @property
     def cancels_tasks(self) -> bool:
-        """Whether the run delivers a cancel by cancelling the tasks of branches: no effect can be cancelled."""
+        """Whether cancels are delivered by cancelling the tasks of branches, because effects cannot be cancelled."""
         ...
 
     @property
@@ -123,9 +123,9 @@ class RunMemory(LookAhead, Protocol):
         ...
 
     async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
-        """Record a decision under key, and effects under way as cancelled; return those that were cancelled.
+        """Record a decision under key, and effects in flight as cancelled; return the keys of the cancelled ones.
 
-        An effect that has an outcome by then keeps it.
+        An effect that already has an outcome keeps it.
         """
         ...
 
@@ -133,22 +133,22 @@ class RunMemory(LookAhead, Protocol):
         """Record an effect as cancelled before it began; False if it has an outcome."""
         ...
 
-    # --- effects under way ---
+    # --- effects in flight ---
 
     def observe(self, progress_of: ProgressOf) -> None:
-        """Report the progress of every effect to what ``progress_of`` returns for its key."""
+        """Report the progress of every effect to the receiver that ``progress_of`` returns for its key."""
         ...
 
     def wake(self) -> None:
-        """Let every effect that waits for others look again."""
+        """Let every effect that waits for an event check again."""
         ...
 
     def open_waits(self) -> list[str]:
-        """Return the ids of the waits that effects rest in."""
+        """Return the ids of the waits that effects in flight wait for."""
         ...
 
     def now(self) -> Instant:
-        """Return the time by which the run's sleeps and deadline are counted."""
+        """Return the time of the clock that sleeps and the deadline of the run use."""
         ...
 
 
@@ -199,7 +199,7 @@ class NullMemory:
         """Do nothing: effects count as work until they end, so the run is never idle and never parked."""
 
     def wake(self) -> None:
-        """Do nothing: effects that wait for others poll."""
+        """Do nothing: effects that wait for an event poll."""
 
     def open_waits(self) -> list[str]:
         """Return no waits: those of such a host are not in the store."""

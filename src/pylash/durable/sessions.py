@@ -103,7 +103,7 @@ class TurnRecord(msgspec.Struct, frozen=True):
 
     @property
     def seed(self) -> str:
-        """What its random names are derived from."""
+        """The text that its random names are derived from."""
         return self.id
 
 

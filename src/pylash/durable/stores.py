@@ -1,8 +1,8 @@
-"""The ports of stores: what the runtime needs of a database.
+"""The ports of stores: the interface between the runtime and a database.
 
-Rule 1. Every operation of a store is atomic, and carries its own idempotency token: doing it
-        again after a COMMIT whose answer was lost changes nothing.
-Rule 2. An operation on behalf of a run takes its fence and writes nothing once it is stale.
+Rule 1. Every operation of a store is atomic and idempotent: a repetition after a COMMIT whose answer was lost
+        changes nothing.
+Rule 2. An operation for a run has its fence as an argument, and writes nothing once the fence is stale.
 Rule 3. Times are computed and compared with the store's clock; callers pass durations.
 """
 
@@ -51,7 +51,7 @@ Wrap = Callable[[Any], bytes]
 
 
 class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait to open, and what people are shown of it."""
+    """A wait to open, and the text that people see."""
 
     name: WaitName
     kind: str = "custom"
@@ -62,9 +62,9 @@ class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer to a wait: ``token`` identifies a repeated one, ``by`` names its author.
+    """An answer to a wait: ``token`` identifies a repetition, ``by`` is its author.
 
-    ``fence`` is for a run that ends a wait of its own: refused once the run belongs to another.
+    ``fence`` is that of a run that ends its own wait: the answer is refused once the fence is stale.
     """
 
     token: str
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class WaitStatus(msgspec.Struct, frozen=True):
-    """The status of a wait: its end, if it has one, else how long until its deadline."""
+    """The status of a wait: its resolution, or the microseconds until its deadline."""
 
     terminal: Resolution | None = None
     revoked: bool = False
@@ -81,28 +81,28 @@ class WaitStatus(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """The records of runs, and the right to add more."""
+    """The recorded effects of runs."""
 
     def attach(self, scope: ExecutionScope, worker: WorkerId) -> Awaitable[Attached]:
-        """Own scope's run (made if missing) and return its journal; ``lease_held`` if another does."""
+        """Own the run of scope, created if it is missing; return its journal. Raises LeaseHeld."""
         ...
 
     def release(self, fence: Fence) -> Awaitable[None]:
-        """Give the run up; nothing is lost, and any worker may own it next."""
+        """Give up the run: any worker may claim it next."""
         ...
 
     def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
-        """Record entry unless its key is taken; return the entry that holds the key."""
+        """Record entry unless its key is taken; return the entry of the key."""
         ...
 
     def begin_sleep(
         self, fence: Fence, entry: JournalEntry, duration: int
     ) -> Awaitable[tuple[JournalEntry, Instant]]:
-        """Record a sleep's end; return the entry that holds the key, and the time now."""
+        """Record the end time of a sleep; return the entry of the key, and the time now."""
         ...
 
     def close(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
-        """Give an open effect its outcome unless it has one; return the entry that stands."""
+        """Give an open effect its outcome unless it has one; return its entry."""
         ...
 
     def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> Awaitable[None]:
@@ -116,35 +116,35 @@ class Journal(Protocol):
         ...
 
     def prune(self, age: int, limit: int) -> Awaitable[int]:
-        """Forget the effects of some runs that ended longer ago than age; return how many runs."""
+        """Delete the effects of up to ``limit`` runs that ended longer ago than age; return how many runs."""
         ...
 
     def timeline(self, run: int) -> Awaitable[list[JournalEntry]]:
-        """Return every effect of a run in the order of their beginnings, with small outcomes."""
+        """Return every effect of a run in the order of their starts; outcomes are truncated."""
         ...
 
     def entry(self, run: int, key: str) -> Awaitable[JournalEntry | None]:
-        """Return a whole entry: its command and its outcome, however large."""
+        """Return an entry with its command and its whole outcome."""
         ...
 
 
 class Waits(Protocol):
-    """Waits and their ends."""
+    """Waits and their resolutions."""
 
     def open(self, opening: WaitOpening) -> Awaitable[WaitStatus]:
-        """Open a wait that people can see, once; return its status."""
+        """Open a wait, once; return its status."""
         ...
 
     def open_for(
         self, fence: Fence, entry: JournalEntry, opening: WaitOpening
     ) -> Awaitable[tuple[JournalEntry, WaitStatus]]:
-        """Open a wait as an effect of a run: recorded, so that its end wakes the run."""
+        """Open a wait as an effect of a run: its end wakes the run."""
         ...
 
     def resolve(
         self, name: WaitName, resolution: Resolution, answer: Answer
     ) -> Awaitable[ResolveOutcome]:
-        """End a wait unless it has ended, is late or revoked; wake every run that waits for it."""
+        """End a wait unless it has ended, is overdue or revoked; wake every run that waits for it."""
         ...
 
     def expire(self, name: WaitName) -> Awaitable[WaitStatus]:
@@ -160,11 +160,11 @@ class Waits(Protocol):
         ...
 
     def generation(self, session_id: str) -> Awaitable[int]:
-        """Return how often the session's waits were revoked."""
+        """Return how often the waits of a session were revoked."""
         ...
 
     def revoke(self, session_id: str, generation: int) -> Awaitable[None]:
-        """Revoke the session's waits up to generation, and wake the runs that wait for them."""
+        """Revoke the waits of a session up to a generation, and wake the runs that wait for them."""
         ...
 
 
@@ -182,24 +182,24 @@ class Runs(Protocol):
     ) -> Awaitable[list[Claim]]:
         """Claim ready runs of known targets, the oldest first.
 
-        ``suspect`` claims those that made no progress in several claims, which run alone. ``first`` are at most
-        ``limit`` runs that are claimed before older ones, as far as they are ready.
+        ``suspect`` claims runs without progress in several claims, which are executed alone. ``first`` are at most
+        ``limit`` runs that are claimed before older ones if they are ready.
         """
         ...
 
     def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Awaitable[bool]:
-        """Give the run up until it is woken; False if it was woken since ``wake_seq`` was read."""
+        """Park the run until it is woken; False if it was woken since ``wake_seq`` was read."""
         ...
 
     def block(self, fence: Fence, reason: str) -> Awaitable[None]:
-        """Stop the run with a reason. It keeps its lane."""
+        """Block the run with a reason. It keeps its lane."""
         ...
 
     def postpone(self, fence: Fence, refusal: str | None) -> Awaitable[None]:
-        """Give up a run that had trouble with the store; it is ready again after a pause.
+        """Give up a run after an error of the store; it is ready again after a pause.
 
-        ``refusal`` is what the store answered: claims that end so without progress are counted, with longer
-        pauses, and the last one blocks the run with it. None: the store could not be reached, and nothing counts.
+        ``refusal`` is the error of the store: claims that end with one, without progress, are counted, with longer
+        pauses, and the last one blocks the run. None: the store could not be reached, and the claim does not count.
         """
         ...
 
@@ -212,7 +212,7 @@ class Runs(Protocol):
         ...
 
     def next_due(self, targets: Sequence[str]) -> Awaitable[tuple[int | None, bool]]:
-        """Return the microseconds until the scheduler must look, and whether a suspect is ready."""
+        """Return the microseconds until the next run is due, and whether a suspect is ready."""
         ...
 
     def owned_by(self, worker: WorkerId) -> Awaitable[list[Fence]]:
@@ -220,15 +220,15 @@ class Runs(Protocol):
         ...
 
     def wake_seqs(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
-        """Return how often runs were woken, and the number of their current fence."""
+        """Return the wake-ups of runs, and the tokens of their current fences."""
         ...
 
 
 class Workers(Protocol):
-    """The workers that are alive."""
+    """Workers and their leases."""
 
     def join(self, worker: WorkerId, ttl: int, targets: Sequence[str] = ()) -> Awaitable[None]:
-        """Take the lock that this process cannot outlive, and a lease of ttl microseconds."""
+        """Take the lock of the worker, which is released with this process, and a lease of ttl microseconds."""
         ...
 
     def beat(self, worker: WorkerId, ttl: int) -> Awaitable[bool]:
@@ -240,11 +240,11 @@ class Workers(Protocol):
         ...
 
     def leave(self, worker: WorkerId) -> Awaitable[None]:
-        """Give up the lock, the lease and every run still owned."""
+        """Give up the lock, the lease and every run of the worker."""
         ...
 
     def bury_the_dead(self, me: WorkerId) -> Awaitable[list[WorkerId]]:
-        """Make the runs of dead and expired workers ready again; return those workers."""
+        """Make the runs of workers that are dead or whose lease has expired ready again; return those workers."""
         ...
 
 
@@ -256,7 +256,7 @@ class Processes(Protocol):
     def start(
         self, command: StartProcess, worker: WorkerId | None = None
     ) -> Awaitable[LeasedStart | None]:
-        """Start a process, once; owned by worker from the first moment if one is given and it can."""
+        """Start a process, once; worker owns it at once if one is given and it can run now."""
         ...
 
     def perform(self, command: ProcessCommand, asker: str | None = None) -> Awaitable[Any]:
@@ -269,25 +269,25 @@ class Processes(Protocol):
     def perform_for(
         self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
     ) -> Awaitable[JournalEntry]:
-        """Do what command asks as an effect of a run, and record it, in one transaction."""
+        """Perform a command as an effect of a run, and record it, in one transaction."""
         ...
 
     def watch(
         self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
     ) -> Awaitable[JournalEntry]:
-        """Begin to wait for a process as an effect of a run, or end the wait if it has ended."""
+        """Open a wait for a process as an effect of a run, or close it if the process has ended."""
         ...
 
     def take_signal(
         self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
     ) -> Awaitable[tuple[JournalEntry, Instant]]:
-        """Take the oldest signal of a name, or begin to wait for one, or end a wait that is late."""
+        """Take the oldest signal of a name, or open a wait for one, or close a wait whose time is over."""
         ...
 
     def observe(self, process_ids: Sequence[str]) -> Awaitable[dict[str, Output | None]]:
-        """Note that a listener outside waits for the ends of processes.
+        """Note that a listener waits for the ends of processes.
 
-        Returns those that are known and watched now, or have ended, with how; ask again for the rest.
+        Returns those that are observed now or have ended, with their outputs; call it again for the others.
         """
         ...
 
@@ -298,13 +298,13 @@ class Processes(Protocol):
     def continue_as(
         self, fence: Fence, registration: Registration, *, cancelled: bool = False
     ) -> Awaitable[None]:
-        """Settle the run and go on with a fresh one, under the same process and log."""
+        """Settle the run and continue with a new one, under the same process and log."""
         ...
 
     def fork(
         self, process_id: str, registration: Registration, keys: Sequence[str]
     ) -> Awaitable[None]:
-        """Start a process with some of what another recorded."""
+        """Start a process with recorded effects of another one."""
         ...
 
     def get(self, process_id: str) -> Awaitable[ProcessRecord | None]:
@@ -312,23 +312,23 @@ class Processes(Protocol):
         ...
 
     def resume(self, runs: Sequence[int]) -> Awaitable[dict[int, Resumed]]:
-        """Return what is needed to go on with runs, by run."""
+        """Return the input for continuing runs, by run."""
         ...
 
     def look(self, process_id: str) -> Awaitable[tuple[bool, set[str]]]:
-        """Return whether the process was asked to end, and the names of signals that it has not taken."""
+        """Return whether a process has a cancel request, and the names of signals that it has not received."""
         ...
 
     def cancel_reason(self, process_id: str) -> Awaitable[str | None]:
-        """Return why a process was asked to end."""
+        """Return the reason of the cancel request of a process."""
         ...
 
     def view(self, process_id: str) -> Awaitable[ProcessView | None]:
-        """Return a process as people see it."""
+        """Return the view of a process."""
         ...
 
     def listed(self, status: str | None, limit: int) -> Awaitable[list[ProcessView]]:
-        """Return processes as people see them, the newest first."""
+        """Return the views of processes, the newest first."""
         ...
 
     def signal_waits(self, process_id: str | None = None) -> Awaitable[list[SignalWait]]:
@@ -336,11 +336,11 @@ class Processes(Protocol):
         ...
 
     def known(self, process_ids: Sequence[str]) -> Awaitable[set[str]]:
-        """Return those of the ids that are processes."""
+        """Return the ids that exist."""
         ...
 
     def outputs(self, process_ids: Sequence[str]) -> Awaitable[dict[str, Output]]:
-        """Return how those processes ended that have."""
+        """Return the outputs of the processes that have ended."""
         ...
 
     def events(
@@ -364,7 +364,7 @@ class Triggers(Protocol):
     durability: DurabilityTier
 
     def register(self, subscription: Subscription) -> Awaitable[None]:
-        """Subscribe; the same key again replaces what it stood for."""
+        """Add a subscription, or replace the one with its key."""
         ...
 
     def listed(self, session_id: str | None = None) -> Awaitable[list[SubscriptionView]]:
@@ -376,21 +376,21 @@ class Triggers(Protocol):
         ...
 
     def cancel_owned(self, key: str, session_id: str | None) -> Awaitable[bool]:
-        """End a subscription of a session, or of none (None); False if it has none of that key."""
+        """End a subscription of a session, or of no session (None); False if there is none with the key."""
         ...
 
     def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
-        """Record an occurrence once, with the processes it starts; return them."""
+        """Record an occurrence and start its processes, once; return the deliveries."""
         ...
 
 
 class Envs(Protocol):
-    """Captured environments: immutable, under the hash of their content."""
+    """Captured environments, stored under the hashes of their contents."""
 
     durability: DurabilityTier
 
     def put(self, ref: str, body: bytes) -> Awaitable[None]:
-        """Keep an environment under its hash."""
+        """Store an environment under its hash."""
         ...
 
     def get(self, ref: str) -> Awaitable[bytes | None]:
@@ -459,12 +459,12 @@ class Store(Protocol):
         ...
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener with a topic (blank: anything) after changes; return a function that stops it.
+        """Call listener with a topic (blank: anything may have changed) after changes; return a function that stops it.
 
-        A hint, never a promise: a listener that depends on a change looks again now and then.
+        Notifications may be lost: a listener that depends on changes polls too.
         """
         ...
 
     async def close(self) -> None:
-        """Finish what was submitted and close."""
+        """Finish the operations that were submitted, then close."""
         ...

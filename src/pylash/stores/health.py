@@ -1,7 +1,7 @@
-"""The health of a store: what is found by looking, and what to do about it. Nothing is changed.
+"""Health checks of a store. They change nothing.
 
-Rule 1. A finding that fails is one that will lose time, work or secrets; the rest is a warning.
-Rule 2. Every check says what it found, also if all is well.
+Rule 1. A check fails if the store will lose time, work or secrets; anything less is a warning.
+Rule 2. Every check reports a finding, also if there is no problem.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ NETWORK: Final = frozenset(
         "vboxsf",
     }
 )
-"""File systems on which the locks of SQLite are not to be trusted."""
+"""File systems on which the locks of SQLite are not reliable."""
 
 
 class Finding(NamedTuple):
-    """What one check found: ``advice`` says what to do about it."""
+    """The result of one check, and advice if there is a problem."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 async def examine(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]:
-    """Return what is found at a store."""
+    """Return the findings of all checks of a store."""
     try:
         path = sqlite_path(url)
     except StoreUrlInvalid as error:
@@ -85,16 +85,16 @@ async def examine(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]:
 
 def _schema(schema: int, min_code: int) -> Finding:
     if min_code > SCHEMA:
-        text = f"it needs code for schema {min_code}, and this pylash knows up to {SCHEMA}"
+        text = f"the database needs code for schema {min_code}, and this pylash supports {SCHEMA} at most"
         return Finding("schema", "fail", text, "upgrade pylash")
     if schema == 0:
-        return Finding("schema", "fail", "nothing is set up yet", "run pylash migrate")
+        return Finding("schema", "fail", "the database is not set up", "run pylash migrate")
     if schema < SCHEMA:
         text = f"schema {schema}, and this pylash needs {SCHEMA}"
         return Finding("schema", "fail", text, "run pylash migrate")
     if schema > SCHEMA:
-        text = f"schema {schema} is newer than {SCHEMA}, the newest that this pylash knows"
-        return Finding("schema", "warn", text, "upgrade pylash here, too")
+        text = f"schema {schema} is newer than {SCHEMA}, the newest schema of this pylash"
+        return Finding("schema", "warn", text, "upgrade pylash on this machine too")
     return Finding("schema", "ok", f"schema {schema}")
 
 
@@ -102,7 +102,7 @@ def _schema(schema: int, min_code: int) -> Finding:
 
 
 def _file(path: Path) -> list[Finding]:
-    """Return what is found at a SQLite file."""
+    """Return the findings about a SQLite file."""
     if not path.is_file():
         text = f"there is no file {str(path)!r}"
         return [Finding("store", "fail", text, "check the path, or start the app that creates it")]
@@ -134,7 +134,7 @@ def _readable(path: Path) -> Finding:
 
 
 def _private(path: Path) -> Finding:
-    """Look whether others may read the store, or remove the locks by which workers are known to be alive."""
+    """Check whether other users may read the store, or remove the lock files of live workers."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & _OTHERS:
         text = f"other users may open the file (mode {mode:o}): it holds messages and the secret of keys"
@@ -153,13 +153,13 @@ def _writable(path: Path) -> Finding:
         return Finding(
             "permissions",
             "fail",
-            "you may not write the file",
+            "no permission to write the file",
             f"become its owner, or chmod u+rw {path}",
         )
     if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"you may not write the folder {str(folder)!r}, where SQLite keeps its log"
+        text = f"no permission to write the folder {str(folder)!r}, which has the log of SQLite"
         return Finding("permissions", "fail", text, f"chmod u+wx {folder}")
-    return Finding("permissions", "ok", "file and folder can be written")
+    return Finding("permissions", "ok", "file and folder are writable")
 
 
 def _sqlite_version(path: Path) -> Finding:  # noqa: ARG001 - one check of several
@@ -172,13 +172,13 @@ def _sqlite_version(path: Path) -> Finding:  # noqa: ARG001 - one check of sever
 def _file_system(path: Path) -> Finding:
     kind = _kind_of_file_system(path)
     if kind in NETWORK:
-        text = f"the file is on {kind}, where locks between machines do not hold"
+        text = f"the file is on {kind}, where locks between machines are not reliable"
         return Finding("file system", "fail", text, "move it to a local disk, or use PostgreSQL")
-    return Finding("file system", "ok", kind or "local, as far as one can tell")
+    return Finding("file system", "ok", kind or "no network file system")
 
 
 def _kind_of_file_system(path: Path) -> str | None:
-    """Return the kind of the file system that holds path, where the system says so."""
+    """Return the type of the file system of path, if the operating system reports it."""
     try:
         mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
     except OSError:
@@ -203,7 +203,7 @@ def _disk(path: Path) -> Finding:
     return Finding("disk", "ok", text)
 
 
-# --- what runs ---
+# --- workers and runs ---
 
 
 async def _work(store: SqlStore, clock: Clock) -> list[Finding]:
@@ -223,8 +223,8 @@ async def _workers(store: SqlStore) -> Finding:
     able = [row for row in alive if row.targets]
     lost = sum(row.runs for row in (*stale, *dead))
     if not able and (stale or dead):
-        ends = f"{len(dead)} dead, {len(stale)} with a lease that is over"
-        text = f"none is alive ({ends}), and {lost} of their runs wait to be taken over"
+        ends = f"{len(dead)} dead, {len(stale)} with an expired lease"
+        text = f"none is alive ({ends}); {lost} of their runs wait for a takeover"
         return Finding("workers", "warn", text, "start one: pylash worker MODULE:APP")
     if not able:
         live = await store.inspection.runs(_OPEN, _KINDS, 1)
@@ -232,9 +232,13 @@ async def _workers(store: SqlStore) -> Finding:
             return Finding(
                 "workers", "warn", "none is alive", "start one: pylash worker MODULE:APP"
             )
-        return Finding("workers", "ok", "none is alive, and nothing is to be done")
+        return Finding("workers", "ok", "none is alive, and no run is open")
     runs = sum(row.runs for row in able)
-    more = f", {len(stale) + len(dead)} dead ones are being buried" if stale or dead else ""
+    more = (
+        f"; the runs of {len(stale) + len(dead)} others are being taken over"
+        if stale or dead
+        else ""
+    )
     return Finding("workers", "ok", f"{len(able)} alive with {runs} runs{more}")
 
 
@@ -245,24 +249,26 @@ _KINDS: Final = ("process", "turn", "queue_drain")
 async def _blocked(store: SqlStore) -> Finding:
     rows = await store.inspection.runs([RunState.BLOCKED], _KINDS, 4)
     if not rows:
-        return Finding("blocked", "ok", "nothing is blocked")
+        return Finding("blocked", "ok", "no run is blocked")
     names = ", ".join(f"{row.id} ({(row.reason or '').partition(':')[0]})" for row in rows[:3])
     more = " and more" if len(rows) > 3 else ""
-    return Finding("blocked", "warn", f"{names}{more}", "pylash show ID says why")
+    return Finding("blocked", "warn", f"{names}{more}", "pylash show ID prints the reason")
 
 
 async def _overdue(store: SqlStore) -> Finding:
     count = await store.inspection.overdue(OVERDUE_SECONDS * SECOND)
     if count:
-        text = f"{count} have been ready for more than a minute, and no worker took them"
+        text = (
+            f"{count} runs have been ready for more than a minute, and no worker has claimed them"
+        )
         return Finding("backlog", "warn", text, "start more workers, or raise their concurrency")
-    return Finding("backlog", "ok", "nothing waits for a worker")
+    return Finding("backlog", "ok", "no run waits for a worker")
 
 
 async def _future(store: SqlStore, clock: Clock) -> Finding:
-    """Compare what was written last with this machine's clock, which writes the next."""
+    """Compare the time of the newest run with the clock of this machine."""
     ahead = (await store.inspection.newest() - clock.now()) / SECOND
     if ahead > FUTURE_SECONDS:
-        text = f"something was started {ahead:,.0f} s in the future of this machine's clock"
+        text = f"the newest run was created {ahead:,.0f} s ahead of this machine's clock"
         return Finding("clock", "warn", text, "set the clocks of all machines by NTP")
-    return Finding("clock", "ok", "nothing comes from the future")
+    return Finding("clock", "ok", "no run is ahead of this machine's clock")

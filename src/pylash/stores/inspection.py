@@ -1,4 +1,4 @@
-"""What the command line shows of runs, waits and workers. Nothing here writes."""
+"""Reads of runs, waits and workers for the command line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pylash.stores.tables.workers import known_targets
 from pylash.values.canonical import decode, encode
 
 MATCHES: Final = 10
-"""How many runs that begin with a text are worth showing."""
+"""The most runs that a search by prefix returns."""
 
 RECENT: Final = 10_000
-"""How many of the newest runs are looked through for what no index finds."""
+"""How many of the newest runs are scanned if no index serves a search."""
 
 _ALL: Final = 1 << 63
 
@@ -54,7 +54,7 @@ select substr(lane, 9) from pylash_lanes where number is not null and lane {{fro
 order by lane {{by_bytes}} limit {MATCHES}"""
 
 _LAST: Final = "\U0010ffff"
-"""Greater than all that follows a text in one that begins with it."""
+"""The greatest character: it ends the range of texts with a prefix."""
 
 _LANE = "select number, holder from pylash_lanes where lane = ?"
 
@@ -65,7 +65,7 @@ NODES_AT_ONCE: Final = 500
 _RUNS_OF_NODES = f"""
 select id, run from pylash_nodes where id > ? and id <= ? order by id desc limit {NODES_AT_ONCE}"""
 
-# The end of a sleep is not written, and the end of a wait only with the wait.
+# The end of a sleep is not written, and the end of a wait only in the row of the wait.
 _OPEN = """
 select e.run, e.kind, coalesce(e.label, e.key), e.wait, e.due
 from pylash_effects e left join pylash_waits w on w.id = e.wait
@@ -94,7 +94,7 @@ where id >= ? and id < ? and substr(id, 1, ?) = ? and terminal is not null limit
 
 
 class OpenEffect(msgspec.Struct, frozen=True):
-    """An effect that has not ended: ``wait`` is what it waits for, ``due`` when it ends by itself."""
+    """An effect that has not ended; ``wait`` is the id of its wait, ``due`` the time at which it ends by itself."""
 
     run: int
     kind: str
@@ -104,7 +104,7 @@ class OpenEffect(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A wait that is over: what was asked, such as a call as it was proposed, and what was answered."""
+    """A wait that has ended: the question, such as the proposed tool call, and the answer."""
 
     kind: str
     title: str
@@ -115,7 +115,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """A worker: its lease, what it can run, and how many runs it owns."""
+    """A worker: its lease, its targets, and how many runs it owns."""
 
     id: WorkerId
     joined: Instant
@@ -134,7 +134,7 @@ class SqlInspection(Port):
     ) -> Steps[list[RunRow]]:
         """Return runs, the newest first.
 
-        Turns that ended well are looked for among the newest runs, if no processes are asked for.
+        Completed turns are searched among the newest runs only, unless processes are requested too.
         """
         lists = PROCESS_RUNS if set(kinds) == {"process"} else RUNS
         most = _ALL if "process" in kinds else RECENT
@@ -144,7 +144,7 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def named(self, text: str) -> Steps[list[RunRow]]:
-        """Return the process of that id, and the turn of that ``session/turn``."""
+        """Return the process with this id, and the turns that ``session/turn`` can mean."""
         known = yield from known_targets()
         rows = (yield Statement(OF_PROCESS, (known, text))).rows
         if scopes := _scopes(text):
@@ -153,7 +153,7 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def turns(self, session_id: str, limit: int) -> Steps[list[RunRow]]:
-        """Return the turns of a session that have messages, or will have some, the newest first."""
+        """Return the turns of a session that have written messages, run or are queued, the newest first."""
         lane = session_lane(session_id)
         rows = (yield Statement(_LANE, (lane,))).rows
         if not rows:
@@ -167,9 +167,9 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def beginning(self, text: str) -> Steps[list[RunRow]]:
-        """Return some of the processes and turns among the newest that begin with a text, the newest first.
+        """Return processes and turns whose ids begin with a text, from the newest runs, the newest first.
 
-        A turn begins with its own id, or with its session's and a slash.
+        The text for a turn is its own id, or the session's id and a slash before it.
         """
         known = yield from known_targets()
         rows = (yield Statement(_PROCESSES_LIKE, (known, len(text), text))).rows
@@ -181,14 +181,14 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def sessions_beginning(self, text: str) -> Steps[list[str]]:
-        """Return some of the sessions whose ids begin with a text."""
+        """Return sessions whose ids begin with a text, at most ``MATCHES``."""
         begins = session_lane(text)
         rows = (yield Statement(_SESSIONS_LIKE, (begins, begins + _LAST))).rows
         return [row[0] for row in rows]
 
     @operation(read_only=True)
     def open_effects(self, runs: Sequence[int]) -> Steps[list[OpenEffect]]:
-        """Return the effects of runs that have not ended."""
+        """Return the open effects of runs."""
         return [OpenEffect(*row) for row in (yield Statement(_OPEN, (list(runs),))).rows]
 
     @operation(read_only=True)
@@ -203,7 +203,7 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def workers(self) -> Steps[list[WorkerRow]]:
-        """Return the workers, also those whose lease is over."""
+        """Return all workers, including those whose lease has expired."""
         return [
             WorkerRow(
                 WorkerId(worker), joined, expires, bool(over), tuple(decode(can.encode())), runs
@@ -224,18 +224,18 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def has_ended(self, wait: str) -> Steps[bool]:
-        """Return whether a wait whose id begins like that was answered, or ended otherwise."""
+        """Return whether a wait whose id begins with a text has ended."""
         given = (wait, f"{wait}g", len(wait), wait)  # ids are hexadecimal
         return bool((yield Statement(_ENDED_WAIT, given)).rows)
 
     @operation(read_only=True)
     def now(self) -> Steps[Instant]:
-        """Return the store's time."""
+        """Return the time of the store."""
         return (yield from store_time())
 
 
 def _runs_of_line(number: int | None, limit: int) -> Steps[set[int]]:
-    """Return the last runs that wrote nodes of a session's line, as many as are asked for if there are."""
+    """Return the last runs that wrote nodes of a session's line, at least ``limit`` if there are so many."""
     runs: set[int] = set()
     if number is None:
         return runs
@@ -251,19 +251,19 @@ def _runs_of_line(number: int | None, limit: int) -> Steps[set[int]]:
 
 
 def _beginnings(text: str) -> tuple[str, str]:
-    """Return what is in the scope of a turn whose id begins with a text."""
+    """Return the parts of a scope's text that a turn has whose id begins with a text."""
     begins = encode(text).decode()[:-1]
     return f'"turn_id":{begins}', f'"drain_id":{begins}'
 
 
 def _halves(text: str) -> list[tuple[str, str]]:
-    """Return the sessions and turns that ``session/turn`` can mean: either may hold slashes itself."""
+    """Return the pairs of session and turn that ``session/turn`` can mean: both ids may contain slashes."""
     places = [place for place, character in enumerate(text) if character == "/"]
     return [(text[:place], text[place + 1 :]) for place in places]
 
 
 def _scopes(text: str) -> list[str]:
-    """Return the turns that ``session/turn`` can mean."""
+    """Return the scopes of the turns that ``session/turn`` can mean."""
     return [
         scope_text(scope)
         for session, turn in _halves(text)

@@ -1,11 +1,11 @@
-"""The tables, as a list of migrations; ``schema.sql`` shows their result.
+"""The tables, as a list of migrations; ``schema.sql`` has the resulting schema.
 
-Rule 1. A migration only adds. What is on main is never edited; a change is a new entry.
-Rule 2. ``schema`` in the meta table is how far a database has come; ``min_code`` is the oldest code
+Rule 1. A migration only adds. A migration on main is never edited; a change is a new entry.
+Rule 2. ``schema`` in the meta table is the last migration of a database; ``min_code`` is the oldest code
         that may still use it. Old and new workers run side by side during a deploy.
 
-The braces are filled in by the dialect: ``{id}`` is a 63-bit primary key made by the client, ``{blob}`` the
-type of bytes, and ``{sqlite_only}`` and ``{postgres_only}`` begin a statement that says nothing elsewhere.
+The dialect fills in the braces: ``{id}`` is a 63-bit primary key that the client generates, ``{blob}`` the
+type of bytes, and ``{sqlite_only}`` and ``{postgres_only}`` begin a statement that other databases skip.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Migration(NamedTuple):
-    """One step of the schema. ``min_code`` rises only if older code would do harm after it."""
+    """One step of the schema. ``min_code`` is raised only if older code would corrupt data after it."""
 
     statements: tuple[str, ...]
     min_code: int = 1
@@ -32,13 +32,13 @@ MIGRATIONS: Final = (
                 input {blob}, result {blob}, created bigint not null, settled bigint)""",
             # One index serves ready rows and timers: at is null for everything else.
             "create index pylash_runs_at on pylash_runs(at) where at is not null",
-            # A second protection of lanes: two runs can never hold one at once.
+            # A second protection of lanes: two runs can never hold the same lane.
             """create unique index pylash_runs_lane on pylash_runs(lane) where lane is not null
                 and (state in ('running', 'waiting', 'blocked')
                      or (state = 'queued' and at is not null))""",
             """create index pylash_runs_queue on pylash_runs(lane, lane_seq)
                 where lane is not null and state = 'queued' and at is null""",
-            # An ordinary table, appended to: clustering it by run costs three times the writes.
+            # Not clustered by run: that would triple the writes.
             """create table pylash_effects(
                 run bigint not null, key text not null, kind text not null, hash {blob} not null,
                 command {blob}, outcome {blob}, attachment text, due bigint, wait text,
@@ -59,7 +59,7 @@ MIGRATIONS: Final = (
     ),
     Migration(
         (
-            # seen is how many effects were recorded at the claim: more of them mean progress.
+            # seen is the number of recorded effects at the claim: a greater number later is progress.
             "alter table pylash_runs add column seen bigint not null default 0",
             "alter table pylash_runs add column slot text",
             "alter table pylash_runs add column slot_limit bigint",
@@ -69,7 +69,7 @@ MIGRATIONS: Final = (
             "create table pylash_slots(slot text not null, holder bigint primary key)",
             "create index pylash_slots_slot on pylash_slots(slot)",
             "alter table pylash_workers add column targets text not null default '[]'",
-            # number is the first run's; watched says who is notified of its end.
+            # number is the id of the first run; watched has a bit for each kind of listener to its end.
             """create table pylash_processes(
                 number {id}, id text not null unique, run bigint not null,
                 registration {blob} not null, digest {blob} not null, env text, parent text,
@@ -81,7 +81,7 @@ MIGRATIONS: Final = (
                 where run <> number""",
             """create index pylash_processes_attached on pylash_processes(parent)
                 where parent is not null and status = 'open'""",
-            # taken is 0 for a signal that waits to be received, 1 for one that was.
+            # taken is 0 for a signal that was not received yet, 1 for a received one.
             """create table pylash_process_events(
                 process bigint not null, sequence bigint not null, type text not null,
                 payload {blob}, key text, at bigint not null, taken bigint,
@@ -114,22 +114,21 @@ MIGRATIONS: Final = (
     ),
     Migration(
         (
-            # SQLite has one writer at a time, so the lane's row is protection enough: two pages less a turn.
+            # SQLite has one writer at a time, so the lane's row is protection enough. This saves two pages per turn.
             "{sqlite_only} drop index pylash_runs_lane",
-            # A turn is a run: its input and result are in its row, and so is that it was asked to end.
+            # A turn is a run: its input, its result and the request to cancel it are in its row.
             "alter table pylash_runs add column cancel bigint not null default 0",
-            # What its session was opened with when the turn was asked.
+            # The options of its session at the time of the submission.
             "alter table pylash_runs add column options {blob}",
-            # What changes with every turn is where the turn is written anyway: in the lane's row. number is
-            # the high part of the session's node ids, null if there is none; head the last committed of
-            # the low parts.
+            # Columns that change with every turn are in the lane's row, which a turn writes anyway. number is the
+            # high part of the session's node ids, null without a session; head is the last committed low part.
             "alter table pylash_lanes add column number bigint",
             "alter table pylash_lanes add column head bigint not null default 0",
             "alter table pylash_lanes add column revision bigint not null default 0",
             "alter table pylash_lanes add column calls bigint not null default 0",
             "alter table pylash_lanes add column streak bigint not null default 0",
             "alter table pylash_lanes add column usage {blob}",
-            # Lanes are found by name only, and SQLite can keep rows where their names are: in one place, not two.
+            # Lanes are found by name only, so SQLite can store the rows in the index of the names.
             """{sqlite_only} create table pylash_lanes_by_name(lane text primary key, holder bigint,
                 last_seq bigint not null, number bigint, head bigint not null default 0,
                 revision bigint not null default 0, calls bigint not null default 0,
@@ -138,21 +137,21 @@ MIGRATIONS: Final = (
                 select lane, holder, last_seq from pylash_lanes""",
             "{sqlite_only} drop table pylash_lanes",
             "{sqlite_only} alter table pylash_lanes_by_name rename to pylash_lanes",
-            # Most sessions have neither, and no row here.
+            # Most sessions have neither, and no row in this table.
             "alter table pylash_sessions add column options {blob}",
             "alter table pylash_sessions add column origin {blob}",
-            # effects are what the turn recorded with the node: they have no rows in the journal.
+            # effects are those that the turn recorded with the node: they have no rows in the journal.
             """create table pylash_nodes(
                 id {id}, run bigint not null, body {blob} not null, effects {blob})""",
             "alter table pylash_queue add column policy text not null default 'wake'",
-            # The keys of a person's words outlive them, so that a repetition is found.
+            # The keys of a person's messages are kept longer than the messages, to detect repetitions.
             """create table pylash_said(
                 session text not null, key text not null, token text not null, at bigint not null,
                 primary key(session, key))""",
-            # Which sessions begin with the nodes of which line.
+            # Forks: the sessions that begin with nodes of a line.
             """create table pylash_forks(
                 number bigint not null, session text not null, primary key(number, session))""",
-            # Lines of deleted sessions whose nodes are not all gone, because forks share them or not yet.
+            # Lines of deleted sessions that still have nodes: forks share them, or the deletion is not complete.
             "create table pylash_dead_lines(number {id}, session text not null, body {blob} not null)",
             "create index pylash_dead_lines_session on pylash_dead_lines(session)",
             """create index pylash_waits_session on pylash_waits(session)
@@ -162,36 +161,36 @@ MIGRATIONS: Final = (
                 primary key(run, sequence))""",
         )
     ),
-    # Indexes over what is open or went wrong, so that no statement scans what has ended well.
+    # Indexes over open and failed runs, so that no statement scans completed ones.
     Migration(
         (
-            # Stores of schema 2 that were made before this index was are complete with it.
+            # Stores of schema 2 that were created before this index was added lack it.
             """create index if not exists pylash_processes_continued on pylash_processes(run)
                 where run <> number""",
             # The runs of a worker (state is 'running' and owner is its id), and the open runs by state.
             "create index pylash_runs_open on pylash_runs(state, owner, id) where settled is null",
-            # The ended runs that are rare and looked for; 'completed' is found by walking back from the newest.
+            # Ended runs that are rare and searched for; completed ones are read backwards from the newest.
             """create index pylash_runs_failed on pylash_runs(state, kind, id)
                 where state in ('failed', 'cancelled', 'stopped')""",
             # substr and not a range: a range of texts depends on the collation of the database.
             """create index pylash_effects_signals on pylash_effects(run)
                 where outcome is null and substr(wait, 1, 7) = 'signal:'""",
             "create index pylash_triggers_session on pylash_triggers(session) where session is not null",
-            # Lanes by the beginning of their names; SQLite's primary key is ordered by bytes already.
+            # Lanes by prefix; the primary key of SQLite is ordered by bytes already.
             "{postgres_only} create index pylash_lanes_name on pylash_lanes(lane text_pattern_ops)",
         )
     ),
     Migration(
         (
             # The numbers of new sessions on PostgreSQL: the upper half of the 39 bits that the id of a node has for
-            # them. Workers of schema 4 go on counting in the row 'sessions' of pylash_lanes, from 1 upwards in
-            # blocks of 64, and would need 2^38 numbers to reach this half: no session of theirs has one of ours.
+            # them. Workers of schema 4 still count in the row 'sessions' of pylash_lanes, from 1 upwards in
+            # blocks of 64, and would need 2^38 numbers to reach this half, so the numbers cannot collide.
             """{postgres_only} create sequence pylash_session_numbers
                 minvalue 274877906944 maxvalue 549755813887""",
         )
     ),
-    # What two columns meant besides gets columns of its own (decision 0042). Workers of schema 5 go on writing the
-    # old form only: it is written and read beside the new one until a migration raises min_code.
+    # Columns for the second meanings of two others (decision 0042). Workers of schema 5 write the old form only,
+    # so both forms are written and read until a migration raises min_code.
     Migration(
         (
             "alter table pylash_runs add column forgotten bigint",
@@ -199,7 +198,7 @@ MIGRATIONS: Final = (
             # The second condition lets SQLite use the index over runs that ended badly.
             """update pylash_runs set forgotten = 1 where state = 'cancelled'
                 and state in ('failed', 'cancelled', 'stopped') and token = 'deleted'""",
-            # A reason with escaped characters keeps its old form: PostgreSQL refuses to decode some of them.
+            # A reason with escaped characters keeps its old form: PostgreSQL refuses to decode some escapes.
             """{sqlite_only} update pylash_runs
                 set cancel_reason = json_extract(cast(result as text), '$.cancelled')
                 where settled is null and cancel > 0 and result is not null
@@ -214,7 +213,7 @@ MIGRATIONS: Final = (
 
 
 def columns(schema: int) -> set[tuple[str, str]]:
-    """Return the tables of a schema with their columns, as the migrations up to it make them."""
+    """Return the tables and columns that the migrations up to a schema create."""
     found: set[tuple[str, str]] = (
         {("pylash_meta", "name"), ("pylash_meta", "value")} if schema else set()
     )
@@ -230,6 +229,6 @@ def columns(schema: int) -> set[tuple[str, str]]:
 _NAMES: Final = re.compile(r"(?:^|,)\s*(?!primary key|unique)(\w+) (?:text|bigint|\{\w+\})")
 
 SCHEMA: Final = len(MIGRATIONS)
-"""The schema this code writes, and the newest ``min_code`` it satisfies."""
+"""The schema that this code writes, and the greatest ``min_code`` that it satisfies."""
 
 META: Final = "create table if not exists pylash_meta(name text primary key, value text not null)"

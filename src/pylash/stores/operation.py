@@ -1,9 +1,9 @@
 """Operations: generators of SQL statements, written once for every database.
 
-Rule 1. An operation is a *factory* of a generator, pure until committed: it may have to run again
-        (a deadlock, a lost connection, a full disk that ended its neighbours' transaction).
-Rule 2. A statement is a constant in the SQL that SQLite and PostgreSQL share. What differs is a
-        name in braces, which the dialect fills in: ``{now}``, ``{share}``, ``{update}``.
+Rule 1. An operation is a *factory* of a generator without side effects before the commit: it may be run again
+        (after a deadlock, a lost connection, or a full disk that ended a shared transaction).
+Rule 2. A statement is a constant in the SQL that SQLite and PostgreSQL share. Differences are names in
+        braces, which the dialect fills in: ``{now}``, ``{share}``, ``{update}``.
 Rule 3. Locks are taken in one order: workers, runs, lanes, waits, processes, events, queue, sessions.
 """
 
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 _NOW = "select {now}"
 
 MAX_REPEATS: Final = 100
-"""How often an operation is repeated because of a conflict, or a number drawn again, before it fails."""
+"""How often an operation is repeated after conflicts, or a run number is drawn again, before it fails."""
 
 
 class Statement(NamedTuple):
@@ -52,12 +52,12 @@ class Again(Exception):
     """Raised by an operation that must start over with a new transaction.
 
     Either a row that it read before it had its locks has changed, or the number that it drew for a
-    new run is taken. Drivers repeat it at most ``MAX_REPEATS`` times and never let it out.
+    new run is taken. Drivers catch it and repeat the operation at most ``MAX_REPEATS`` times.
     """
 
 
 def too_many_conflicts(what: str) -> StoreBusy:
-    """Return the error for work that met a conflict ``MAX_REPEATS`` times in a row."""
+    """Return the error for an operation that had ``MAX_REPEATS`` conflicts in a row."""
     return StoreBusy(
         f"{what} had conflicts with other writers {MAX_REPEATS} times in a row, and nothing was written: try again."
     )
@@ -70,10 +70,10 @@ Steps = Generator[Statement | Notify, Rows, T]
 class Bulk(msgspec.Struct):
     """A write that drivers may run together with others of the same ``many``.
 
-    ``many`` takes one array per column and returns the key of each row it wrote; the operation's
-    value is then ``value``, or what ``read`` makes of the columns after the key, and ``topic`` is published in
-    this process. A row that did not come back is run again alone, as its operation. ``one`` is the only statement
-    of an operation that inserts one row: its parameters are ``row`` and its value is ``value``.
+    ``many`` takes one array per column and returns the key of each row it wrote. The operation's result is
+    then ``value``, or the result of ``read`` for the columns after the key, and ``topic`` is published in
+    this process. If the key of a row is not returned, its operation is run alone. ``one`` is the only statement
+    of an operation that inserts one row: its parameters are ``row`` and the result is ``value``.
     """
 
     one: str | None
@@ -88,9 +88,9 @@ class Bulk(msgspec.Struct):
 class Operation(msgspec.Struct, Generic[T]):
     """A unit of work on the database.
 
-    ``bare``: only its first statement writes, so it needs no transaction around it.
-    ``urgent``: it is run before those that wait already. ``heavy``: it writes much. ``flow``: it brings new work from
-    this source; sources take turns, and work under way does not wait for it (``drivers.fair_queue``).
+    ``bare``: only its first statement writes, so it needs no transaction. ``urgent``: it is run before the
+    operations that are queued. ``heavy``: it writes much. ``flow``: the source of new work that it starts; sources
+    take turns, and operations of work in progress do not wait for them (``drivers.fair_queue``).
     """
 
     name: str
@@ -112,12 +112,12 @@ class Driver(Protocol):
     """Runs operations on one database."""
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
-        """Run operation: it happened or it did not."""
+        """Run an operation as a whole or not at all."""
         ...
 
 
 class Publisher:
-    """Calls the listeners of this process after commits: base of the drivers."""
+    """Base of the drivers: calls the listeners of this process after commits."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[str], None]] = []
@@ -134,7 +134,7 @@ class Publisher:
 
 
 class Port:
-    """Base of the stores' ports: operations as methods."""
+    """Base of the ports of a store: its operations are methods."""
 
     durability = DurabilityTier.DURABLE
 
@@ -143,7 +143,7 @@ class Port:
 
 
 def reading(steps: Callable[P, Steps[T]]) -> Callable[Concatenate[Port, P], Awaitable[T]]:
-    """Return a function of statements that only read as a method of a port."""
+    """Return a read-only operation of a port that runs the statements of a function."""
 
     @functools.wraps(steps)
     def call(port: Port, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
@@ -161,7 +161,7 @@ def operation(
 ) -> Callable[
     [Callable[Concatenate[PortT, P], Steps[T]]], Callable[Concatenate[PortT, P], Awaitable[T]]
 ]:
-    """Make a generator method of a port an operation that its driver runs."""
+    """Make a generator method of a port an operation, which its driver runs."""
 
     def decorate(
         method: Callable[Concatenate[PortT, P], Steps[T]],

@@ -1,4 +1,4 @@
-"""The health of a PostgreSQL server, and of what stands between it and us."""
+"""Health checks of a PostgreSQL server, and of a pooler in front of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIRECTLY = "connect to PostgreSQL itself, or to a pooler in session mode"
 
 
 async def server(url: str, clock: Clock, entropy: Entropy) -> list[Finding]:
-    """Return what is found at a server."""
+    """Return the findings about a server."""
     async with AsyncExitStack() as stack:
         try:
             one = await _connected(stack, url)
@@ -55,7 +55,7 @@ def _hidden(error: BaseException, url: str) -> str:
 
 
 async def _connected(stack: AsyncExitStack, url: str, **settings: Any) -> Any:
-    # Without a cache of statements, so that a pooler can be looked through at all.
+    # Without prepared statements, which fail behind a pooler: the checks report the pooler instead.
     connection = await asyncpg.connect(
         url,
         timeout=CONNECT_SECONDS,
@@ -80,27 +80,25 @@ async def _version(link: Any) -> Finding:
 async def _role(link: Any) -> Finding:
     if await link.fetchval("select pg_is_in_recovery()"):
         return Finding(
-            "role", "fail", "this is a replica, which cannot be written", "name the primary"
+            "role", "fail", "the server is a read-only replica", "use the URL of the primary"
         )
     if await link.fetchval("show default_transaction_read_only") == "on":
-        return Finding(
-            "role", "fail", "transactions may only read here", "use a role that may write"
-        )
-    return Finding("role", "ok", "the primary")
+        return Finding("role", "fail", "transactions are read-only", "use a role that may write")
+    return Finding("role", "ok", "primary")
 
 
 async def _durability(link: Any) -> Finding:
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         if await link.fetchval(f"show {setting}") == "off":
-            text = f"{setting} is off: what was committed may be lost in a crash of the server"
+            text = f"{setting} is off: a crash of the server may lose committed data"
             return Finding("durability", "warn", text, f"turn {setting} on")
-    return Finding("durability", "ok", "commits are on disk before they are answered")
+    return Finding("durability", "ok", "commits are on disk before they are acknowledged")
 
 
 async def _privileges(link: Any) -> Finding:
     if await link.fetchval("select to_regclass('pylash_runs') is null"):
         may = await link.fetchval("select has_schema_privilege(current_schema(), 'CREATE')")
-        needed = "create tables in the schema"
+        needed = "to create tables in the schema"
     else:
         may = await link.fetchval(
             "select has_table_privilege('pylash_runs', 'SELECT')"
@@ -109,55 +107,53 @@ async def _privileges(link: Any) -> Finding:
             " and has_table_privilege('pylash_effects', 'DELETE')"
             " and coalesce(has_sequence_privilege(to_regclass('pylash_session_numbers'), 'USAGE'), true)"
         )
-        needed = "read and write the tables of pylash"
+        needed = "to read and write the tables of pylash"
     if not may:
-        return Finding("permissions", "fail", f"you may not {needed}", "grant it to your role")
-    return Finding("permissions", "ok", f"you may {needed}")
+        return Finding("permissions", "fail", f"no permission {needed}", "grant it to your role")
+    return Finding("permissions", "ok", f"permission {needed}")
 
 
 async def _settings(url: str) -> Finding:
-    """Connect as a worker does: some poolers refuse the settings it asks for."""
+    """Connect as a worker does: some poolers refuse its settings."""
     async with AsyncExitStack() as stack:
         try:
             await _connected(stack, url, server_settings=SETTINGS)
         except (asyncpg.PostgresError, *LOST) as error:
-            text = f"a worker would be refused ({_hidden(error, url)})"
+            text = f"the settings of a worker are refused ({_hidden(error, url)})"
             return Finding("settings", "fail", text, _DIRECTLY)
-    return Finding("settings", "ok", "a worker may connect as it does")
+    return Finding("settings", "ok", "a worker can connect with its settings")
 
 
 async def _pooling(one: Any, two: Any, entropy: Entropy) -> Finding:
-    """Look whether a connection is a session: notifications and locks depend on it."""
+    """Check whether a connection is a session: notifications and locks depend on it."""
     pids = {await one.fetchval("select pg_backend_pid()") for _ in range(ASKS)}
     if len(pids) > 1:
-        text = "statements of one connection run in several sessions: a pooler in transaction mode"
+        text = "statements of one connection run in several sessions: there is a pooler in transaction mode"
         return Finding("pooling", "fail", text, _DIRECTLY)
     key = int.from_bytes(entropy(7), "big")
     held = await one.fetchval("select pg_try_advisory_lock($1)", key)
     if not held or await two.fetchval("select pg_try_advisory_lock($1)", key):
-        text = "a lock of one connection does not keep another out: a pooler shares sessions"
+        text = "two connections can hold the same lock: a pooler shares sessions"
         return Finding("pooling", "fail", text, _DIRECTLY)
-    if not await _heard(one, two, f"pylash_doctor_{entropy(6).hex()}"):
-        text = (
-            "a notification does not arrive: a pooler swallows LISTEN, and workers would only poll"
-        )
+    if not await _receives_notification(one, two, f"pylash_doctor_{entropy(6).hex()}"):
+        text = "notifications do not arrive: a pooler drops LISTEN, and workers would only poll"
         return Finding("pooling", "fail", text, _DIRECTLY)
     return Finding("pooling", "ok", "connections are sessions: notifications and locks work")
 
 
-async def _heard(one: Any, two: Any, channel: str) -> bool:
-    heard = asyncio.Event()
+async def _receives_notification(one: Any, two: Any, channel: str) -> bool:
+    received = asyncio.Event()
 
-    def hear(*_: Any) -> None:
-        heard.set()
+    def on_notification(*_: Any) -> None:
+        received.set()
 
-    await one.add_listener(channel, hear)
+    await one.add_listener(channel, on_notification)
     await two.execute(f"notify {channel}")
     with suppress(TimeoutError):
         async with asyncio.timeout(NOTIFY_SECONDS):
-            await heard.wait()
-    await one.remove_listener(channel, hear)
-    return heard.is_set()
+            await received.wait()
+    await one.remove_listener(channel, on_notification)
+    return received.is_set()
 
 
 async def _clock(link: Any, clock: Clock) -> Finding:

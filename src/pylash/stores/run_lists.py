@@ -1,8 +1,8 @@
-"""Lists of runs by the status that people see, each from an index that holds no more than it must.
+"""Lists of runs by their displayed status.
 
-Rule 1. A list costs what it shows and what is open, never what has ended: ended runs are found from the newest
-        backwards, and those that ended badly in an index of their own.
-Rule 2. A run that no live worker knows is shown as blocked. That is never written.
+Rule 1. The cost of a list depends on its length and on the open runs, never on the number of ended runs: completed
+        runs are read backwards from the newest, and failed ones have an index of their own.
+Rule 2. A run whose target no live worker knows is shown as blocked. That status is never written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylash.stores.operation import Statement, Steps
 from pylash.stores.tables.runs import FORGOTTEN
 from pylash.stores.tables.workers import known_targets
 
-# The columns of a run r and its process p. They take the targets that live workers know.
+# The columns of a run r and its process p. The parameter is the list of targets that live workers know.
 _COLUMNS: Final = """
        {number} as number,
        case when p.status <> 'open' then p.status
@@ -35,19 +35,19 @@ _RUN_COLUMNS: Final = _COLUMNS.replace("{number}", "r.id")
 
 _PROCESS_COLUMNS: Final = _COLUMNS.replace("{number}", "p.number")
 
-# The first runs of a process that continued itself have another scope, and are history.
+# The earlier runs of a process that continued itself have another scope, and are not shown.
 _VISIBLE: Final = f"substr(r.scope, length(r.scope), 1) = '}}' and not {FORGOTTEN}"
 
-# A process has the number of its first run. One that continued itself is found by its last run.
+# A process has the number of its first run. A process that continued itself is found by its last run.
 _OF_RUN: Final = "((p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number))"
 
 ROWS: Final = f"""
 select * from (select {_RUN_COLUMNS}
   from pylash_runs r left join pylash_processes p on {_OF_RUN} where {_VISIBLE} and {{where}}) as v"""
-"""The runs that a condition finds, which takes the place of ``{where}``; for ``run_from`` and ``view_from``."""
+"""Runs by a condition, which replaces ``{where}``; ``run_from`` and ``view_from`` decode the rows."""
 
 _RUNNING: Final = "r.settled is null and r.state = 'running'"
-# A run that does not execute has no owner: the index then has the runs of a state in the order of their ids.
+# Only running runs have an owner, so the index has the runs of every other state in the order of their ids.
 _IDLE: Final = "r.settled is null and r.state = ? and r.owner is null"
 _UNKNOWN: Final = """
 r.id in (select q.id from pylash_runs q where q.at is not null and q.at <= {now}
@@ -55,7 +55,7 @@ r.id in (select q.id from pylash_runs q where q.at is not null and q.at <= {now}
 _FAILED: Final = "r.state = ? and r.state in ('failed', 'cancelled', 'stopped')"
 
 PAGE: Final = 50
-"""How many rows are read at once on the way back from the newest. With more, PostgreSQL joins whole tables."""
+"""How many rows are read at once, from the newest backwards. With more, PostgreSQL joins whole tables."""
 
 _NO_ID: Final = (1 << 63) - 1
 
@@ -63,9 +63,9 @@ _NO_ID: Final = (1 << 63) - 1
 class Lists(NamedTuple):
     """The statements of a list of runs.
 
-    ``newest`` takes the known targets and a number, and returns a page of rows with smaller numbers, the
-    greatest first. ``of_status`` has a statement for each condition that finds runs by one index; it takes the known
-    targets, what the condition takes, a kind, the statuses and a limit.
+    ``newest`` returns a page of rows, the greatest number first; its parameters are the known targets and a number
+    that limits the page. ``of_status`` has a statement for each condition that is served by one index; its parameters
+    are the known targets, those of the condition, a kind, the statuses and a limit.
     """
 
     newest: str
@@ -89,7 +89,7 @@ join pylash_runs r on r.id = p.run order by p.number desc"""
 PROCESSES: Final = _lists(_NEWEST_PROCESSES, _PROCESS_COLUMNS, "join")
 
 PROCESS_RUNS: Final = _lists(_NEWEST_PROCESSES, _RUN_COLUMNS, "left join")
-"""The same with runs of processes that only a host's controller knows, if they have not ended."""
+"""The same, including open runs that a host's controller created under the name of a process."""
 
 RUNS: Final = _lists(
     f"""
@@ -102,9 +102,9 @@ left join pylash_processes p on {_OF_RUN} order by r.id desc""",
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """A process, a turn, or another run, as people see it in a list.
+    """A process, a turn, or another run in a list.
 
-    ``id`` is the process's; a turn's is ``session/turn``.
+    ``id`` is the id of a process, or ``session/turn`` for a turn.
     """
 
     run: int
@@ -153,11 +153,11 @@ def list_runs(
 ) -> Steps[list[tuple[Any, ...]]]:
     """Return the newest runs of some kinds and statuses, the newest first.
 
-    Runs that ended well have no index of their own: they are looked for among the newest ``most``.
+    Completed runs have no index of their own: they are searched among the newest ``most`` runs.
     """
     known = yield from known_targets()
     rows: list[tuple[Any, ...]] = []
-    if RunState.COMPLETED in statuses:  # then most of the newest are wanted, whatever their status
+    if RunState.COMPLETED in statuses:  # then most of the newest runs are listed anyway
         before, seen = _NO_ID, 0
         while len(rows) < limit and seen < most:
             page = (yield Statement(lists.newest, (known, before))).rows
@@ -173,12 +173,12 @@ def list_runs(
 
 
 def _newest_first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Sort rows by their numbers, and those of one millisecond, whose numbers are in no order, by their times."""
+    """Sort rows by the milliseconds in their numbers, and rows of one millisecond by their creation times."""
     return sorted(rows, key=lambda row: (run_id_time(row[0]), row[3], row[0]), reverse=True)
 
 
 def _places(statuses: Sequence[str], known: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Return the conditions that together find every run of some statuses, with their parameters."""
+    """Yield the conditions that together find every run of some statuses, with their parameters."""
     for status in dict.fromkeys(statuses):
         match status:
             case RunState.RUNNING:

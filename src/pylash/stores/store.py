@@ -1,8 +1,8 @@
 """A store: the operations of every port on one database.
 
 Rule 1. A database that needs newer code is refused before anything is written.
-Rule 2. An older one is migrated without losing a row: SQLite when it is opened, PostgreSQL when
-        asked, because others may be using it.
+Rule 2. An older database is migrated without losing a row: SQLite when it is opened, PostgreSQL on
+        request, because other workers may be using it.
 Rule 3. Opening with ``migrate=False`` creates nothing: no file, no table, no row.
 """
 
@@ -52,7 +52,7 @@ _SECRET_BYTES = 32
 
 
 class StoreDriver(LockingDriver, Protocol):
-    """A driver as a store needs it."""
+    """The interface of a driver that a store uses."""
 
     async def open(self) -> None:
         """Connect."""
@@ -63,12 +63,12 @@ class StoreDriver(LockingDriver, Protocol):
         ...
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener after commits that have something for others."""
+        """Call listener with each topic that a commit publishes; return a function that stops it."""
         ...
 
 
 class SqlStore:
-    """A database, open: its journal, waits, runs and workers."""
+    """An open database and its ports."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class SqlStore:
             port.durability = durability
 
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call listener with a topic after changes; return how to stop."""
+        """Call listener with a topic after changes; return a function that stops it."""
         return self.driver.subscribe(listener)
 
     async def close(self) -> None:
-        """Finish what was submitted and close."""
+        """Finish the operations that were submitted, then close."""
         await self.driver.close()
 
 
@@ -114,8 +114,8 @@ async def open_store(
 ) -> SqlStore:
     """Open the store at url.
 
-    ``migrate``: None brings SQLite up to date and sets up an empty PostgreSQL database, True also
-    an older one, False neither. ``simulated`` makes PostgreSQL's time the clock's, for tests.
+    ``migrate``: None migrates SQLite and sets up an empty PostgreSQL database, True also migrates an
+    older PostgreSQL database, False does neither. ``simulated``: PostgreSQL uses the time of clock, for tests.
     """
     scheme, rest = _parse_url(url)
     match scheme:
@@ -144,13 +144,13 @@ async def open_store(
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Return the file that url names, or None if it names a server."""
+    """Return the file of a SQLite url, or None for any other url."""
     scheme, rest = _parse_url(url)
     return Path(rest) if scheme == "sqlite" else None
 
 
 async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> tuple[int, int]:
-    """Return the schema of the database at url, 0 if nothing is set up, and the oldest that may use it."""
+    """Return the schema of the database at url, 0 if it is not set up, and the oldest code that may use it."""
     scheme, rest = _parse_url(url)
     if scheme == "sqlite":
         await asyncio.to_thread(_refuse_missing, Path(rest))
@@ -166,7 +166,7 @@ async def schema_of(url: str, *, clock: Clock, entropy: Entropy) -> tuple[int, i
 
 
 def _parse_url(url: str) -> tuple[str, str]:
-    """Return the scheme of url and what follows it, or refuse an invalid URL."""
+    """Return the scheme of url and the rest of it, or raise StoreUrlInvalid."""
     scheme, separator, rest = str(url).partition("://")
     reason = None
     if not separator:
@@ -194,7 +194,7 @@ def _file_trouble(rest: str) -> str | None:
 
 
 def _sqlite(path: Path | None, clock: Clock, entropy: Entropy) -> StoreDriver:
-    from pylash.stores.drivers.sqlite import SqliteDriver  # noqa: PLC0415 - the other half is not needed
+    from pylash.stores.drivers.sqlite import SqliteDriver  # noqa: PLC0415 - loaded only if it is used
 
     return SqliteDriver(path, clock, entropy)
 
@@ -210,20 +210,20 @@ def _postgres(url: str, clock: Clock | None, entropy: Entropy) -> StoreDriver:
 
 
 def _refuse_missing(path: Path) -> None:
-    from pylash.stores.drivers.sqlite_files import refuse_missing  # noqa: PLC0415 - as its driver
+    from pylash.stores.drivers.sqlite_files import refuse_missing  # noqa: PLC0415 - loaded only if it is used
 
     refuse_missing(path)
 
 
 def _meta() -> Steps[dict[str, str]]:
-    """Return the meta table of the database: nothing, if it was never set up."""
+    """Return the meta table of the database; it is empty if the database was never set up."""
     if not (yield Statement(_HAS_META)).rows:
         return {}
     return dict((yield Statement(_READ_META)).rows)
 
 
 def _check_columns(schema: int) -> Steps[None]:
-    """Refuse a database that lacks columns of the schema that it claims.
+    """Refuse a database that lacks columns of its schema.
 
     Development versions edited migrations, so their stores can have the number of a schema without all its columns.
     """
@@ -233,7 +233,7 @@ def _check_columns(schema: int) -> Steps[None]:
 
 
 def _look() -> Steps[bytes]:
-    """Return the secret of a database that this code can use as it is."""
+    """Return the secret of a database, or refuse one that this code cannot use without a migration."""
     meta = yield from _meta()
     schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
     if min_code > SCHEMA:
@@ -245,7 +245,7 @@ def _look() -> Steps[bytes]:
 
 
 def _migrate(entropy: Entropy, *, always: bool) -> Steps[bytes]:
-    """Bring the database to our schema, as far as allowed; return its secret."""
+    """Migrate the database if that is allowed; return its secret."""
     yield Statement(_LOCK_MIGRATIONS)
     yield Statement(META)
     meta = dict((yield Statement(_READ_META)).rows)

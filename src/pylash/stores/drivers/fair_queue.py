@@ -1,11 +1,11 @@
 """Fair order between the sources of new work.
 
-A burst of starts, or of turns for one session, may be thousands of operations at once. If they went to the
-database in the order in which they came, everything else would wait behind all of them: a turn of another
-session, and also what makes room for new work (claims, records and ends of runs). So operations that bring new
-work wait here, and only a few of them are on their way at a time. Sources take turns: a newcomer waits for one
-operation of each other source, however many those have queued. (Starts for which there is a slot do not wait:
-they are few, and written together.)
+A burst of starts, or of turns for one session, may be thousands of operations at once. In plain order of arrival,
+every other operation would wait for all of them: a turn of another session, and also the operations that make room
+for new work (claims, records and ends of runs). So operations that start new work are queued here, and only a few
+of them run at a time. Sources take turns: an operation of a new source waits for one operation of each other
+source, however many those have queued. (Starts for which there is a slot do not wait: they are few, and written in
+batches.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class FairQueue(Generic[T]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._out = 0
-        self._flows: OrderedDict[str, deque[T]] = OrderedDict()  # the next to take from first
+        # The flow whose turn is next comes first.
+        self._flows: OrderedDict[str, deque[T]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._flows)
@@ -37,16 +38,16 @@ class FairQueue(Generic[T]):
         self._flows[flow].append(item)
 
     def take(self) -> list[T]:
-        """Return the items that may go now."""
+        """Take as many items as there is room for, and return them."""
         taken: list[T] = []
         while self._flows and self._out < self._size:
             flow, items = self._flows.popitem(last=False)
             taken.append(items.popleft())
             self._out += 1
             if items:
-                self._flows[flow] = items  # behind all others
+                self._flows[flow] = items  # its next turn is after all others
         return taken
 
     def done(self) -> None:
-        """Make room for another item: one that was taken has ended."""
+        """Note that an item that was taken has ended."""
         self._out -= 1

@@ -1,9 +1,9 @@
-"""Other processes on the same SQLite file: locks that they cannot outlive, and pokes.
+"""Coordination of processes on the same SQLite file: locks of workers, and pokes (change notifications).
 
-Rule 1. A lock is an ``flock`` on a file of the worker's own: the kernel frees it when the process
+Rule 1. A lock is an ``flock`` on the worker's own file: the kernel releases it when the process
         ends, however it ends.
-Rule 2. A poke is a hint. A file of counters, one per process, is written after commits that have
-        something for others; a process that sees the counter of another change looks at the database.
+Rule 2. A poke is a hint. A process increments its counter in a shared file after commits that publish a
+        topic; another process that sees the change reads the database.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from pylash.stores.drivers.private_files import open_private_file, open_private_
 from pylash.values.errors import StoreBusy
 
 COUNTERS: Final = 512
-"""Two processes that fall on one counter miss each other's pokes and wait for the slow net."""
+"""Two processes with the same counter miss each other's pokes, and find changes by polling only."""
 
 POLL_SECONDS: Final = 0.025
-"""How often the poke file is read where the kernel does not report changes."""
+"""How often the poke file is read if the kernel does not report changes."""
 
 _IN_MODIFY = 0x2
 
 
 class NoLocks:
-    """The locks of a database that no other process can see."""
+    """The locks of an in-memory database, which no other process can open."""
 
     async def acquire(self, worker: WorkerId) -> None:
-        """Do nothing: there is no lock."""
+        """Do nothing."""
 
     async def is_free(self, worker: WorkerId) -> bool:  # noqa: ARG002 - the port's signature
-        """Return False: every worker is in this process, and alive."""
+        """Return False: every worker is alive, as it is in this process."""
         return False
 
     async def release(self, worker: WorkerId) -> None:
-        """Do nothing: there is no lock."""
+        """Do nothing."""
 
 
 class FileLocks:
-    """Locks as files in a folder beside the database."""
+    """Lock files in a folder beside the database."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -72,11 +72,11 @@ class FileLocks:
 
     @cached_property
     def _folder(self) -> Path:
-        """The folder of locks. It is the same for every name of the file, such as a symbolic link."""
+        """The folder of the lock files; a symbolic link to the database has the same one."""
         return Path(f"{self._database.resolve()}-workers")
 
     def _path(self, worker: WorkerId) -> Path:
-        """Return worker's file. Its name comes from the database, so a slash or dots in it lead nowhere."""
+        """Return the file of a worker. The name is read from the database, so slashes and leading dots are escaped."""
         name = worker.replace("%", "%25").replace("/", "%2F")
         return self._folder / (f"%2E{name[1:]}" if name.startswith(".") else name)
 
@@ -97,7 +97,7 @@ class FileLocks:
                 fd = open_private_file(path, folder, create=False)
         except FileNotFoundError:
             return True
-        # A file is removed only while its lock is held here, so never one that a live worker has locked.
+        # The file is removed only while this process holds its lock, so the lock file of a live worker stays.
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ class FileLocks:
         return True
 
     def _release(self, worker: WorkerId, fd: int) -> None:
-        # Removed before it is unlocked: the other way round, the file could be locked by another in between.
+        # Removed before it is unlocked: otherwise another process could lock the file in between.
         self._path(worker).unlink(missing_ok=True)
         os.close(fd)
 
@@ -122,39 +122,39 @@ def _descriptor(fd: int) -> Iterator[int]:
 
 
 class PokeFile:
-    """Tells other processes that a commit has something for them, and notices theirs."""
+    """Notifies other processes of commits, and watches for their notifications."""
 
     def __init__(self, database: Path, name: bytes) -> None:
         self._path = f"{database.resolve()}-poke"
         self._fd = open_private_file(Path(self._path))
         if os.fstat(self._fd).st_size < COUNTERS * 8:
-            # At its full size from the start: growing it later would look like a poke, or find the disk full.
+            # At full size from the start: a later growth would look like a poke, and could fail on a full disk.
             os.pwrite(self._fd, bytes(COUNTERS * 8), 0)
-        # Our own counter, which only the writer thread changes: where it is, and its value.
+        # The offset and the value of our own counter, which only the writer thread changes.
         self._offset = int.from_bytes(name, "big") % COUNTERS * 8
         self._count = int.from_bytes(os.pread(self._fd, 8, self._offset), "big")
-        # The counters of the others as the loop saw them last.
+        # The counters of the other processes at the last read.
         self._seen = self._others()
         self._stop: Callable[[], None] = lambda: None
 
     def poke(self) -> None:
-        """Tell other processes that something was committed."""
+        """Notify other processes of a commit."""
         self._count = (self._count + 1) % 2**64
         # It is only a hint, and a full disk is reported elsewhere.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, self._count.to_bytes(8, "big"), self._offset)
 
-    def watch(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
-        """Call heard on the loop after others poke."""
+    def watch(self, loop: asyncio.AbstractEventLoop, on_poke: Callable[[], None]) -> None:
+        """Call ``on_poke`` on the loop after pokes of other processes."""
         watch = _inotify(self._path)
         if watch is None:
-            self._poll(loop, heard)
+            self._poll(loop, on_poke)
             return
 
         def modified() -> None:
             with contextlib.suppress(BlockingIOError):
                 os.read(watch, 4096)
-            self._look(heard)
+            self._check(on_poke)
 
         loop.add_reader(watch, modified)
 
@@ -172,16 +172,16 @@ class PokeFile:
         self._stop()
         os.close(self._fd)
 
-    def _poll(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
-        self._look(heard)
-        timer = loop.call_later(POLL_SECONDS, self._poll, loop, heard)
+    def _poll(self, loop: asyncio.AbstractEventLoop, on_poke: Callable[[], None]) -> None:
+        self._check(on_poke)
+        timer = loop.call_later(POLL_SECONDS, self._poll, loop, on_poke)
         self._stop = timer.cancel
 
-    def _look(self, heard: Callable[[], None]) -> None:
+    def _check(self, on_poke: Callable[[], None]) -> None:
         seen = self._others()
         if seen != self._seen:
             self._seen = seen
-            heard()
+            on_poke()
 
     def _others(self) -> bytes:
         """Return every counter but our own."""
@@ -190,12 +190,12 @@ class PokeFile:
 
 
 def _inotify(path: str) -> int | None:
-    """Return a descriptor that becomes readable when path is written, if the system has such."""
+    """Return a descriptor that becomes readable when path is written, or None if the system has no inotify."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if watch < 0:  # no instance left for this user: polling works everywhere
+    if watch < 0:  # the user has no instance left
         return None
     if libc.inotify_add_watch(watch, path.encode(), _IN_MODIFY) < 0:
         os.close(watch)

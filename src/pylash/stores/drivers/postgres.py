@@ -1,9 +1,9 @@
-"""PostgreSQL: short transactions at READ COMMITTED, run again when the server says so.
+"""PostgreSQL: short transactions at READ COMMITTED, with retries.
 
-Rule 1. Every operation may be run again: after a deadlock, a lost connection, and a COMMIT whose
-        answer was lost. That is why operations carry their own idempotency tokens.
-Rule 2. An operation runs in a task of its own, so that a cancelled caller leaves no transaction half-way.
-Rule 3. One connection listens; its session holds the advisory locks of our workers.
+Rule 1. Every operation may be repeated: after a deadlock, a lost connection, and a COMMIT whose answer was
+        lost. So operations have idempotency tokens.
+Rule 2. An operation runs in a task of its own, so that a cancelled caller does not interrupt a transaction.
+Rule 3. One connection listens for notifications; its session holds the advisory locks of our workers.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ T = TypeVar("T")
 
 BAD_PORT: Final = "cannot be parsed (its port is not a number; a '/', '?', '#' or '@' in a password must be escaped)"
 NEWCOMERS: Final = 4
-"""How many connections operations that bring new work may have: the others are for work under way."""
+"""How many connections operations that start new work may use; the others are for work in progress."""
 RETRY_SECONDS: Final = 30.0
-"""How long an operation waits for a server that went away."""
+"""How long an operation is retried while the server cannot be reached."""
 REPEAT_SECONDS: Final = 0.001
-"""How long to wait before an operation is repeated after a conflict; longer each time, up to 50 times this."""
+"""The pause before an operation is repeated after a conflict; it grows each time, up to 50 times this."""
 NOTIFY_BYTES: Final = 7_900
-"""What one notification can carry, with a margin."""
+"""The most bytes of one notification, with a margin."""
 
 _REPEAT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, Again)
 
 
 class PostgresDriver(Publisher):
-    """Runs operations on one PostgreSQL database. Everything happens on the event loop."""
+    """Runs operations on one PostgreSQL database, on the event loop."""
 
     def __init__(self, url: str, clock: Clock | None, entropy: Entropy) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class PostgresDriver(Publisher):
         self._name = entropy(8).hex()  # the sender of our notifications
         self.pool = Pool(url, clock)
         self.bulk = BulkWriter(self._execute, self._run, self.publish)
-        self.locks = AdvisoryLocks(self.pool.connect, self.hear, self.publish)
+        self.locks = AdvisoryLocks(self.pool.connect, self.on_notification, self.publish)
         self._newcomers = FairQueue[asyncio.Future[None]](NEWCOMERS)
         self._tasks = TaskOwner()  # run until the store closes
         # One task for each operation under way: they end before the store closes.
@@ -98,7 +98,7 @@ class PostgresDriver(Publisher):
         self._open = True
 
     async def close(self) -> None:
-        """Finish what was submitted, then disconnect."""
+        """Finish the operations that were submitted, then disconnect."""
         if not self._open:
             return
         self._open = False
@@ -115,15 +115,15 @@ class PostgresDriver(Publisher):
     # --- operations ---
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
-        """Run operation, again if the server says so; rows that come together go together."""
+        """Run operation, with retries; operations with a bulk row are batched."""
         if not self._open:
             raise StoreClosed
         if operation.bulk is not None:
             return self.bulk.submit(operation, operation.bulk)
         return asyncio.shield(self._operations.start(self._run(operation)))
 
-    def hear(self, payload: str) -> None:
-        """Publish what another process notified; our own topics were published at the commit."""
+    def on_notification(self, payload: str) -> None:
+        """Publish the topics of another process; our own were published after the commit."""
         sender, *topics = decode(payload.encode())
         if sender != self._name:
             for topic in topics:
@@ -140,7 +140,7 @@ class PostgresDriver(Publisher):
                     self.pool.lend(urgent=operation.urgent) as link,
                 ):
                     return await self._drive(link, operation)
-            # A connection is not kept while the operation waits for its next try, nor is its place among newcomers.
+            # While the operation waits for its next attempt, it holds neither a connection nor a place in the queue.
             except _REPEAT as error:
                 repeats += 1
                 if repeats > MAX_REPEATS:
@@ -157,7 +157,7 @@ class PostgresDriver(Publisher):
                 raise _refused(error) from error
 
     async def _drive(self, link: Link, operation: Operation[T]) -> T:
-        """Run operation's statements on link, in a transaction unless it needs none."""
+        """Run the statements of an operation on link, in a transaction unless it needs none."""
         topics: dict[str, None] = {}
         if operation.bare or operation.read_only:
             result = await link.run(operation.steps(), topics)
@@ -171,34 +171,34 @@ class PostgresDriver(Publisher):
             except BaseException:
                 await link.command("rollback")
                 raise
-        # After the commit, so that a listener that looks finds the change.
+        # After the commit, so that a listener that reads finds the change.
         for topic in topics:
             self.publish(topic)
         return result
 
     def _notifications(self, topics: list[str]) -> str:
-        """Return statements that notify other processes of topics."""
+        """Return the statements that notify other processes of topics."""
         if not topics:
             return ""
-        # A text between $$ has no escapes. In JSON a $ stands in texts only, where it can be written otherwise.
+        # A text between $$ has no escapes, so a $ in the JSON, which is always inside a string, is escaped.
         payload = encode([self._name, *topics]).decode().replace("$", "\\u0024")
         if len(payload.encode()) <= NOTIFY_BYTES:
             return f"select pg_notify('{CHANNEL}', $${payload}$$); "
-        if len(topics) == 1:  # a very long name: listeners look at everything
+        if len(topics) == 1:  # a very long name: the blank topic makes listeners read everything
             return self._notifications([""])
         half = len(topics) // 2
         return self._notifications(topics[:half]) + self._notifications(topics[half:])
 
     async def _execute(self, sql: str, params: tuple[Any, ...]) -> Rows:
-        """Run one statement as a transaction of its own."""
+        """Run one statement in its own transaction."""
         async with self.pool.lend() as link:
             return await link.execute(sql, params)
 
-    # --- new work takes turns ---
+    # --- the queue of new work ---
 
     @contextlib.asynccontextmanager
     async def _admitted(self, flow: str) -> AsyncIterator[None]:
-        """Wait until it is the flow's turn."""
+        """Wait for the turn of a flow, and hold its place in the block."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self._newcomers.add(flow, turn)
         self._admit()

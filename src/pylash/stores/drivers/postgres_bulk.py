@@ -1,8 +1,8 @@
-"""Rows that arrive together are written together.
+"""Batches of rows: rows that arrive at the same time are written by one statement.
 
-Rule 1. A few tasks write, each one statement at a time; what arrives meanwhile is the next batch.
-Rule 2. A row that did not come back from its statement was not written: its operation runs alone, so that it gets
-        its own verdict.
+Rule 1. A few tasks write, each one statement at a time; rows that arrive meanwhile form the next batch.
+Rule 2. A row whose key the statement did not return was not written: its operation runs alone, and has its own
+        result.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pylash.stores.operation import Bulk, Operation, Rows
 from pylash.tasks import TaskOwner
 
 WRITERS: Final = 2
-"""How many batches are on their way at once."""
+"""How many batches are written at once."""
 BATCH_ROWS: Final = 512
 SHARED_ROWS: Final = 64
-"""More rows than this are shared by the writers: while the server writes some, the loop goes on with others."""
+"""More rows than this are split among the writers: while the server writes one batch, the loop prepares another."""
 
 
 class Row(msgspec.Struct, eq=False):
-    """A row on its way, with the operation that writes it alone."""
+    """A row to write, with the operation that writes it alone."""
 
     operation: Operation[Any]
     bulk: Bulk
@@ -32,7 +32,7 @@ class Row(msgspec.Struct, eq=False):
 
 
 class BulkWriter:
-    """Writes the rows of operations, those of one statement together. Everything happens on the event loop."""
+    """Writes rows of operations in batches, one statement for each batch, on the event loop."""
 
     def __init__(
         self,
@@ -45,9 +45,7 @@ class BulkWriter:
         self._publish = publish
         self._tasks = TaskOwner()
         self._rows: list[Row] = []  # rows that no writer has taken yet, the oldest first
-        self._idle: list[
-            asyncio.Future[None]
-        ] = []  # one for each writer that sleeps: its wake-up call
+        self._idle: list[asyncio.Future[None]] = []  # the futures that idle writers wait for
         self._waking = False  # whether a writer was woken and has not run since
         self._closing = False
 
@@ -57,7 +55,7 @@ class BulkWriter:
             self._tasks.serve(self._write_forever())
 
     async def close(self) -> None:
-        """Write what was submitted, and end the writers."""
+        """Write the rows that were submitted, and end the writers."""
         self._closing = True
         for call in self._idle:
             call.set_result(None)
@@ -71,7 +69,7 @@ class BulkWriter:
         return row.future
 
     def complete(self, row: Row, rest: tuple[Any, ...]) -> None:
-        """Complete a row that was written together with others; ``rest`` came back after its key."""
+        """Complete a row that was written in a batch; ``rest`` are the returned columns after its key."""
         bulk = row.bulk
         if not row.future.done():
             row.future.set_result(bulk.value if bulk.read is None else bulk.read(rest))
@@ -79,7 +77,7 @@ class BulkWriter:
             self._publish(bulk.topic)
 
     def _wake(self) -> None:
-        """Wake an idle writer. One at a time: it takes what has arrived by then, and wakes the next if rows are left."""
+        """Wake one idle writer: it takes the rows that have arrived by then, and wakes the next if rows are left."""
         if self._idle and not self._waking:
             self._waking = True
             self._idle.pop().set_result(None)
@@ -91,7 +89,7 @@ class BulkWriter:
                 if self._rows:
                     self._wake()
                 await self._write(batch)
-            # Looked at only while no rows are left, so that what was submitted is written.
+            # Checked only while no rows are left, so that all submitted rows are written.
             if self._closing:
                 return
             call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -100,7 +98,7 @@ class BulkWriter:
             self._waking = False
 
     def _next_batch(self) -> list[Row]:
-        """Take the rows that one statement can write together with the oldest."""
+        """Take the oldest row, and the rows that the same statement writes."""
         if len(self._rows) == 1:
             return [self._rows.pop()]
         many = self._rows[0].bulk.many
@@ -112,9 +110,9 @@ class BulkWriter:
 
     async def _write(self, batch: list[Row]) -> None:
         if len(batch) == 1 and batch[0].bulk.one is not None:
-            await self._write_alone(batch[0])  # one plain insert is quicker than one over arrays
+            await self._write_alone(batch[0])  # a plain insert is faster than one over arrays
             return
-        # Of two rows with one key the database would keep either, so only the first is written here.
+        # Of two rows with the same key the database would keep either, so only the first is in the batch.
         firsts: dict[tuple[Any, ...], Row] = {}
         for row in batch:
             firsts.setdefault(row.bulk.key, row)
@@ -125,27 +123,27 @@ class BulkWriter:
                 self.complete(row, written[row.bulk.key])
             else:
                 alone.append(row)
-        # At once, each on a connection of its own; the writer takes its next batch when all have their verdicts.
+        # In parallel, each on its own connection; the writer takes its next batch when all have ended.
         if alone:
             async with asyncio.TaskGroup() as group:
                 for row in alone:
                     group.create_task(self._write_alone(row))
 
     async def _write_together(self, batch: list[Row]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """Write rows in one statement; return what came back, by key."""
+        """Write rows in one statement; return the other returned columns by key."""
         first = batch[0].bulk
         size = len(first.key)
         arrays = tuple(map(list, zip(*(row.bulk.row for row in batch), strict=True)))
         try:
             written = (await self._execute(first.many, arrays)).rows
-        except Exception:  # noqa: BLE001 - each row runs alone then, and gets its own error
+        except Exception:  # noqa: BLE001 - each row then runs alone and has its own error
             return {}
         return {row[:size]: row[size:] for row in written}
 
     async def _write_alone(self, row: Row) -> None:
         try:
             result = await self._run(row.operation)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, not ours
+        except Exception as error:  # noqa: BLE001 - raised to the caller
             if not row.future.done():  # else its caller was cancelled
                 row.future.set_exception(error)
         else:

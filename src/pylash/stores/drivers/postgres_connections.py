@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: one with its statements, and a pool of them."""
+"""Connections to PostgreSQL with their prepared statements, and a pool of connections."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 CONNECTIONS: Final = 8
 LOOKS: Final = 10
-"""How often a connection is looked at while it waits for one answer, before it is given up."""
+"""How often a connection is checked while it waits for one answer, before it is terminated."""
 
-# Statements with arrays would be planned at every call, which takes longer than running them.
+# Statements with arrays would otherwise be planned at every call, which takes longer than their execution.
 SETTINGS = {
     "application_name": "pylash",
     "plan_cache_mode": "force_generic_plan",
-    # A worker whose event loop is blocked, or that is paused, must not keep the locks of a transaction
-    # that it had begun: its runs could not be taken over. The limit is well below the default lease.
+    # A worker that is paused, or whose event loop is blocked, must not keep the locks of an open
+    # transaction: its runs could not be taken over. The limit is well below the default lease.
     "idle_in_transaction_session_timeout": "3s",
 }
 
@@ -34,7 +34,7 @@ SETTINGS = {
 class Link:
     """A connection with its prepared statements.
 
-    ``looks`` counts how often the pool has seen it waiting for the same answer; None while it waits for none.
+    ``looks`` counts the checks of the pool while it waits for one answer; None while it waits for none.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -80,15 +80,15 @@ class Link:
 
 
 class Pool:
-    """Connections to one database, at most ``CONNECTIONS`` of them lent at once, and more for what is urgent.
+    """Connections to one database: at most ``CONNECTIONS`` are lent at once, plus those for urgent operations.
 
-    A connection is lent to one borrower at a time. One that failed, or whose borrower was cancelled, is closed: its
+    A connection has one borrower at a time. It is closed if it failed or its borrower was cancelled, because its
     transaction may still be open.
     """
 
     def __init__(self, url: str, clock: Clock | None) -> None:
         self._url = url
-        self._clock = clock  # a simulated one, which becomes the time of the database
+        self._clock = clock  # a simulated clock, which sets the time of the database
         self._room = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Link] = []  # open and not lent
         self._links: WeakSet[Link] = WeakSet()  # open, lent or not
@@ -99,9 +99,9 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def lend(self, *, urgent: bool = False) -> AsyncIterator[Link]:
-        """Lend a connection. An urgent borrower does not queue: it gets one more."""
+        """Lend a connection. An urgent borrower does not wait: it gets an additional one."""
         async with contextlib.nullcontext() if urgent else self._room:
-            # The one that was returned last: it has the most statements prepared.
+            # The last one that was returned: it has the most prepared statements.
             link = self._idle.pop() if self._idle else Link(await self.connect())
             self._links.add(link)
             try:
@@ -118,9 +118,9 @@ class Pool:
             self._idle.append(link)
 
     async def end_unanswered(self) -> None:
-        """End connections whose server does not answer, for ever: their borrowers try again.
+        """Terminate connections whose server does not answer, forever; their borrowers try again.
 
-        One look at all of them now and then costs less than a timer for each statement.
+        A periodic check of all connections costs less than a timer for each statement.
         """
         while True:
             await asyncio.sleep(COMMAND_SECONDS / LOOKS)
@@ -131,7 +131,7 @@ class Pool:
                         link.connection.terminate()
 
     async def close(self) -> None:
-        """Close the connections, none of which is lent."""
+        """Close the connections; none of them is lent."""
         for link in self._idle:
             with contextlib.suppress(*LOST):
                 await link.connection.close(timeout=CONNECT_SECONDS)

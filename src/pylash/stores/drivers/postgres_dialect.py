@@ -1,15 +1,15 @@
-"""The statements of operations in PostgreSQL's own words."""
+"""The PostgreSQL dialect of the shared SQL."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-# A volatile function in a comparison would hide the index; a scalar subquery is evaluated once.
+# A volatile function in a comparison would prevent the use of an index; a scalar subquery is evaluated once.
 _NOW = (
     "(select coalesce(nullif(current_setting('pylash.now', true), '')::bigint,"
     " (extract(epoch from clock_timestamp()) * 1000000)::bigint))"
 )
-_WORDS = {
+_REPLACEMENTS = {
     "{now}": _NOW,
     "{share}": "for share",
     "{update}": "for update",
@@ -38,10 +38,10 @@ _WORDS = {
 
 @lru_cache(maxsize=512)
 def dialect(sql: str) -> str:
-    """Fill in what PostgreSQL says in its own words, and number the parameters."""
+    """Replace the names in braces, and number the parameters."""
     if "{sqlite_only}" in sql:
         return "select 1"
-    for word, text in _WORDS.items():
-        sql = sql.replace(word, text)
+    for name, text in _REPLACEMENTS.items():
+        sql = sql.replace(name, text)
     first, *rest = sql.split("?")
     return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))

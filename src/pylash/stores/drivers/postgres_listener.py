@@ -17,7 +17,7 @@ CONNECT_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 30.0
 BACKOFF_SECONDS: Final = 0.1
 LOCKS_SETTLE_SECONDS: Final = 3.0
-"""After the server restarted all locks are free until their workers reconnect; none is taken for dead so long."""
+"""After a restart of the server, locks are free until their workers reconnect: so long, none counts as dead."""
 PING_SECONDS: Final = 5.0
 RETAKE_TRIES: Final = 50
 CHANNEL: Final = "pylash"
@@ -29,11 +29,11 @@ LOST = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # it was interrupted half-way and cannot be used again
+    asyncpg.InternalClientError,  # it was interrupted and cannot be used again
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
-    asyncpg.IdleInTransactionSessionTimeoutError,  # we did not go on with a transaction in time
+    asyncpg.IdleInTransactionSessionTimeoutError,  # a transaction was idle for too long
 )
 
 
@@ -43,25 +43,25 @@ class AdvisoryLocks:
     def __init__(
         self,
         connect: Callable[[], Awaitable[Any]],
-        hear: Callable[[str], None],
+        on_notification: Callable[[str], None],
         publish: Callable[[str], None],
     ) -> None:
         self._connect = connect
-        self._hear = hear
+        self._on_notification = on_notification
         self._publish = publish
-        self._held: set[WorkerId] = set()  # the workers whose locks a new connection takes again
-        self._lost = asyncio.Event()  # set while there is no connection that works
-        self._asking = asyncio.Lock()  # held for each statement: a connection runs one at a time
-        self._settled_at = 0.0  # until then a free lock does not mean that its worker is dead
+        self._held: set[WorkerId] = set()  # workers whose locks a new connection must take again
+        self._lost = asyncio.Event()  # set while the connection is broken
+        self._asking = asyncio.Lock()  # held during each statement: a connection runs one at a time
+        self._settled_at = 0.0  # before that, a free lock does not mean that its worker is dead
 
     async def connect(self) -> None:
-        """Listen, and take the locks again that the last connection held."""
+        """Listen, and take the locks of the last connection again."""
         self._lost.clear()
         connection = await self._connect()
         try:
             connection.add_termination_listener(lambda _: self._lost.set())
             await connection.add_listener(
-                CHANNEL, lambda _connection, _pid, _channel, payload: self._hear(payload)
+                CHANNEL, lambda _connection, _pid, _channel, payload: self._on_notification(payload)
             )
             for worker in tuple(self._held):
                 await _retake(connection, worker)
@@ -71,7 +71,7 @@ class AdvisoryLocks:
         self._connection = connection
 
     async def keep(self) -> None:
-        """Reconnect whenever the connection is lost; listeners then look for what they missed."""
+        """Reconnect whenever the connection is lost; then the blank topic makes listeners read everything."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_SECONDS):
@@ -89,7 +89,7 @@ class AdvisoryLocks:
             self._publish("")
 
     async def _ping(self) -> None:
-        """Reconnect if the connection is half open: it would receive no notification and hold no lock."""
+        """Detect a half-open connection, which receives no notifications and holds no locks."""
         try:
             async with self._asking:
                 await self._connection.fetchval("select 1", timeout=CONNECT_SECONDS)
@@ -103,7 +103,7 @@ class AdvisoryLocks:
             await self._connection.close(timeout=CONNECT_SECONDS)
 
     async def acquire(self, worker: WorkerId) -> None:
-        """Take worker's lock for as long as the connection lives; once taken, it is kept."""
+        """Take worker's lock for as long as the connection lives; it is taken again after a reconnect."""
         if worker in self._held:
             return
         answer = await self._ask(_TRY_LOCK, worker)
@@ -119,17 +119,17 @@ class AdvisoryLocks:
         if worker in self._held or asyncio.get_running_loop().time() < self._settled_at:
             return False
         if not await self._ask(_TRY_LOCK, worker):
-            return False  # held, or unknown while the connection is replaced: then no worker is taken for dead
+            return False  # held, or unknown while the connection is replaced
         await self._ask(_UNLOCK, worker)
         return True
 
     async def release(self, worker: WorkerId) -> None:
-        """Give worker's lock up."""
+        """Release worker's lock."""
         self._held.discard(worker)
         await self._ask(_UNLOCK, worker)
 
     async def _ask(self, sql: str, worker: WorkerId) -> bool | None:
-        """Return the answer of the connection, or None while it is being replaced."""
+        """Return the answer of the server, or None while the connection is being replaced."""
         async with self._asking:
             try:
                 number = _number(worker)
@@ -139,12 +139,12 @@ class AdvisoryLocks:
 
 
 async def _retake(connection: Any, worker: WorkerId) -> None:
-    """Take worker's lock on a new connection, once the server has noticed that the old one is gone."""
+    """Take worker's lock on a new connection, once the server has closed the session of the old one."""
     for _ in range(RETAKE_TRIES):
         if await connection.fetchval(_TRY_LOCK, _number(worker)):
             return
         await asyncio.sleep(BACKOFF_SECONDS)
-    raise ConnectionError("the session of the last connection is still there")
+    raise ConnectionError("the server has not closed the session of the last connection")
 
 
 def _number(worker: WorkerId) -> int:

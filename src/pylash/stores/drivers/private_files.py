@@ -1,8 +1,8 @@
 """Files and folders beside a SQLite store, which only their owner may use.
 
-Rule 1. Nothing is opened through a symbolic link: in a folder that others may write, a link would make us
+Rule 1. Nothing is opened through a symbolic link: in a folder that others may write, a link could make us
         overwrite or lock a file of their choice.
-Rule 2. The mode is given when a file or folder is made, and takes no more from the umask than it lacks already.
+Rule 2. The mode is set when a file or folder is created.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pylash.values.errors import StorePathUnwritable
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 
-_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not make us wait
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe must not block
 
 
 def open_private_file(path: Path, folder: int | None = None, *, create: bool = True) -> int:
-    """Return a descriptor to read and write a file; with ``folder`` the path's name is looked up in it.
+    """Return a descriptor to read and write a file; with ``folder``, a descriptor, the name is opened in it.
 
     Raises StorePathUnwritable, and FileNotFoundError unless ``create``.
     """
@@ -52,9 +52,9 @@ def open_private_folder(path: Path, *, create: bool = True) -> int:
 
 
 def make_private_file(path: Path) -> None:
-    """Make a file that only its owner may open, unless there is one; a link to a file that is missing is followed.
+    """Create a file that only its owner may open; raises FileExistsError if there is one.
 
-    SQLite follows links to a database, so that a store may be kept elsewhere.
+    A symbolic link to a missing file is followed, as SQLite does: a store may be kept elsewhere.
     """
     os.close(os.open(path.resolve(), os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
 

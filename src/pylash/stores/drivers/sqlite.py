@@ -1,14 +1,14 @@
-"""SQLite: one writer thread whose commits are shared.
+"""SQLite: one writer thread with group commits.
 
-Three threads take part. The event loop queues jobs and completes their futures; the writer thread has one batch of
+There are three threads. The event loop queues jobs and completes their futures; the writer thread has one batch of
 jobs at a time and the connection that writes; the reader thread has the connection that reads.
 
-Rule 1. A future completes only after the COMMIT that holds its operation.
+Rule 1. A future completes only after the COMMIT of its operation.
 Rule 2. The queue and the futures belong to the loop. A batch belongs to the writer thread from ``WriterThread.give``
         until its callback is called.
 
-While the writer commits, the next batch grows; a single caller pays one sync, a thousand concurrent
-callers pay one sync together.
+While the writer commits, the next batch grows: a single caller waits for one sync of the disk, and a thousand
+concurrent callers share one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 BATCH_OPERATIONS: Final = 512
 NEWCOMERS: Final = 128
-"""How many operations that bring new work are on their way at once; the others wait for their flow's turn."""
+"""How many operations that start new work are in progress at once; the others wait for the turn of their flow."""
 NET_SECONDS: Final = 1.0
-"""How often to look whether another process has committed: its poke may have been lost."""
+"""How often to check for commits of other processes, whose pokes may have been lost."""
 
 
 class SqliteDriver(Publisher):
@@ -50,14 +50,14 @@ class SqliteDriver(Publisher):
         self.path = path
         self.locks: Locks = NoLocks() if path is None else FileLocks(path)
         self.commits = GroupCommit(path, clock, entropy)
-        # A database in memory has one connection, so its reads go through the writer.
+        # An in-memory database has one connection, so the writer runs its reads too.
         self.reader = None if path is None else Reader(path, clock)
         self._name = entropy(8)
         self._poke: PokeFile | None = None
         self._tasks = TaskOwner()
-        self._pending: deque[Job] = deque()  # jobs that no batch has taken yet
-        self._newcomers = FairQueue[Job](NEWCOMERS)  # jobs that may not even be pending yet
-        self._scheduled = False  # whether the loop will call _flush
+        self._pending: deque[Job] = deque()  # jobs that are in no batch yet
+        self._newcomers = FairQueue[Job](NEWCOMERS)  # jobs of new work, before they are pending
+        self._scheduled = False  # whether a call of _flush is scheduled
         self._open = False
 
     # --- opening and closing ---
@@ -79,12 +79,12 @@ class SqliteDriver(Publisher):
         self._open = True
 
     async def close(self) -> None:
-        """Finish what was submitted, then close."""
+        """Finish the operations that were submitted, then close."""
         if not self._open:
             return
         self._open = False
-        await self._submit(Operation("barrier", _nothing))  # everything submitted before it is done
-        while self._newcomers:  # but these, which follow as there is room
+        await self._submit(Operation("barrier", _nothing))  # all jobs before it are done then
+        while self._newcomers:  # which become pending as there is room
             await self._submit(Operation("barrier", _nothing))
         await self._tasks.close()
         await self._writer.close()
@@ -95,7 +95,7 @@ class SqliteDriver(Publisher):
         await asyncio.to_thread(self.commits.close)
 
     async def _notice_others(self, reader: Reader) -> None:
-        """Publish that anything may have changed when another process has committed."""
+        """Publish the blank topic after commits of other processes."""
         seen = None
         while True:
             await asyncio.sleep(NET_SECONDS)
@@ -108,7 +108,7 @@ class SqliteDriver(Publisher):
     # --- on the loop ---
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
-        """Run operation: reads beside the writer, writes in the next batch."""
+        """Run operation: reads in the reader thread, writes in the next batch."""
         if not self._open:
             raise StoreClosed
         if operation.read_only and self.reader is not None:
@@ -124,14 +124,14 @@ class SqliteDriver(Publisher):
             self._pending.appendleft(job)
         else:
             self._pending.append(job)
-        # Not at once: what other tasks submit in this round of the loop joins the batch.
+        # Not at once, so that operations of other tasks in this iteration of the loop join the batch.
         if not self._scheduled and not self._writer.batch:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         return job.future
 
     def _flush(self) -> None:
-        """Give what is pending to the writer, if that is idle."""
+        """Give pending jobs to the writer if it is idle."""
         self._scheduled = False
         if self._pending and not self._writer.batch:
             batch = list(islice(self._pending, BATCH_OPERATIONS))
@@ -140,7 +140,7 @@ class SqliteDriver(Publisher):
             self._writer.give(batch)
 
     def _finish(self, batch: list[Job]) -> None:
-        """Complete the futures of a batch that was committed; the writer gets the next one first."""
+        """Give the writer the next batch, and complete the futures of one that was committed."""
         for job in batch:
             if job.operation.flow is not None:
                 self._newcomers.done()
@@ -161,7 +161,7 @@ class SqliteDriver(Publisher):
     # --- in the writer thread ---
 
     def _write(self, batch: list[Job]) -> None:
-        """Commit a batch, and poke other processes if it has something for them."""
+        """Commit a batch, and poke other processes if it has topics."""
         self.commits.write(batch)
         for job in batch:
             if job.topics and self._poke is not None:
@@ -173,8 +173,8 @@ class SqliteDriver(Publisher):
 class WriterThread:
     """A thread that writes batches of jobs, one at a time.
 
-    ``batch`` are the jobs that the thread has; it is empty while the thread is idle. The loop sets it before it
-    wakes the thread through a pipe, and takes it back when the thread has answered through another.
+    ``batch`` has the jobs of the thread; it is empty while the thread is idle. The loop sets it before it wakes the
+    thread through a pipe, and takes it back when the thread has answered through another pipe.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class WriterThread:
         os.write(self._ask, b"x")
 
     async def close(self) -> None:
-        """End the thread, which is idle."""
+        """End the idle thread."""
         self._loop.remove_reader(self._answered)
         os.close(self._ask)
         await asyncio.to_thread(self._thread.join)

@@ -1,10 +1,10 @@
-"""Connections to a SQLite file: one that writes, whose commits are shared, and one that reads.
+"""Connections to a SQLite file: one that writes, with group commits, and one that reads.
 
 Rule 1. Each connection is used by one thread at a time: ``GroupCommit`` by the thread that opens the store and then
         by the writer thread only, ``Reader`` by its own thread.
-Rule 2. An error that ended a transaction (a full disk does) ends no other operation: the batch is run again, one
-        transaction for each operation.
-Rule 3. Nothing waits in SQLite's own busy handler: it is unfair between processes.
+Rule 2. An error that ends the transaction, such as a full disk, does not fail the other operations: the batch is
+        run again with one transaction for each operation.
+Rule 3. The busy handler of SQLite is not used: it is unfair between processes.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from pylash.values.errors import StoreError, StorePathUnwritable
 T = TypeVar("T")
 
 BATCH_SECONDS: Final = 0.020
-"""How long a transaction takes up more operations of its batch."""
+"""How long operations of the batch are added to a transaction."""
 BUSY_TRIES: Final = 50_000
 WAL_BYTES: Final = 4_200_000
 CHECKPOINT_PAGES: Final = 2_000
-"""Pages in the log after which it is copied into the database. They are estimated, by these numbers:"""
+"""Pages in the log after which it is copied into the database. They are estimated from the next two numbers."""
 PAGES_OF_A_COMMIT: Final = 4
 PAGES_OF_A_HEAVY_ONE: Final = 500
 
 
 class Job(msgspec.Struct, eq=False):
-    """An operation on its way through the writer, and its verdict: a result or an error.
+    """An operation for the writer, and its result or error.
 
-    Only the thread that has the batch of a job writes it. ``repeats`` counts the conflicts that it met.
+    Only the thread that has the batch of a job changes it. ``repeats`` counts its conflicts.
     """
 
     operation: Operation[Any]
@@ -71,12 +71,12 @@ class GroupCommit:
         self._path = path
         self._clock = clock
         self._entropy = entropy
-        self._pages = 0  # estimate of what the log has grown by since the last checkpoint
+        self._pages = 0  # estimate of the growth of the log since the last checkpoint
 
     # --- opening and closing ---
 
     def open(self) -> None:
-        """Open the file, made if it is missing, for durable writes."""
+        """Open the file for durable writes; create it if it is missing."""
         with translate_errors(self._path):
             if self._path is not None:
                 _check_place(self._path)
@@ -100,36 +100,36 @@ class GroupCommit:
     # --- writing ---
 
     def write(self, batch: list[Job]) -> None:
-        """Commit a batch in as few transactions as its time allows; every job has its verdict afterwards."""
+        """Commit a batch in as few transactions as the time limit allows; every job has a result or an error then."""
         done = 0
         try:
             while done < len(batch):
                 done += self._commit(batch[done:])
-        except BaseException as error:  # noqa: BLE001 - no caller may be left waiting
+        except BaseException as error:  # noqa: BLE001 - raised to the callers, which wait
             for job in batch[done:]:
                 job.error = error
 
     def checkpoint_if_due(self) -> None:
-        """Copy a log that has grown into the database."""
+        """Copy the log into the database if it has grown."""
         if self._pages >= CHECKPOINT_PAGES:
             self._pages = 0
-            # Readers may hold some of it back: the rest is copied the next time.
+            # Pages that readers still use are copied the next time.
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
     def _commit(self, jobs: list[Job]) -> int:
-        """Run jobs in one transaction, as many as fit its time; return how many have their verdict.
+        """Run as many jobs in one transaction as the time limit allows; return how many are done.
 
-        That is 0 if a single job met a conflict: the caller runs it again.
+        Returns 0 if a single job had a conflict: the caller runs it again.
         """
         if len(jobs) == 1 and self._insert_row(jobs[0]):
             return 1
-        # IMMEDIATE takes the write lock before anything is read: a transaction that reads first cannot write any more
-        # once another process has committed.
+        # IMMEDIATE takes the write lock before anything is read: a transaction that reads first cannot write after a
+        # commit of another process.
         try:
             with translate_errors(self._path):
                 self._execute_when_free("begin immediate")
-        except StoreError as error:  # the file is locked, or gone: no job in particular is to blame
+        except StoreError as error:  # the file is locked or missing: all jobs fail
             for job in jobs:
                 job.error = error
             return len(jobs)
@@ -137,8 +137,8 @@ class GroupCommit:
             with translate_errors(self._path):
                 taken = self._run_together(jobs)
                 self.connection.execute("commit")
-        except BaseException as error:  # noqa: BLE001 - every job gets a verdict of its own
-            # The verdicts that jobs have by now are void: nothing of the transaction was written.
+        except BaseException as error:  # noqa: BLE001 - every job has its own error
+            # The results of jobs so far are void: the transaction was not written.
             if self.connection.in_transaction:
                 self.connection.execute("rollback")
             if len(jobs) > 1:
@@ -153,7 +153,7 @@ class GroupCommit:
     def _commit_one_by_one(self, jobs: list[Job]) -> int:
         for job in jobs:
             while not self._commit([job]):
-                pass  # it met a conflict; _run_one counts them
+                pass  # it had a conflict; _run_one counts them
         return len(jobs)
 
     def _insert_row(self, job: Job) -> bool:
@@ -175,7 +175,7 @@ class GroupCommit:
         return written
 
     def _run_together(self, jobs: list[Job]) -> int:
-        """Run jobs in the transaction that is open, until its time is over; return how many."""
+        """Run jobs in the open transaction until its time limit; return how many."""
         started = self._clock.monotonic()
         taken = 0
         while taken < len(jobs):
@@ -194,7 +194,7 @@ class GroupCommit:
 
     def _insert_rows(self, rows: list[Bulk]) -> bool:
         """Insert rows with one call; if one of them is refused, insert none and return False."""
-        # A row that is refused (its key is taken, or its fence is stale) changes nothing and is not counted.
+        # A refused row (its key is taken, or its fence is stale) changes nothing and is not counted.
         self.connection.execute("savepoint rows")
         sql, params = rows[0].one or "", [row.row for row in rows]
         refused = len(rows) - self.connection.executemany(dialect(sql), params).rowcount
@@ -204,10 +204,10 @@ class GroupCommit:
         return not refused
 
     def _run_one(self, job: Job, *, alone: bool) -> None:
-        """Run one job of the transaction; a refusal or a conflict of its own undoes it and leaves the others.
+        """Run one job of the transaction; its error or conflict undoes only this job.
 
-        ``alone``: the transaction is its own, so the caller undoes it. A savepoint is what undoes a job among
-        others; a bare one needs none, because nothing follows its only write that could be refused.
+        ``alone``: it is the only job of the transaction, which the caller rolls back. Otherwise a savepoint undoes
+        it; a bare job needs none, because nothing that could fail follows its only write.
         """
         if job.operation.heavy:
             self._pages += PAGES_OF_A_HEAVY_ONE
@@ -216,13 +216,13 @@ class GroupCommit:
             self.connection.execute("savepoint job")
         while True:
             topics = list[str]()
-            # A try in a transaction that was undone may have set others.
+            # An attempt in a transaction that was rolled back may have set others.
             job.error, job.topics = None, topics
             try:
                 job.result = run_operation(self.connection, job.operation, topics)
             except sqlite3.Error:
                 raise  # it may have ended the transaction: every job is run again, one by one
-            except Exception as error:  # noqa: BLE001 - it is the job's
+            except Exception as error:  # noqa: BLE001 - raised to the caller of the job
                 failure = _failure_of(job, error)
                 if alone or (failure is None and not saved):
                     raise failure or error  # noqa: B904 - the error itself, or the conflict given up
@@ -237,7 +237,7 @@ class GroupCommit:
             self.connection.execute("release job")
 
     def _execute_when_free(self, sql: str) -> None:
-        """Execute a statement that needs the write lock, trying again after a short random time."""
+        """Execute a statement that needs the write lock; retry after short random pauses while it is held."""
         for _ in range(BUSY_TRIES):
             try:
                 self.connection.execute(sql)
@@ -252,7 +252,7 @@ class GroupCommit:
 
 
 class Reader:
-    """The connection that reads, in a thread of its own: a read never waits for the writer."""
+    """The connection that reads, in its own thread: a read never waits for the writer."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -280,7 +280,7 @@ class Reader:
     def _open(self) -> None:
         with translate_errors(self._path):
             self.connection = connect(self._path, self._clock)
-            # A write here would be outside of the writer's transactions, and could meet its lock.
+            # A write on this connection would bypass the transactions of the writer, and could meet its lock.
             self.connection.execute("pragma query_only = on")
             self.connection.execute("pragma cache_size = -500")
 
@@ -293,10 +293,10 @@ class Reader:
 
 
 def connect(path: Path | None, clock: Clock) -> sqlite3.Connection:
-    """Return a connection that knows our clock; None is a database in memory."""
+    """Return a connection with the clock as a SQL function; None opens an in-memory database."""
     where = ":memory:" if path is None else str(path)
-    # No isolation level: Python begins no transaction by itself. Threads are not checked because a connection is
-    # opened in one thread and used in another; rule 1 says that they take turns.
+    # No isolation level: Python begins no transaction by itself. Threads are not checked because a connection may be
+    # opened in one thread and used in another, never by both at a time (rule 1).
     connection = sqlite3.connect(
         where, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -321,14 +321,14 @@ def run_operation(connection: sqlite3.Connection, operation: Operation[T], topic
 
 
 def plain(params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return parameters as SQLite takes them: a list becomes the JSON that json_each reads."""
+    """Return parameters for SQLite: a list becomes the JSON text that json_each reads."""
     if list not in map(type, params):
         return params
     return tuple(encode(p).decode() if isinstance(p, list) else p for p in params)
 
 
 def _failure_of(job: Job, error: Exception) -> Exception | None:
-    """Return what a job failed with; None if it met a conflict and is to be tried again."""
+    """Return the error of a job; None if it had a conflict and is to be repeated."""
     if not isinstance(error, Again):
         return error
     job.repeats += 1
@@ -340,7 +340,7 @@ def _failure_of(job: Job, error: Exception) -> Exception | None:
 
 
 def _rows_from(jobs: list[Job], start: int) -> list[Bulk]:
-    """Return the rows of the jobs from start that one statement can insert; none if the first is no such row."""
+    """Return the rows of consecutive jobs from start that one statement can insert; none if the first has no row."""
     first = jobs[start].operation.bulk
     rows: list[Bulk] = []
     if first is not None and first.one is not None:
@@ -352,26 +352,26 @@ def _rows_from(jobs: list[Job], start: int) -> list[Bulk]:
 
 
 def _check_place(path: Path) -> None:
-    """Refuse a place where no store can be; make a new file that only its owner may open.
+    """Refuse a path where no store can be; create a missing file, readable by its owner only.
 
-    It will hold messages, and the secret that signs keys.
+    It will contain messages, and the secret that signs keys.
     """
     if not path.parent.is_dir():
         raise StorePathUnwritable(
             f"The folder {str(path.parent)!r} of the store does not exist: create it first."
         )
     refuse_other_files(path)
-    with contextlib.suppress(OSError):  # it is there, or SQLite will say why it cannot be
+    with contextlib.suppress(OSError):  # the file exists, or SQLite will report why it cannot
         make_private_file(path)
 
 
 def _grow_log(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the log long at once: overwriting it is cheaper than growing it commit by commit."""
+    """Grow the log at once: overwriting it is cheaper than growing it with each commit."""
     log = Path(f"{path}-wal")
     if log.exists() and log.stat().st_size >= WAL_BYTES:
         return
     connection.execute("pragma cache_size = 20")
-    # Another process that writes now grows the log by itself.
+    # If another process is writing, the log grows without us.
     with contextlib.suppress(sqlite3.OperationalError):
         connection.execute("begin immediate")
         connection.execute("create table pylash_grow(body blob)")

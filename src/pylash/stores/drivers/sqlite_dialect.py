@@ -1,11 +1,11 @@
-"""The statements of operations in SQLite's own words."""
+"""The SQLite dialect of the shared SQL."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-_WORDS = {
-    "{now}": "(select pylash_now())",  # once a statement: it asks Python
+_REPLACEMENTS = {
+    "{now}": "(select pylash_now())",  # evaluated once per statement: it calls Python
     "{share}": "",
     "{update}": "",
     "{skip}": "",
@@ -35,9 +35,9 @@ _WORDS = {
 
 @lru_cache(maxsize=512)
 def dialect(sql: str) -> str:
-    """Fill in what SQLite says in its own words."""
+    """Replace the names in braces."""
     if "{postgres_only}" in sql:
         return "select 1"
-    for word, text in _WORDS.items():
-        sql = sql.replace(word, text)
+    for name, text in _REPLACEMENTS.items():
+        sql = sql.replace(name, text)
     return sql

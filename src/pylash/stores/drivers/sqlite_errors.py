@@ -1,4 +1,4 @@
-"""SQLite's errors as ours, told apart by their codes, never by their texts."""
+"""Translation of SQLite's errors, by their codes and never by their texts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pylash.values.errors import (
 
 @contextlib.contextmanager
 def translate_errors(path: Path | None) -> Iterator[None]:
-    """Raise SQLite's errors as ours, by their codes; what may not even be looked at is one of them."""
+    """Raise SQLite's errors, and missing permissions, as errors of the store."""
     try:
         yield
-    except (UnicodeError, OverflowError) as error:  # a value that SQLite has no type for
+    except (UnicodeError, OverflowError) as error:  # SQLite has no type for a value
         raise StoreRefused(
             f"The store {str(path or ':memory:')!r} refused a value ({error})."
         ) from error
@@ -35,7 +35,7 @@ def translate_errors(path: Path | None) -> Iterator[None]:
 
 
 def not_a_database(path: Path) -> StoreError:
-    """Return the error for a file of another kind."""
+    """Return the error for a file that is not a database."""
     kind, sentence = _ERRORS[sqlite3.SQLITE_NOTADB]
     return kind(f"The store {str(path)!r} {sentence}.")
 

@@ -1,4 +1,4 @@
-"""SQLite files as they lie there: looked at without making or changing anything."""
+"""Checks of SQLite files, which create and change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HAS_META = "select 1 from sqlite_master where name = 'pylash_meta'"
 
 
 def refuse_missing(path: Path) -> None:
-    """Refuse a path where no store is: opening it would make one, or change another's database."""
+    """Refuse a path without a store: opening it would create one, or change a database of another program."""
     with translate_errors(path):
         if not path.is_file():
             reason = "that is a folder" if path.is_dir() else "there is no such file"
@@ -28,7 +28,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def refuse_other_files(path: Path) -> None:
-    """Leave a file alone that is no database: SQLite would take a very short one for empty."""
+    """Refuse a file that is not a database: SQLite would take a very short one for empty."""
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""The journal: what every effect of a run returned, recorded once (``tables.effects``).
+"""The journal: the outcome of every effect of a run, recorded once (``tables.effects``).
 
-A sleep is recorded as its deadline and a wait as its wait: their ends are not written again.
+A sleep is recorded with its end time and a wait with the id of its wait: their ends are not written to the journal.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from pylash.values.canonical import check_size
 from pylash.values.errors import LeaseHeld, LeaseLost
 
 HEAVY_BYTES: Final = 64 * 1024
-"""Outcomes over this size are written by themselves, and never on the event loop."""
+"""Outcomes over this size are not written in batches."""
 
 MAX_RECORDS: Final = 4
-"""How many records, one in another, may be around the payload of an outcome."""
+"""How many levels of records may be around the payload of an outcome."""
 
 SKEW: Final = 60 * SECOND
-"""How far the clocks of workers may be apart before pruning waits for the difference."""
+"""The difference between the clocks of workers that does not delay pruning."""
 
 _FIND_RUN = """
 select id, fence, owner, settled,
        case when lane is not null and state = 'queued' and at is null then 1 end, state, {now}
 from pylash_runs where scope = ? {update}"""
 
-# A statement of its own: one that had to wait for the run would see the workers as they were before it did.
+# A statement of its own: a statement that waited for the lock of the run would see the workers as of its start.
 _IS_HELD = "select 1 from pylash_workers where id = ? and expires > {now}"
 
-# What the run itself recorded of a wait (that it was cancelled) counts more than how the wait ended.
+# An outcome that the run recorded for a wait (a cancel) takes precedence over the end of the wait.
 _LOAD = f"""
 select e.run, e.key, e.kind, e.hash, null,
        case when length(coalesce(e.outcome, w.terminal)) <= {LOADED_BYTES}
@@ -68,7 +68,7 @@ select e.run, e.key, e.kind, e.hash, null,
        e.due, e.wait, e.started, e.ended, e.label
 from pylash_effects e left join pylash_waits w on w.id = e.wait where e.run in ({{bigints}})"""
 
-# The next runs that have effects, by jumps along the index over them, and whether each ended long ago.
+# The next runs that have effects, by an index skip scan, and whether each ended before a time.
 _NEXT_RUNS = """
 with recursive x(run) as (
   select min(run) from pylash_effects where run > ?
@@ -89,11 +89,11 @@ class SqlJournal(RunPort):
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
         super().__init__(driver, clock, entropy)
-        self._pruned_to = 0  # the run behind which the next call of prune goes on
+        self._pruned_to = 0  # the next call of prune continues after this run
 
     async def attach(self, scope: ExecutionScope, worker: WorkerId) -> Attached:
         """Own the run of scope and return its journal."""
-        # More than once only if the number that was drawn is taken, or the run was deleted meanwhile.
+        # Repeated only if the number is taken, or the run was deleted meanwhile.
         for _ in range(MAX_REPEATS):
             attached = await self._start(scope, worker) or await self._resume(scope, worker)
             if attached is not None:
@@ -102,14 +102,14 @@ class SqlJournal(RunPort):
 
     @operation(bare=True)
     def _start(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
-        """Make the run of scope, ours from the first moment, unless there is one."""
+        """Create the run of scope, owned by worker, unless there is one."""
         run = self._draw()
         created = yield from runs.start_attached(run, scope_text(scope), scope_type(scope), worker)
         return None if created is None else Attached(Fence(run, 1, scope), created)
 
     @operation()
     def _resume(self, scope: ExecutionScope, worker: WorkerId) -> Steps[Attached | None]:
-        """Own the run of scope, if it is there, and load its journal."""
+        """Own the run of scope, if there is one, and load its journal."""
         if not (yield from is_member(worker)):
             raise LeaseLost(scope_name(scope))
         found = (yield Statement(_FIND_RUN, (scope_text(scope),))).rows
@@ -137,7 +137,7 @@ class SqlJournal(RunPort):
         yield from runs.release(fence)
 
     def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
-        """Record entry; return what stands under its key."""
+        """Record entry unless its key is taken; return the entry of the key."""
         size = len(entry.outcome or b"")
         check_size(entry.outcome or b"", MAX_RECORDS)
         steps = partial(_record, fence, entry)
@@ -154,7 +154,7 @@ class SqlJournal(RunPort):
     ) -> Steps[tuple[JournalEntry, Instant]]:
         """Record when the sleep ends."""
         yield from effects.record_sleep(fence, entry, duration)
-        # An insert that changed nothing found its key taken, or the fence stale.
+        # If the insert changed nothing, the key is taken or the fence is stale.
         now = yield from runs.lock_fenced(fence)
         return (yield from effects.read_effect(fence.run, entry.key)), now
 
@@ -188,16 +188,16 @@ class SqlJournal(RunPort):
             ended = entry.wait is not None and not (yield from cancel_wait(entry.wait))
             if not ended and not (yield from effects.record_effect(fence, entry)):
                 yield from effects.end_effect(fence, entry)
-            # A wait that has ended may be one that an earlier attempt cancelled, whose answer was lost.
+            # A wait that has ended may have been cancelled by an earlier attempt, whose answer was lost.
             stands = yield from effects.read_effect(fence.run, entry.key)
             if stands.outcome == entry.outcome:
                 delivered.add(entry.key)
         return delivered
 
     async def prune(self, age: int, limit: int) -> int:
-        """Forget the effects of some runs that ended longer ago than age; return how many runs.
+        """Delete the effects of up to ``limit`` runs that ended longer ago than age; return how many runs.
 
-        Calls that follow each other go on where the last one stopped, until one finds fewer than limit.
+        A call continues where the last one stopped; one that returns less than ``limit`` has reached the end.
         """
         found, self._pruned_to = await self._old(age, limit, self._pruned_to)
         if found:
@@ -206,10 +206,10 @@ class SqlJournal(RunPort):
 
     @operation(read_only=True)
     def _old(self, age: int, limit: int, after: int) -> Steps[tuple[list[int], int]]:
-        """Return the next runs to forget, and behind which run to go on: 0 if there are no more.
+        """Return the next runs to prune, and the run after which to continue: 0 if there are no more.
 
-        Ids grow with time: a run that began after the age cannot have ended before it. If the clocks of other
-        machines are behind, their runs are forgotten that much later.
+        Ids grow with time, so a run that began later cannot have ended earlier. If the clocks of other machines are
+        behind, their runs are pruned that much later.
         """
         ended = (yield from store_time()) - age
         begun = first_run_id(ended + SKEW)
@@ -230,21 +230,21 @@ class SqlJournal(RunPort):
 
     @operation(read_only=True)
     def timeline(self, run: int) -> Steps[list[JournalEntry]]:
-        """Return every effect of a run in the order of their beginnings, with small outcomes."""
+        """Return every effect of a run in the order of their starts; outcomes are truncated."""
         entries = [JournalEntry(*row) for row in (yield Statement(_TIMELINE, (run,))).rows]
         known = {entry.key for entry in entries}
-        carried = yield from effects_of_turn(run)
-        entries += [entry for entry in carried if entry.key not in known]
+        packed = yield from effects_of_turn(run)
+        entries += [entry for entry in packed if entry.key not in known]
         return sorted(entries, key=lambda entry: (entry.started, entry.key))
 
     @operation(read_only=True)
     def entry(self, run: int, key: str) -> Steps[JournalEntry | None]:
-        """Return a whole entry."""
+        """Return an entry with its command and its whole outcome."""
         known = yield from effects.find_effect(run, key)
         if known is not None:
             return known
-        carried = yield from effects_of_turn(run)
-        return next((entry for entry in carried if entry.key == key), None)
+        packed = yield from effects_of_turn(run)
+        return next((entry for entry in packed if entry.key == key), None)
 
 
 def _record(fence: Fence, entry: JournalEntry) -> Steps[JournalEntry]:

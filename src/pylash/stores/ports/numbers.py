@@ -1,7 +1,7 @@
 """The numbers of runs.
 
-A number is drawn at random, so that workers need not agree on it. It may be taken: the insert finds out, and another
-one is drawn. That never means that the *id* of a process or turn is taken.
+A number is drawn at random, so that workers need no coordination. If it is taken, the insert fails and another one is
+drawn. That never means that the *id* of a process or turn is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pylash.stores.operation import MAX_REPEATS, Driver, Port, too_many_conflict
 
 
 class RunPort(Port):
-    """Base of the ports that make runs: draws their numbers."""
+    """Base of the ports that create runs: draws their numbers."""
 
     def __init__(self, driver: Driver, clock: Clock, entropy: Entropy) -> None:
         super().__init__(driver)
@@ -22,11 +22,11 @@ class RunPort(Port):
         self._entropy = entropy
 
     def _draw(self) -> int:
-        """Return a number that is probably free; its insert must expect that it is not."""
+        """Return a number that is probably free; the insert must handle a taken one."""
         return new_run_id(self._clock.now(), self._entropy)
 
     def _draws(self) -> Iterator[int]:
-        """Yield numbers to try one after another; raise StoreBusy after many."""
+        """Yield numbers to try in turn; raises StoreBusy after ``MAX_REPEATS`` of them."""
         for _ in range(MAX_REPEATS):
             yield self._draw()
         raise too_many_conflicts("Drawing the number of a run")

@@ -128,7 +128,7 @@ def revoke_handle(command: RevokeHandle) -> Steps[Any]:
 
 
 def transfer_handles(command: TransferHandles) -> Steps[Any]:
-    """Give handles of one session to another."""
+    """Transfer handles of one session to another."""
     source, target = command.source, command.target
     for process in command.process_ids if source != target else ():
         held = (process, source.session_id, source.frame or "")
@@ -138,7 +138,7 @@ def transfer_handles(command: TransferHandles) -> Steps[Any]:
 
 
 def unkept_handles(command: CancelUnreferenced) -> Steps[list[HandleGrant]]:
-    """Return the handles that are not kept."""
+    """Return the handles of a session that the command does not keep."""
     held = yield from grants_of(command.holder)
     return [grant for grant in held if grant.process_id not in command.keep]
 
@@ -156,9 +156,9 @@ def cancel_unreferenced(command: CancelUnreferenced) -> Steps[Any]:
 
 
 def forget_handles(session: str) -> Steps[Any]:
-    """Delete the handles, queued words and subscriptions of a session; return how many of each."""
+    """Delete the handles, queued messages and subscriptions of a session; return how many of each."""
     return {
         "handles": (yield Statement(_FORGET_GRANTS, (session,))).changed,
-        "wakes": (yield Statement(FORGET_WORDS, (session,))).changed,
+        "wakes": (yield Statement(FORGET_MESSAGES, (session,))).changed,
         "subscriptions": (yield Statement(FORGET_SUBSCRIPTIONS, (session,))).changed,
     }

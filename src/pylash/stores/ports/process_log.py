@@ -1,7 +1,7 @@
-"""The logs of processes in SQL: what is appended to them, up to their ends, and what that does to others.
+"""The logs of processes in SQL: events, signals, cancel requests and ends, and their effects on other runs.
 
 Rule 1. All runs that an operation touches are locked first, in the order of their ids; then slots, then processes.
-Rule 2. Which runs those are is read without locks. If it has changed once they are locked, the operation starts over.
+Rule 2. The set of those runs is read without locks. If it has changed once they are locked, the operation starts over.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ select sequence, type, payload from pylash_process_events where process = ? and 
 _Dependents = tuple[list[int], list[Any]]
 """The runs that wait for a process, and its attached children, each with its run."""
 
-# --- events, signals, requests to end ---
+# --- events, signals, cancel requests ---
 
 
 def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> Steps[Any]:
-    """Append an event, once; do what its type means to others, whose runs are locked."""
+    """Append an event, once; wake the session or the waiting runs that it concerns. Their runs are ``locked``."""
     process = yield from lock_process(command.process_id)
     registration = REGISTRATIONS.decode(process.registration)
     semantics = semantics_of(registration, command.type, command.payload)
@@ -71,20 +71,20 @@ def append_event(command: AppendEvent, locked: Container[int], new_run: int) -> 
         session = registration.wake_target.session_id
         text = command.payload.get("text") if command.type == WAKE else command.payload
         holder = yield from queue.lock_lane(session, locked)
-        yield from queue.add_words(session, process.id, process.sequence + 1, text, Policy.WAKE)
+        yield from queue.add_message(session, process.id, process.sequence + 1, text, Policy.WAKE)
         yield from queue.wake_session(session, holder, new_run)
     elif semantics is Semantics.TERMINAL:
         yield from table.finish_process(process, write_payload(Success(command.payload), 1))
         for run in (yield from waiting_runs(f"process:{process.id}")):
             if run not in locked:
-                raise Again  # it began to wait after we looked
+                raise Again  # it began to wait after the read without locks
             yield from runs.wake(run)
         yield Notify(f"process:{process.id}")
     return {"sequence": process.sequence + 1}
 
 
 def append_signal(command: SignalProcess) -> Steps[Any]:
-    """Append a signal, once, and wake the process, whose run is locked."""
+    """Append a signal, once, and wake the process. Its run is locked."""
     kind = signal_type(command.name)
     process = yield from lock_process(command.process_id)
     key = signal_key(process.id, command.name, command.signal_id)
@@ -99,8 +99,8 @@ def append_signal(command: SignalProcess) -> Steps[Any]:
 def _append(
     process: LockedProcess, event: AppendEvent, key: str, signal: str | None = None
 ) -> Steps[int | None]:
-    """Append an event or a signal of a name, unless its key is taken: then return the sequence of that event."""
-    # The process is locked, so the key cannot be taken between this look and the insert.
+    """Append an event, or a signal of a name; if the key is taken, return the sequence of its event."""
+    # The process is locked, so the key cannot be taken between this read and the insert.
     payload = write_payload(event.payload, 1)
     for sequence, kind, body in (yield Statement(_EVENT_OF_KEY, (process.number, key))).rows:
         if kind != event.type or bytes(body or b"null") != payload:
@@ -117,7 +117,7 @@ def _append(
 
 
 def request_cancel(process_id: str, reason: str | None) -> Steps[Any]:
-    """Append the request to end, once, and wake the process, whose run is locked."""
+    """Append a cancel request, once, and wake the process. Its run is locked."""
     process = yield from lock_process(process_id)
     if not process.cancel and process.status == "open":
         payload = write_payload({"reason": reason}, 1)
@@ -142,7 +142,7 @@ def session_holder(process: str) -> Steps[list[int]]:
 
 def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
     """End a process and its run, unless another worker owns it now."""
-    # Read before the locks, because runs are locked before processes; _end compares under the process's lock.
+    # Read without locks, because runs are locked before processes; _end compares under the lock of the process.
     waiting, attached = yield from _dependents(fence.scope.id)
     others = [*waiting, *(run for _, run in attached)]
     if not (yield from runs.lock_owned(fence, others, token)):
@@ -152,13 +152,13 @@ def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
 
 
 def force_end(command: CancelProcess) -> Steps[Any]:
-    """End a process under any owner, whose fence is stale from then on."""
+    """End a process regardless of its owner, whose fence is stale from then on."""
     waiting, attached = yield from _dependents(command.process_id)
     known = (yield Statement(WHERE, (command.process_id,))).rows
     if not known:
         raise ProcessUnknown(command.process_id)
     run = known[0][1]
-    # Waits are locked before processes: end_waits comes first, although the process may have ended meanwhile.
+    # Waits are locked before processes, so end_waits comes first although the process may have ended meanwhile.
     yield from runs.lock_runs([run, *waiting, *(child for _, child in attached)])
     yield from end_waits(run)
     process = yield from lock_process(command.process_id)
@@ -171,7 +171,7 @@ def force_end(command: CancelProcess) -> Steps[Any]:
 
 
 def end_waits(run: int) -> Steps[None]:
-    """End what a locked run waits for: it will take no answer."""
+    """End the open waits of a locked run, which will take no answer."""
     for (wait,) in (yield Statement(_OPEN_WAITS, (run,))).rows:
         yield from supersede(wait)
 
@@ -184,7 +184,7 @@ def runs_of_end(process: str) -> Steps[list[int]]:
 
 
 def _dependents(process: str) -> Steps[_Dependents]:
-    """Return the runs that wait for a process, and its attached children with theirs, as they are this moment."""
+    """Return the runs that wait for a process, and its attached children with their runs, without locks."""
     if not (yield Statement(_IS_AWAITED, (process,))).rows:
         return [], []
     waiting = yield from waiting_runs(f"process:{process}")
@@ -196,10 +196,10 @@ def _end(
 ) -> Steps[None]:
     """Write the end of a process, wake the runs that wait for it, and cancel its attached children.
 
-    Its run and those of its dependents are locked. If it has others since they were read, raise Again.
+    Its run and those of its dependents are locked. Raises Again if the dependents have changed since they were read.
     """
-    # A run that begins to wait and a child that attaches set a bit of the process's row, which is locked here: the
-    # dependents cannot change any more.
+    # A run that begins to wait, and a child that attaches, set a bit of the process's row, which is locked: from here
+    # on the dependents cannot change.
     if (yield from _dependents(process.id)) != dependents:
         raise Again
     waiting, attached = dependents
@@ -212,6 +212,6 @@ def _end(
     for waiter in waiting:
         yield from runs.wake(waiter)
     yield Notify(f"process:{process.id}")
-    # In the same transaction: a parent that has ended never has attached children that were not asked to end.
+    # In the same transaction, so that all attached children of an ended parent have a cancel request.
     for child, _ in attached:
         yield from request_cancel(child, "its parent ended")

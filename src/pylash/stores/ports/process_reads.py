@@ -45,7 +45,7 @@ _OF_LATER_RUNS = _PROCESS_NOW.replace(
     "where p.id = ?", "where p.run in ({bigints}) and p.run <> p.number"
 )
 
-# Apart, because most processes are found by one index and those that continued themselves by another.
+# Two statements, because most processes are found by one index and those that continued themselves by another.
 _RECORDS = f"{_OF_FIRST_RUNS} union all {_OF_LATER_RUNS}"
 
 _ATTENTION = """
@@ -82,7 +82,7 @@ order by e.started, e.key"""
 EVENTS_AT_ONCE: Final = 500
 
 CANCEL_DELIVERED: Final = 2
-"""The value of a process's cancel once it was delivered to an earlier run of the process."""
+"""The value of the column ``cancel`` after the cancel was delivered to an earlier run of the process."""
 
 
 def find_process(process_id: str) -> Steps[ProcessRecord | None]:
@@ -92,7 +92,7 @@ def find_process(process_id: str) -> Steps[ProcessRecord | None]:
 
 
 def resume_processes(runs: Sequence[int]) -> Steps[dict[int, Resumed]]:
-    """Return what is needed to go on with runs, by run."""
+    """Return the input for continuing runs, by run; a process that cannot be read is left out."""
     journals = yield from journals_of(runs)
     resumed = {}
     for now, *row in (yield Statement(_RECORDS, (list(runs), list(runs)))).rows:
@@ -105,27 +105,27 @@ def resume_processes(runs: Sequence[int]) -> Steps[dict[int, Resumed]]:
 
 
 def look_at_process(process_id: str) -> Steps[tuple[bool, set[str]]]:
-    """Return whether the process was asked to end, and the names of signals that wait for it."""
+    """Return whether a process has a cancel request, and the names of signals that it has not received."""
     rows = (yield Statement(_ATTENTION, (process_id,))).rows
     names = {row[1].removeprefix(SIGNAL) for row in rows if row[1] is not None}
     return bool(rows) and bool(rows[0][0]), names
 
 
 def cancel_reason(process_id: str) -> Steps[str | None]:
-    """Return why a process was asked to end."""
+    """Return the reason of the cancel request of a process."""
     rows = (yield Statement(_CANCEL_REASON, (f"process:{process_id}:cancel", process_id))).rows
     return decode(rows[0][0])["reason"] if rows else None
 
 
 def process_view(process_id: str) -> Steps[ProcessView | None]:
-    """Return a process as people see it."""
+    """Return the view of a process."""
     known = yield from known_targets()
     rows = (yield Statement(OF_PROCESS, (known, process_id))).rows
     return view_from(rows[0]) if rows else None
 
 
 def list_processes(status: str | None, limit: int) -> Steps[list[ProcessView]]:
-    """Return processes as people see them, the newest first."""
+    """Return the views of processes, the newest first."""
     statuses = list(RunState) if status is None else [status]
     return [view_from(row) for row in (yield from list_runs(PROCESSES, statuses, limit))]
 
@@ -147,13 +147,13 @@ def signal_waits(process_id: str | None = None) -> Steps[list[SignalWait]]:
 
 
 def process_outputs(process_ids: Sequence[str]) -> Steps[dict[str, Output]]:
-    """Return how those processes ended that have."""
+    """Return the outputs of the processes that have ended."""
     rows = (yield Statement(_OUTPUTS, (list(process_ids),))).rows
     return {process: OUTPUTS.decode(output) for process, output in rows}
 
 
 def known_processes(process_ids: Sequence[str]) -> Steps[set[str]]:
-    """Return those of the ids that are processes."""
+    """Return the ids that exist."""
     return {row[0] for row in (yield Statement(_IDS, (list(process_ids),))).rows}
 
 

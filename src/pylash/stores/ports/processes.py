@@ -1,7 +1,7 @@
 """The process registry in SQL: starting, waiting and ending.
 
-Rule 1. What a run does to processes is done and recorded in one transaction.
-Rule 2. A start and an end exist twice: as statements that run anywhere, and for PostgreSQL as one statement for
+Rule 1. A process command of a run is executed and recorded in one transaction.
+Rule 2. Starts and ends exist twice: as statements for both databases, and for PostgreSQL as one statement for
         many of them (``tables.bulk``). A test compares the rows that both write.
 """
 
@@ -73,7 +73,7 @@ join pylash_runs r on r.id = p.run where p.id = ?"""
 
 _OBSERVED = "select id, output, watched & 1 from pylash_processes where id in ({texts})"
 
-# The oldest by its number, which an index finds: an ORDER BY over the join would sort all signals.
+# The oldest signal by its sequence, from an index: an ORDER BY over the join would sort all signals.
 _OLDEST_SIGNAL = """
 select p.number, e.sequence, e.payload, e.at from pylash_processes p
 left join pylash_process_events e on e.process = p.number and e.sequence =
@@ -90,11 +90,11 @@ class SqlProcesses(RunPort):
     def start(
         self, command: StartProcess, worker: WorkerId | None = None
     ) -> Awaitable[LeasedStart | None]:
-        """Start a process, once; owned by worker from the first moment if one is given."""
+        """Start a process, once; worker owns it at once if one is given and it can run now."""
         registration = checked_registration(command.registration)
         token = self._entropy(8).hex()
         if command.delay or registration.slot is not None:
-            worker = None  # its time comes later, and slots are given where runs are claimed
+            worker = None  # it runs later, and slots are given when runs are claimed
         steps = partial(self._start, command, worker, token)
         flow = f"start:{registration.target}" if worker is None else None
         if worker is None or command.grant is not None or registration.parent is not None:
@@ -111,13 +111,13 @@ class SqlProcesses(RunPort):
     ) -> Steps[LeasedStart | None]:
         registration = command.registration
         if worker is not None and not (yield from is_member(worker)):
-            worker = None  # others gave us up: any worker may run it
+            worker = None  # it was taken for dead: any worker may run the process
         number = yield from register_process(command, self._draws(), worker, token)
         if number is None:
             _, number, *last, _, now = yield from check_known(registration)
             if worker is None or last != [token, worker, 1]:
                 return None
-            # Else an earlier attempt was committed and its answer lost.
+            # Otherwise an earlier attempt was committed and its answer lost.
         elif worker is None:
             return None
         else:
@@ -162,13 +162,14 @@ class SqlProcesses(RunPort):
         return done
 
     def _touched(self, command: ProcessCommand) -> Steps[list[int]]:
-        """Return the runs of others that command will wake, as they are this moment."""
+        """Return the other runs that a command will wake, without locks."""
         match command:
             case SignalProcess(process_id=process) | CancelProcess(process_id=process, force=False):
                 ids = [process]
             case CancelProcess(process_id=process):
                 return (yield from log.runs_of_end(process))
-            case AppendEvent(process_id=process):  # it may be the end, or wake a session
+            case AppendEvent(process_id=process):
+                # The event may be terminal, or wake a session.
                 waiting = yield from effects.waiting_runs(f"process:{process}")
                 return waiting + (yield from log.session_holder(process))
             case CancelUnreferenced():
@@ -214,7 +215,7 @@ class SqlProcesses(RunPort):
             case AppendEvent():
                 return (yield from log.append_event(command, locked, self._draw()))
             case _:
-                raise AssertionError(command)  # waits are begun with watch and take_signal
+                raise AssertionError(command)  # waits are opened with watch and take_signal
 
     # --- waiting ---
 
@@ -222,7 +223,7 @@ class SqlProcesses(RunPort):
     def watch(
         self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
     ) -> Steps[JournalEntry]:
-        """Begin to wait for a process as an effect of a run, or end the wait if it has ended."""
+        """Open a wait for a process as an effect of a run, or close it if the process has ended."""
         now = yield from runs.lock_fenced(fence)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
@@ -244,7 +245,7 @@ class SqlProcesses(RunPort):
     def take_signal(
         self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
     ) -> Steps[tuple[JournalEntry, Instant]]:
-        """Take the oldest signal of a name, or begin to wait for one, or end a wait that is late."""
+        """Take the oldest signal of a name, or open a wait for one, or close a wait whose time is over."""
         now = yield from runs.lock_fenced(fence)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
@@ -267,9 +268,9 @@ class SqlProcesses(RunPort):
 
     @operation()
     def observe(self, process_ids: Sequence[str]) -> Steps[dict[str, Output | None]]:
-        """Note that a listener outside waits for the ends of processes.
+        """Note that a listener waits for the ends of processes.
 
-        Returns those that are known and watched now, or have ended, with how; ask again for the rest.
+        Returns those that are observed now or have ended, with their outputs; call it again for the others.
         """
         ids = list(process_ids)
         yield from table.observe_processes(ids)
@@ -298,9 +299,9 @@ class SqlProcesses(RunPort):
     def continue_as(
         self, fence: Fence, registration: Registration, *, cancelled: bool = False
     ) -> Steps[None]:
-        """Settle the run and go on with a fresh one, under the same process and log.
+        """Settle the run and continue with a new one, under the same process and log.
 
-        ``cancelled``: the request to end was delivered, and is not delivered again.
+        ``cancelled``: the cancel request was delivered, and is not delivered again.
         """
         token = f"continued:{fence.token}"
         if not (yield from runs.lock_owned(fence, token=token)):
@@ -355,8 +356,8 @@ def register_process(
 ) -> Steps[int | None]:
     """Write the process, its run and its first event; return its number, or None if its id is taken.
 
-    The run comes first: its row is unique by scope and by number, so that one insert finds out about both, and
-    runs are locked before processes everywhere.
+    The run comes first: its row is unique by scope and by number, so that one insert checks both, and runs are locked
+    before processes in all operations.
     """
     registration = command.registration
     number = yield from _add_run(command, draws, worker, token)
@@ -376,7 +377,7 @@ def register_process(
 def _add_run(
     command: StartProcess, draws: Iterator[int], worker: WorkerId | None, token: str
 ) -> Steps[int | None]:
-    """Insert the first run of a process with a number that is free; None if its scope is taken."""
+    """Insert the first run of a process with a free number; None if its scope is taken."""
     registration = command.registration
     scope, target = scope_text(ProcessScope(registration.id)), registration.target
     slot = None if registration.slot is None else (registration.slot.key, registration.slot.limit)
@@ -393,7 +394,7 @@ def _add_run(
 
 
 def _body(registration: Registration) -> tuple[bytes, bytes, str | None]:
-    """Return what the row of a process keeps of its registration."""
+    """Return the columns of a process that come from its registration."""
     return write_payload(registration, 2), registration.digest, registration.env
 
 
@@ -402,9 +403,9 @@ def _leased(number: int, scope: ProcessScope, rest: tuple[Any, ...]) -> LeasedSt
 
 
 def check_known(registration: Registration) -> Steps[tuple[Any, ...]]:
-    """Return the row of the process that has the id, or refuse other input under it.
+    """Return the row of the process with the id, or raise ProcessConflict if its input differs.
 
-    A scope can be taken without a process: by a host's controller for the same name.
+    A scope can be taken without a process: by a controller of a host for the same name.
     """
     known = (yield Statement(_KNOWN, (registration.id,))).rows
     if not known or bytes(known[0][0]) != registration.digest:

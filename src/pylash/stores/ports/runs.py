@@ -1,4 +1,4 @@
-"""The port of runs: claims, parking, and what the scheduler reads. ``tables.runs`` has the transitions."""
+"""The port of runs: claims, parking, and reads of the scheduler. ``tables.runs`` has the transitions."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ where owner = ? and state = 'running' and settled is null and target <> ''"""
 _WAKE_SEQS = "select id, wake_seq, fence from pylash_runs where id in ({bigints})"
 
 REFUSED_AFTER: Final = 3
-"""Claims that the store ended by a refusal, without progress, after which a run is blocked.
+"""After this many claims in a row that ended with a refusal of the store, without progress, a run is blocked.
 
-Not more than ``ALONE_AFTER``: such a run does not cause crashes, and need not be executed alone.
+At most ``ALONE_AFTER``: such a run does not cause crashes, and need not be executed alone.
 """
 
 BACK_OFF: Final = 1_000_000
-"""Microseconds until a run is ready again after trouble with the store; twice as many after each refusal."""
+"""Microseconds until a run is ready again after an error of the store; doubled after each refusal."""
 
 MAX_BACK_OFF: Final = 60_000_000
 
 _BAD_ROW: Final = (StoreRefused, ValueError)
-"""How a claim fails if one of its rows is refused by the database, or cannot be read by this code."""
+"""The errors of a claim if the database refuses one of its rows, or this code cannot read it."""
 
 
 class SqlRuns(RunPort):
@@ -67,9 +67,9 @@ class SqlRuns(RunPort):
         suspect: bool = False,
         first: Sequence[int] = (),
     ) -> list[Claim]:
-        """Claim ready runs, those of ``first`` before older ones, or one that may be to blame for crashes.
+        """Claim ready runs, those of ``first`` before older ones, or suspects of crashes.
 
-        A run that cannot be claimed is blocked with the reason, and stops no other.
+        A run that cannot be claimed is blocked with the reason, and the others are claimed.
         """
         token = self._entropy(8).hex()
         take = partial(
@@ -77,7 +77,7 @@ class SqlRuns(RunPort):
         )
         try:
             return await self._claim(take, worker, token)
-        except _BAD_ROW:  # the bad row is found by claiming each alone
+        except _BAD_ROW:  # each run is claimed alone to find the bad row
             claims: list[Claim] = []
         for run in await self._ready(targets, limit, suspect=suspect):
             take_one = partial(table.claim_one, run, worker, token)
@@ -97,7 +97,7 @@ class SqlRuns(RunPort):
             is_repeated = bool(tried)
             tried.append(token)
             if not (yield from is_member(worker)):
-                return []  # it was taken for dead: it claims nothing until it has joined again
+                return []  # it was taken for dead, and must join again first
             rows = (yield from table.repeated_claim(worker, token)) if is_repeated else []
             if not rows:
                 rows = yield from take()
@@ -115,12 +115,12 @@ class SqlRuns(RunPort):
         """Block a ready run that cannot be claimed."""
         scope = yield from table.block_ready(run, reason)
         if scope is not None:
-            with suppress(ValueError):  # perhaps the scope is what cannot be read
+            with suppress(ValueError):  # the scope itself may be unreadable
                 yield Notify(f"process:{scope_from_text(scope).id}")
 
     @operation()
     def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Steps[bool]:
-        """Give the run up until it is woken."""
+        """Park the run until it is woken."""
         return (yield from table.park(fence, wake_seq, until))
 
     @operation()
@@ -131,12 +131,12 @@ class SqlRuns(RunPort):
 
     @operation()
     def postpone(self, fence: Fence, refusal: str | None) -> Steps[None]:
-        """Give up a run that had trouble with the store; it is ready again after a pause."""
+        """Give up a run after an error of the store; it is ready again after a pause."""
         rows = (yield Statement(_LOCK_CLAIMED, (fence.run, fence.token))).rows
         if not rows:
-            return  # an earlier attempt gave it up and its answer was lost, or another worker owns it
+            return  # an earlier attempt gave it up, or another worker owns it
         attempts, is_stuck = rows[0]
-        if refusal is None:  # the claim does not count, as if the run had been released in order
+        if refusal is None:  # the claim does not count, as after a release
             counted, pause = attempts - 1, BACK_OFF if is_stuck else 0
         else:
             counted = attempts if is_stuck else 1
@@ -159,7 +159,7 @@ class SqlRuns(RunPort):
 
     @operation(read_only=True)
     def next_due(self, targets: Sequence[str]) -> Steps[tuple[int | None, bool]]:
-        """Return how long until the scheduler must look, and whether a suspect is ready."""
+        """Return the microseconds until the next run is due, and whether a suspect is ready."""
         due = (yield Statement(_NEXT_DUE, (list(targets), table.ALONE_AFTER))).rows
         suspect = (yield Statement(_NEXT_SUSPECT, (list(targets), table.ALONE_AFTER))).rows
         later = [row[0][0] for row in (due, suspect) if row and (row is due or row[0][0] > 0)]
@@ -173,6 +173,6 @@ class SqlRuns(RunPort):
 
     @operation(read_only=True)
     def wake_seqs(self, runs: Sequence[int]) -> Steps[dict[int, tuple[int, int]]]:
-        """Return how often runs were woken, and the token of the fence they have now."""
+        """Return the wake-ups of runs, and the tokens of their current fences."""
         rows = (yield Statement(_WAKE_SEQS, (list(runs),))).rows
         return {row[0]: (row[1], row[2]) for row in rows}

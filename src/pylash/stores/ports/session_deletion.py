@@ -32,7 +32,7 @@ from pylash.values.canonical import write
 
 ROWS_AT_ONCE: Final = 500
 
-# The run that holds the lane, and those that wait for it.
+# The holder of the lane, and the runs that wait for it.
 _RUNS_OF = """
 select holder as id from pylash_lanes where lane = ? and holder is not null
 union all select id from pylash_runs where lane = ? and state = 'queued' and at is null
@@ -60,9 +60,9 @@ _SOME_NODES = "select id, run from pylash_nodes where id > ? and id <= ? order b
 
 
 class FencedOff(msgspec.Struct, frozen=True):
-    """What is left to do for a session that was fenced off: its lines, those it shared, its last turns.
+    """The rest of a deletion: the lines of the session, the lines that it shared as a fork, and its last turns.
 
-    It is stored with a dead line.
+    It is stored with the dead line of the session.
     """
 
     report: DeleteReport = DeleteReport()
@@ -75,7 +75,7 @@ class SessionDeletion(Port):
     """The deletion of sessions, in several transactions."""
 
     async def delete(self, session_id: str) -> DeleteReport:
-        """Remove a session."""
+        """Delete a session."""
         fenced = await self._fence_off(session_id, await self._generation(session_id))
         for line in fenced.shared:
             await self._reclaim(line)
@@ -106,7 +106,7 @@ class SessionDeletion(Port):
         if (yield from _dependents(session_id, turns)) != dependents:
             raise Again
         rows = (yield Statement(SESSION, (session_id,))).rows
-        if rows[0][5] > generation:  # an earlier attempt was committed and its answer lost
+        if rows[0][5] > generation:  # an earlier attempt was committed, and its answer lost
             return (yield from _fenced_before(session_id, last=True))
         session = session_from(rows[0]) if rows[0][1] is not None else None
         result = write({"status": "cancelled", "error": _DELETED_REASON, "code": "turn_cancelled"})
@@ -119,9 +119,9 @@ class SessionDeletion(Port):
         waits = yield from queue.supersede_waits(session_id, waiting)
         for process, _ in dependents.subagents:
             yield from log.request_cancel(process, _DELETED_REASON)
-        if dependents.player is not None:  # without its messages it cannot go on
+        if dependents.player is not None:  # it cannot continue without its messages
             yield from log.force_end(CancelProcess(dependents.player, _DELETED_REASON, force=True))
-        queued = (yield Statement(queue.FORGET_WORDS, (session_id,))).changed
+        queued = (yield Statement(queue.FORGET_MESSAGES, (session_id,))).changed
         yield Statement(table.FORGET_KEYS, (session_id,))
         removed = yield from forget_handles(session_id)
         report = DeleteReport(
@@ -132,7 +132,7 @@ class SessionDeletion(Port):
         )
         yield Statement(table.CLEAR_SESSION, (session_id,))
         yield Notify("")
-        if session is None:  # an earlier deletion may not have come to its end
+        if session is None:  # an earlier deletion may be incomplete
             before = yield from _fenced_before(session_id)
             return replace(before, report=report, runs=(*before.runs, *turns))
         shared = tuple(segment.number for segment in session.origin)
@@ -143,9 +143,9 @@ class SessionDeletion(Port):
         return fenced
 
     async def _reclaim(self, line: int) -> tuple[int, list[int]]:
-        """Delete the nodes of a deleted session's line but those that a fork begins with.
+        """Delete the nodes of a dead line, except those that a fork begins with.
 
-        Returns how many are kept, and of each node that is gone the turn.
+        Returns how many are kept, and the turns of the deleted nodes, one for each node.
         """
         kept = await self._kept(line)
         if kept is None:
@@ -159,9 +159,9 @@ class SessionDeletion(Port):
 
     @operation()
     def _kept(self, line: int) -> Steps[int | None]:
-        """Return how many nodes of a deleted session's line its forks keep; None if it was not deleted.
+        """Return how many nodes of a dead line its forks keep; None if it is not a dead line.
 
-        The turns that are kept get another name, so that a new session of the same id can use theirs.
+        The turns that are kept are renamed, so that a new session of the same id can use their names.
         """
         dead = (yield Statement(_DEAD, ([line],))).rows
         if not dead:
@@ -184,7 +184,7 @@ class SessionDeletion(Port):
 
     @operation()
     def _delete_nodes(self, number: int, after: int) -> Steps[list[int]]:
-        """Delete some nodes of a line, with what their turns recorded; return the turns, one a node."""
+        """Delete a batch of nodes with their turns and effects; return the turns, one for each node."""
         base = number << NODE_BITS
         last = base + (1 << NODE_BITS) - 1
         rows = (yield Statement(_SOME_NODES, (base + after, last, ROWS_AT_ONCE))).rows
@@ -201,10 +201,10 @@ class SessionDeletion(Port):
 
 
 class _Dependents(msgspec.Struct, frozen=True):
-    """What a session that is deleted leaves behind.
+    """The runs and processes that depend on a session that is being deleted.
 
     ``waiting`` are the runs that wait for its turns. ``subagents`` are the open processes that are attached to them,
-    with their runs. ``player`` is the process that plays a turn of it, if it is a subagent's session, and
+    with their runs. ``player`` is the process that executes a turn of the session, if it is that of a subagent, and
     ``touched`` are the runs that the end of that process touches.
     """
 
@@ -220,9 +220,9 @@ class _Dependents(msgspec.Struct, frozen=True):
 
 
 def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
-    """Return what depends on the turns of a session, as it is this moment.
+    """Return the dependents of the turns of a session, without locks.
 
-    Other processes that were started on behalf of the session go on without it.
+    Other processes that were started for the session continue without it.
     """
     waiting: list[int] = []
     subagents: list[tuple[str, int]] = []
@@ -238,7 +238,7 @@ def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
 
 
 def _fenced_before(session_id: str, *, last: bool = False) -> Steps[FencedOff]:
-    """Return what is left to do for a session that was fenced off before, once or several times."""
+    """Return the rest of the earlier deletions of a session, or of the ``last`` one only."""
     rows = (yield Statement(_DEAD_OF, (session_id,))).rows
     lives = [msgspec.json.decode(body, type=FencedOff) for (body,) in rows[: 1 if last else None]]
     return FencedOff(

@@ -84,15 +84,15 @@ def resume_turns(runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
             continue  # the session was deleted meanwhile, and the turn with it
         with suppress(ValueError):
             session = session_from(known)
-            nodes, carried = yield from table.read_uncommitted(session, turn.run)
-            entries = {**carried, **journals[turn.run]}
+            nodes, packed = yield from table.read_uncommitted(session, turn.run)
+            entries = {**packed, **journals[turn.run]}
             resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
     return resumed
 
 
 def queued_messages(session_id: str) -> Steps[list[Queued]]:
     """Return the queued messages of a session, the oldest first."""
-    rows = (yield Statement(queue.WORDS, (session_id,))).rows
+    rows = (yield Statement(queue.MESSAGES, (session_id,))).rows
     return [queue.queued_from(row) for row in rows]
 
 

@@ -1,9 +1,10 @@
-"""Sessions in SQL: turns are submitted, write as they go, and commit.
+"""Sessions in SQL: turns are submitted, write nodes while they run, and commit.
 
-Rule 1. A turn's row is its run's. It joins the session's lane in the transaction that submits it.
+Rule 1. The row of a turn is the row of its run. It joins the session's lane in the transaction that submits it.
 Rule 2. Nodes are numbered within their session: ``number << 24 | place``. A place is written once.
-Rule 3. A commit writes the nodes that are left, moves the head from where the turn began, ends the run and
-        hands the lane on, at once. Repeated after a lost answer it changes nothing.
+Rule 3. A commit is one transaction: it writes the remaining nodes, moves the head from where the turn began, ends
+        the run and passes the lane on. A repetition after a lost answer changes nothing.
+Rule 4. A fork copies no node: it begins with nodes of another line, which are kept for as long as the fork exists.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from pylash.values.turn_errors import (
 
 _SAID = "select token from pylash_said where session = ? and key = ?"
 
-_LOCK_WORDS = queue.WORDS + " {update}"
+_LOCK_MESSAGES = queue.MESSAGES + " {update}"
 
 _SHARE_SOURCE = "select head from pylash_lanes where lane = ? and number = ? {share}"
 
@@ -73,23 +74,23 @@ class SqlSessions(RunPort):
     def submit(
         self, new: NewTurn, token: str, worker: WorkerId | None = None
     ) -> Awaitable[Submitted]:
-        """Accept a turn, once; owned by worker from the first moment if its session is free."""
+        """Accept a turn, once; worker owns it at once if its session is free."""
 
         def steps() -> Steps[Submitted]:
             return (yield from submit_turn(new, self._draw(), token, worker))
 
-        # Also if it has a slot: turns of a session begin in the order in which they were asked for.
+        # Also if there is a slot for it: turns of a session begin in the order of their submission.
         flow = f"session:{new.scope.session_id}"
         return self.driver.run(Operation("submit", steps, flow=flow))
 
     @operation()
     def open(self, session_id: str, options: Any = None) -> Steps[SessionRecord]:
-        """Return a session, made if it is missing."""
+        """Return a session; create it if it is missing."""
         return (yield from table.open_session(checked_session(session_id), options))
 
     @operation()
     def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
-        """Write what a turn did, all of it or nothing; what is there already stays."""
+        """Write rows of a turn, all or nothing; rows that exist already stay."""
         yield from runs.lock_fenced(fence)
         yield from table.write_turn(fence, session, writing)
 
@@ -137,7 +138,7 @@ class SqlSessions(RunPort):
     def watch(
         self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
     ) -> Steps[JournalEntry]:
-        """Begin to wait for a turn as an effect of a run, or end the wait if it has ended."""
+        """Open a wait for a turn as an effect of a run, or close it if the turn has ended."""
         scope = TurnScope(command.session_id, command.turn_id)
         text, turn = scope_text(scope), (yield from reads.find_turn(scope))
         if turn is None:
@@ -156,15 +157,15 @@ class SqlSessions(RunPort):
         now = yield from store_time()
         return (yield from effects.close_effect(fence, known, outcome, now))
 
-    # --- words ---
+    # --- the queue ---
 
     def enqueue(self, session_id: str, key: str, body: Any, policy: Policy) -> Awaitable[bool]:
-        """Queue a person's words, once, and wake or start the turn that takes them; False if they are known."""
+        """Queue a person's message, once, and wake or start the turn that takes it; False if the key is known."""
         checked_session(session_id)
         token = self._entropy(8).hex()
         steps = partial(self._enqueue, session_id, (key, token), body, policy)
-        # Not behind the session's turns: it may interrupt the one that runs.
-        return self.driver.run(Operation("_enqueue", steps, flow=f"words:{session_id}"))
+        # Not in the flow of the session's turns: it may interrupt the running one.
+        return self.driver.run(Operation("_enqueue", steps, flow=f"queue:{session_id}"))
 
     def _enqueue(
         self, session_id: str, key: tuple[str, str], body: Any, policy: Policy
@@ -175,11 +176,12 @@ class SqlSessions(RunPort):
         locked = yield from runs.lock_runs(waiting if holder is None else [*waiting, holder])
         holder = yield from queue.lock_lane(session_id, locked)
         if known := (yield Statement(_SAID, (session_id, key[0]))).rows:
-            return bool(known[0][0] == key[1])  # equal: an earlier attempt's answer was lost
+            # The same token: an earlier attempt queued the message, and its answer was lost.
+            return bool(known[0][0] == key[1])
         if interrupts and holder is not None:
             yield from queue.supersede_waits(session_id, waiting)
         yield Statement(table.REMEMBER_KEY, (session_id, *key))
-        yield from queue.add_words(session_id, f"{SAID}{key[0]}", 0, body, policy)
+        yield from queue.add_message(session_id, f"{SAID}{key[0]}", 0, body, policy)
         yield from table.open_session(session_id)
         yield from queue.wake_session(session_id, holder, self._draw(), person=True)
         return True
@@ -194,7 +196,7 @@ class SqlSessions(RunPort):
     ) -> Awaitable[list[Queued]]:
         """Take what is queued for a session, as an effect that ``make`` writes, also if there is nothing.
 
-        Words for the next turn are left to it, unless this one ``begins``.
+        Only a turn that ``begins`` takes messages for the next turn.
         """
         return self._take(fence, session, make, [], begins)
 
@@ -207,11 +209,11 @@ class SqlSessions(RunPort):
         tried: list[tuple[list[Queued], Writing]],
         begins: bool,
     ) -> Steps[list[Queued]]:
-        """Take words. ``tried`` is what an earlier attempt took, whose answer was lost."""
+        """Take messages. ``tried`` has those that an earlier attempt took, whose answer was lost."""
         yield from runs.lock_fenced(fence)
         if tried and (yield from table.is_written(fence, session, tried[-1][1])):
-            return tried[-1][0]  # words that came meanwhile are left for the next call
-        rows = (yield Statement(_LOCK_WORDS, (session.id,))).rows
+            return tried[-1][0]  # messages that arrived meanwhile are left for the next call
+        rows = (yield Statement(_LOCK_MESSAGES, (session.id,))).rows
         queued = [queue.queued_from(row) for row in rows]
         words = [one for one in queued if begins or one.policy is not Policy.NEXT_TURN]
         writing = make(words)
@@ -222,26 +224,26 @@ class SqlSessions(RunPort):
         return words
 
     def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
-        """Delete a person's words that no turn has taken yet; return their keys."""
+        """Remove queued messages of a person, if no turn has taken them; return the keys of the removed ones."""
         return self._take_back(session_id, [f"{SAID}{key}" for key in keys], {})
 
     @operation()
     def _take_back(
         self, session_id: str, sources: Sequence[str], tried: dict[str, None]
     ) -> Steps[list[str]]:
-        """Take words back. ``tried`` has those that earlier attempts found."""
-        tried.update(dict.fromkeys((yield from queue.take_words_back(session_id, sources))))
+        """Remove messages. ``tried`` has those that earlier attempts removed."""
+        tried.update(dict.fromkeys((yield from queue.take_back(session_id, sources))))
         return [source.removeprefix(SAID) for source in tried]
 
     # --- cancels, forks, deletions ---
 
     def cancel(self, session_id: str, reason: str) -> Awaitable[TurnRecord | None]:
-        """Ask the turn that has the session's lane to end; return it, if there is one."""
+        """Request the cancellation of the turn that holds the session's lane; return it, if there is one."""
         return self._cancel(session_id, reason, [])
 
     @operation()
     def _cancel(self, session_id: str, reason: str, tried: list[int]) -> Steps[TurnRecord | None]:
-        """Ask a turn to end. ``tried`` has the one that an earlier attempt asked."""
+        """Cancel a turn. ``tried`` has the run that an earlier attempt cancelled."""
         holder = tried[-1] if tried else (yield from lanes.lane_holder(session_lane(session_id)))
         if holder is None:
             return None
@@ -258,7 +260,7 @@ class SqlSessions(RunPort):
     def fork(
         self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
     ) -> Awaitable[None]:
-        """Make a session that begins with another one's nodes, up to a place.
+        """Create a session that begins with the nodes of another one, up to a place.
 
         ``counts`` are the turns and the model calls up to there.
         """
@@ -312,10 +314,9 @@ class SqlSessions(RunPort):
 
 
 def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[int], list[Any]]]:
-    """Return the runs that wait for a turn, and the subagents that it leaves behind, with their runs.
+    """Return the runs that wait for a turn, and the subagents that it leaves running, with their runs.
 
-    A turn that ends in order has waited for its subagents; one that was cancelled, or drops what it did, may
-    not have.
+    A turn that completes has waited for its subagents. A cancelled turn, or one that discards its nodes, may not have.
     """
     if not commit.settle:
         return [], []
@@ -325,7 +326,7 @@ def _dependents(scope: str, commit: TurnCommit) -> Steps[tuple[list[int], list[A
 
 
 def _abandon(fence: Fence, commit: TurnCommit, subagents: Sequence[str]) -> Steps[None]:
-    """End what a turn still waits for, if it was cancelled, and the subagents that it leaves behind."""
+    """End the waits of a cancelled turn, and cancel the subagents that it leaves running."""
     if commit.state is RunState.CANCELLED:
         yield from log.end_waits(fence.run)
     for process in subagents:
@@ -333,7 +334,7 @@ def _abandon(fence: Fence, commit: TurnCommit, subagents: Sequence[str]) -> Step
 
 
 def _check_moved(fence: Fence, commit: TurnCommit) -> Steps[None]:
-    """Accept a head that an earlier attempt moved, whose answer was lost; refuse one that another turn moved."""
+    """Accept a head that an earlier attempt of this commit moved; raise SessionMoved if another turn moved it."""
     session, now = commit.session, (yield from table.find_session(commit.session.id))
     is_moved = now is not None and now.number == session.number and now.head >= commit.head
     if not is_moved or not (yield from table.is_ours(fence, session, commit.head)):

@@ -1,4 +1,4 @@
-"""Triggers in SQL: an occurrence and everything it starts are one transaction."""
+"""Triggers in SQL: one transaction records an occurrence and starts its processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LISTED_OF_SESSION = _LISTED.replace("where ", "where session = ? and ")
 
 _OCCURRED = "select digest from pylash_occurrences where id = ?"
 
-# Shared, so that a subscription that is being changed is either the old one or the new one.
+# Shared lock: a concurrent change of a subscription is applied before or after, as a whole.
 _MATCHING = """
 select body from pylash_triggers where type = ? and source = ? and enabled = 1 order by key {share}"""
 
@@ -44,7 +44,7 @@ class SqlTriggers(RunPort):
 
     @operation()
     def register(self, subscription: Subscription) -> Steps[None]:
-        """Subscribe; the same key again replaces what it stood for, but not what another session registered."""
+        """Add a subscription, or replace the one with its key; raises TriggerConflict if that is of another session."""
         checked_subscription(subscription)
         key, source, session = subscription.key, subscription.source, subscription.session_id
         body = (subscription.template.target, write_payload(subscription, 1))
@@ -54,7 +54,7 @@ class SqlTriggers(RunPort):
 
     @operation(read_only=True)
     def listed(self, session_id: str | None = None) -> Steps[list[SubscriptionView]]:
-        """Return the subscriptions, the oldest first."""
+        """Return the enabled subscriptions, the oldest first."""
         if session_id is None:
             rows = (yield Statement(_LISTED)).rows
         else:
@@ -68,11 +68,11 @@ class SqlTriggers(RunPort):
 
     @operation()
     def cancel_owned(self, key: str, session_id: str | None) -> Steps[bool]:
-        """End a subscription of a session, or of none (None); False if it has none of that key."""
+        """End a subscription of a session, or of no session (None); False if there is none with the key."""
         return bool((yield Statement(table.CANCEL_OWNED, (key, session_id or ""))).changed)
 
     def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
-        """Record an occurrence once, with the processes it starts; return them."""
+        """Record an occurrence and start its processes, once; return the deliveries."""
         checked_occurrence(occurrence)
         steps = partial(self._emit, occurrence)
         return self.driver.run(Operation("emit", steps, flow=f"emit:{occurrence.type}"))
@@ -87,7 +87,7 @@ class SqlTriggers(RunPort):
                 registration = subscription.registration(occurrence)
                 command = StartProcess(registration, subscription.delay, registration.holder)
                 if (yield from register_process(command, self._draws())) is None:
-                    yield from check_known(registration)  # it was started by its id before
+                    yield from check_known(registration)  # a process of this id was started before
                 delivery = (occurrence.id, subscription.key, registration.id)
                 yield Statement(table.ADD_DELIVERY, delivery)
             yield Notify("runs")

@@ -46,7 +46,7 @@ def submit_turn(
     else:
         yield from runs.enqueue_turn(run, new, options, seq, ready=free)
     turn = TurnRecord(new.scope, run, new.body, state, None, None, now, options=options or {})
-    return Submitted(turn, session, now, fence, (yield from queue.has_words(session_id)))
+    return Submitted(turn, session, now, fence, (yield from queue.has_messages(session_id)))
 
 
 def submit_for_process(command: SubmitTurn, run: int) -> Steps[Any]:
@@ -68,5 +68,5 @@ def _submitted_before(
     # An earlier attempt of this submission was committed, and its answer lost.
     is_ours = last_token == token and number == 1
     fence = Fence(row[1], 1, new.scope) if is_ours else None
-    stirred = yield from queue.has_words(new.scope.session_id)
+    stirred = yield from queue.has_messages(new.scope.session_id)
     return Submitted(table.turn_from(row), table.session_from(rows[0]), now, fence, stirred)

@@ -1,8 +1,9 @@
 """Starts and ends of many processes in one statement each, for PostgreSQL: docs/decisions/0008.
 
-They write what the statements of ``ports.processes`` and ``ports.process_log`` write, for rows that are in no way special: a row
-that is (a taken id or number, a stale fence, a slot, a run that waits) is not written, and its operation runs alone.
-Runs are inserted before processes, as everywhere: a run's row is unique by scope and by number.
+They write the same rows as ``ports.processes`` and ``ports.process_log``, for the plain case. A row that needs more
+(its id or number is taken, its fence is stale, it has a slot, or runs wait for it) is not written, and its operation
+runs alone.
+Runs are inserted before processes, as in all operations: the row of a run is unique by scope and by number.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ e as (insert into pylash_process_events(process, sequence, type, at)
       select r.id, 1, 'process.started', {now} from r)
 select id, {now} from r"""
 
-# Plans are made once, perhaps while the tables are empty, where reading all of a table looks cheapest. The runs
-# are therefore looked up and locked one by one, in the order of their ids.
+# The statement is planned once, perhaps while the tables are empty and a full scan looks cheapest. The lateral join
+# looks the runs up and locks them one by one, in the order of their ids.
 SETTLE_MANY = """
 with x as (select * from unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[], ?::bytea[], ?::text[],
              ?::bytea[], ?::text[], ?::text[])

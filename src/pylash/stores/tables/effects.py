@@ -1,8 +1,8 @@
 """Effects: the rows of the journal. This module owns every write to ``pylash_effects``.
 
 Rule 1. A record is one insert that locks the run's row and compares the fence in the same
-        statement. A plain EXISTS would let a stale owner's insert slip past a claim.
-Rule 2. The first record of a key stands; later ones change nothing and read it.
+        statement. With a plain EXISTS, a stale owner could insert after another worker's claim.
+Rule 2. The first record of a key wins; later ones change nothing and read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ insert into pylash_effects({EFFECT_COLUMNS})
 select id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from pylash_runs where id = ? and fence = ? {{share}}
 on conflict do nothing"""
 
-# Rows of other runs are locked in the order of their ids, as everywhere.
+# The rows of runs are locked in the order of their ids, as in all operations.
 RECORD_MANY = f"""
 insert into pylash_effects({EFFECT_COLUMNS})
 select x.run, x.key, x.kind, x.hash, x.command, x.outcome, x.attachment, x.due, x.started, x.ended, x.label
@@ -77,7 +77,7 @@ def waiting_runs(wait: str) -> Steps[list[int]]:
 
 
 def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
-    """Return entry as the parameters of ``RECORD_EFFECT``: a large outcome becomes a reference."""
+    """Return the parameters of ``RECORD_EFFECT`` for an entry; a large outcome becomes a reference."""
     outcome = entry.outcome
     attachment: str | None = None
     if outcome is not None and len(outcome) > INLINE_BYTES:
@@ -102,7 +102,7 @@ def effect_row(fence: Fence, entry: JournalEntry) -> tuple[Any, ...]:
 def open_effect(
     fence: Fence, entry: JournalEntry, wait: str, due: Instant | None = None
 ) -> Steps[JournalEntry]:
-    """Record that an effect of a locked run, whose key is free, began to wait."""
+    """Record that an effect of a locked run began to wait; its key was free."""
     waiting = replace(entry, wait=wait, due=due)
     if not (yield from begin_effect(fence, waiting)):
         raise Again  # another transaction took the key meanwhile
@@ -125,13 +125,13 @@ def close_effect(
 
 
 def end_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
-    """Give an open effect of a locked run its outcome and the time of it; False if it has one."""
+    """Give an open effect of a locked run its outcome and end time; False if it has an outcome."""
     row = (entry.outcome, entry.ended, fence.run, entry.key)
     return bool((yield Statement(_END, row)).changed)
 
 
 def read_effect(run: int, key: str) -> Steps[JournalEntry]:
-    """Return the entry that holds key in a locked run."""
+    """Return the entry of a key of a locked run."""
     known = yield from find_effect(run, key)
     if known is None:
         raise Again
@@ -139,13 +139,13 @@ def read_effect(run: int, key: str) -> Steps[JournalEntry]:
 
 
 def find_effect(run: int, key: str) -> Steps[JournalEntry | None]:
-    """Return the entry that holds key, if there is one."""
+    """Return the entry of a key, if there is one."""
     rows = (yield Statement(_READ, (run, key))).rows
     return JournalEntry(*rows[0]) if rows else None
 
 
 def record_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
-    """Record an effect, and keep its outcome if that is large; False if its key is taken or the fence is stale."""
+    """Record an effect and store a large outcome; False if its key is taken or the fence is stale."""
     row = effect_row(fence, entry)
     if row[5] is not None:
         yield Statement(PUT_ATTACHMENT, (row[5], entry.outcome))
@@ -153,7 +153,7 @@ def record_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
 
 
 def record_sleep(fence: Fence, entry: JournalEntry, duration: int) -> Steps[None]:
-    """Record that a sleep ends after a duration, unless its key is taken or the fence is stale."""
+    """Record the end of a sleep, after a duration, unless its key is taken or the fence is stale."""
     what = (entry.key, entry.kind, entry.hash, entry.command)
     row = (*what, duration, entry.started, entry.label, fence.run, fence.token)
     yield Statement(_SLEEP, row)

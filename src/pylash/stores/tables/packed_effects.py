@@ -1,8 +1,8 @@
-"""Effects that ride on nodes: what a turn records with a message needs no row of its own.
+"""Effects that are packed into nodes: an effect that a turn records with a message needs no row of its own.
 
-Rule 1. Small outcomes of a turn's own run ride; waits, sleeps and everything large has a row in the journal.
-Rule 2. What an effect was asked is not kept, only its hash: a turn asks for what its messages say.
-Rule 3. A node that was there already carries nothing new: then the effects get rows after all.
+Rule 1. Small outcomes of the run of a turn are packed; waits, sleeps and large outcomes have rows in the journal.
+Rule 2. The input of a packed effect is not stored, only its hash: it follows from the messages of the turn.
+Rule 3. Nothing is packed into a node that exists already: the effects get rows instead.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pylash.values.canonical import decode
 NODE_BITS: Final = 24
 
 LOADED_BYTES: Final = 4 * 1024
-"""Outcomes up to this size are loaded with the journal, larger ones when they are asked for."""
+"""Outcomes up to this size are loaded with the journal, larger ones on demand."""
 
 _ENTRIES = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
 
 _RETURNED: Final = b'{"type":"returned","outcome":{"kind":"%b",'
-"""How most outcomes begin: of those only the rest is stored, as a text."""
+"""The beginning of most outcomes: only the rest of such an outcome is stored, as a text."""
 
-_WORDS: Final = (
+_COMMON: Final = (
     *("sync_execution_environment", "environment", "llm_call", "model"),
     *("tool_attempt", "durable_step", "direct", "process", "queue"),
 )
-"""Kinds and labels that are stored as their numbers. Words are only added, at the end."""
+"""Kinds and labels that are stored as numbers. New ones are added at the end only."""
 
-_NUMBERS: Final = {word: number for number, word in enumerate(_WORDS)}
+_NUMBERS: Final = {text: number for number, text in enumerate(_COMMON)}
 
 _TURN = """
 select l.number, l.head, r.result, r.settled from pylash_runs r join pylash_lanes l on l.lane = r.lane
 where r.id = ? and l.number is not null"""
 
-_CARRIED = """
+_PACKED = """
 select effects from pylash_nodes
 where id > ? and id <= ? and run = ? and effects is not null order by id"""
 
@@ -50,25 +50,26 @@ RECORDED: Final = """
    (select count(*) from pylash_lanes l
     join pylash_nodes n on n.id > l.number * 16777216 + l.head and n.id < (l.number + 1) * 16777216
     where l.lane = pylash_runs.lane and n.run = pylash_runs.id) end)"""
-"""How much a run has recorded: more of it means progress."""
+"""How many effects and nodes a run has recorded: a greater number is progress."""
 
 
 def split_effects(
     fence: Fence, entries: Sequence[JournalEntry], *, nodes: bool
 ) -> tuple[list[JournalEntry], list[JournalEntry]]:
-    """Return those effects that ride on a node, and those that need rows."""
+    """Return the effects that can be packed into a node, and those that need rows."""
     if not nodes or not isinstance(fence.scope, TurnScope | QueueDrainScope):
         return [], list(entries)
-    return [one for one in entries if _rides(one)], [one for one in entries if not _rides(one)]
+    packed = [entry for entry in entries if _is_packed(entry)]
+    return packed, [entry for entry in entries if not _is_packed(entry)]
 
 
-def _rides(entry: JournalEntry) -> bool:
+def _is_packed(entry: JournalEntry) -> bool:
     small = entry.outcome is not None and len(entry.outcome) <= LOADED_BYTES
     return small and entry.due is None and entry.wait is None
 
 
 def pack_effects(entries: Iterable[JournalEntry]) -> bytes | None:
-    """Return effects as a node carries them."""
+    """Return effects as the bytes that a node has."""
     rows = [_row(entry) for entry in entries]
     return msgspec.msgpack.encode(rows) if rows else None
 
@@ -77,13 +78,13 @@ def _row(entry: JournalEntry) -> tuple[Any, ...]:
     outcome, begins = entry.outcome or b"", _RETURNED % entry.kind.encode()
     rest = outcome[len(begins) :].decode() if outcome.startswith(begins) else outcome
     took = None if entry.ended is None else entry.ended - entry.started
-    kind, label = (_NUMBERS.get(word or "", word) for word in (entry.kind, entry.label))
+    kind, label = (_NUMBERS.get(text or "", text) for text in (entry.kind, entry.label))
     return (entry.key, kind, entry.hash, rest, entry.started, took, label)
 
 
 def _entry(row: tuple[Any, ...]) -> JournalEntry:
     key, kind, digest, rest, started, took, label = row
-    kind, label = (_WORDS[word] if isinstance(word, int) else word for word in (kind, label))
+    kind, label = (_COMMON[one] if isinstance(one, int) else one for one in (kind, label))
     outcome = rest if isinstance(rest, bytes) else _RETURNED % kind.encode() + rest.encode()
     ended = None if took is None else started + took
     size = len(outcome)
@@ -91,19 +92,19 @@ def _entry(row: tuple[Any, ...]) -> JournalEntry:
 
 
 def unpack_effects(body: bytes) -> list[JournalEntry]:
-    """Return the effects that a node carries."""
+    """Return the effects that are packed into a node."""
     return [_entry(row) for row in _ENTRIES.decode(body)]
 
 
 def effects_in(segment: Segment, after: int, run: int) -> Steps[list[JournalEntry]]:
-    """Return the effects of a run that the nodes of a segment after a place carry."""
+    """Return the effects of a run that are packed into the nodes of a segment after a place."""
     base = segment.number << NODE_BITS
-    rows = (yield Statement(_CARRIED, (base + after, base + segment.upto, run))).rows
+    rows = (yield Statement(_PACKED, (base + after, base + segment.upto, run))).rows
     return [entry for (body,) in rows for entry in unpack_effects(bytes(body))]
 
 
 def effects_of_turn(run: int) -> Steps[list[JournalEntry]]:
-    """Return the effects of a run that nodes carry: those of its turn, or none."""
+    """Return the effects of a run that are packed into nodes; none if it is not a turn."""
     rows = (yield Statement(_TURN, (run,))).rows
     if not rows:
         return []

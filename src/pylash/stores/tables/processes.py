@@ -1,10 +1,10 @@
 """Processes and their logs: this module owns every write to ``pylash_processes`` and ``pylash_process_events``.
 
-Rule 1. The row of a process is the fold of its log: an event is appended in the same transaction that changes the
+Rule 1. The row of a process is the fold of its log: an event is appended in the transaction that changes the
         row, while the row is locked.
-Rule 2. ``watched`` has two bits: 1 if a listener outside is to be notified of the end, 2 if runs wait for it or
+Rule 2. ``watched`` has two bits: 1 if a listener outside of runs is notified of the end, 2 if runs wait for it or
         children are attached. They are set in the transaction that begins to wait. An end without bit 2 wakes no
-        run, and many such ends are one statement.
+        run, so one statement can write many such ends.
 
 ``tables.bulk`` writes starts and ends of many processes on PostgreSQL.
 """
@@ -46,7 +46,7 @@ update pylash_processes set status = 'completed', output = ?, settled = {now} wh
 
 _WATCH = "update pylash_processes set watched = watched | 2 where id = ? returning status, output"
 
-# Rows that are locked are skipped: two transactions that lock many rows must not wait for each other.
+# SKIP LOCKED avoids a deadlock of two transactions that lock many rows.
 _OBSERVE = """
 with seen as (select number from pylash_processes where id in ({texts}) and status = 'open'
               and watched & 1 = 0 order by number {skip})
@@ -80,7 +80,7 @@ def lock_process(process_id: str) -> Steps[LockedProcess]:
 def add_process(
     process_id: str, run: int, given: tuple[Any, ...], parent: str | None
 ) -> Steps[None]:
-    """Add a process whose first run was added before; ``given``: its registration, digest and environment."""
+    """Add a process, after its first run; ``given``: its registration, digest and environment."""
     yield Statement(_ADD, (process_id, run, run, *given, parent))
     yield Statement(_ADD_EVENT, (run, 1, STARTED, None, None, None))
 
@@ -92,13 +92,13 @@ def append_event(
     key: str | None,
     taken: int | None = None,
 ) -> Steps[None]:
-    """Append an event. ``taken`` is 0 for a signal that waits to be received."""
+    """Append an event. ``taken`` is 0 for a signal, which was not received yet."""
     yield Statement(_COUNT_EVENT, (process.id,))
     yield Statement(_ADD_EVENT, (process.number, process.sequence + 1, kind, payload, key, taken))
 
 
 def append_cancel(process: LockedProcess, payload: bytes, key: str) -> Steps[None]:
-    """Append the request to end."""
+    """Append the cancel request."""
     yield Statement(_REQUEST_CANCEL, (process.id,))
     event = (process.number, process.sequence + 1, CANCEL_REQUESTED, payload, key, None)
     yield Statement(_ADD_EVENT, event)
@@ -107,9 +107,9 @@ def append_cancel(process: LockedProcess, payload: bytes, key: str) -> Steps[Non
 def append_continuation(
     process: LockedProcess, run: int, registration: bytes, arguments: bytes, *, cancelled: bool
 ) -> Steps[None]:
-    """Append that the process goes on with another run, in its next epoch.
+    """Append that the process continues with another run, in its next epoch.
 
-    ``cancelled``: the request to end was delivered, and is not delivered again.
+    ``cancelled``: the cancel request was delivered, and is not delivered again.
     """
     yield Statement(_CONTINUE, (run, registration, cancelled, process.id))
     event = (process.number, process.sequence + 1, CONTINUED, arguments, None, None)
@@ -125,7 +125,7 @@ def append_end(
 
 
 def finish_process(process: LockedProcess, output: bytes) -> Steps[None]:
-    """End a process whose last event, which was appended before, means its end."""
+    """End a process whose last event has terminal semantics; that event was appended before."""
     yield Statement(_FINISH, (output, process.id))
 
 
@@ -135,11 +135,11 @@ def take_signal(number: int, sequence: int) -> Steps[bool]:
 
 
 def watch_process(process: str) -> Steps[tuple[str, bytes | None] | None]:
-    """Note that a run waits for a process or is attached to it; return its status and output, if there is one."""
+    """Note that a run waits for a process or is attached to it; return its status and output, None if it is unknown."""
     rows = (yield Statement(_WATCH, (process,))).rows
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 def observe_processes(processes: Sequence[str]) -> Steps[None]:
-    """Note that a listener outside waits for the ends of those open processes that are not locked."""
+    """Note that a listener waits for the ends of open processes; locked rows are skipped."""
     yield Statement(_OBSERVE, (list(processes),))

@@ -1,9 +1,9 @@
-"""The queue of a session in SQL: words of processes and people that no turn has taken yet.
+"""The queue of a session in SQL: messages of processes and people that no turn has taken yet.
 
-Rule 1. Words are queued in the transaction that wakes the run which will take them: the one that holds the session's
-        lane, or a new one if the lane is free.
-Rule 2. Taking words is an effect of a turn: they leave the queue and become nodes at once.
-Rule 3. A session's lane row is its lock: it is locked before the session is written.
+Rule 1. A message is queued in the transaction that wakes the run that will take it: the holder of the session's
+        lane, or a new run if the lane is free.
+Rule 2. Taking messages is an effect of a turn: one transaction removes them from the queue and writes their nodes.
+Rule 3. The row of a session's lane is its lock: it is locked before the session is written.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from pylash.stores.tables.waits import supersede
 from pylash.values.canonical import decode, write_payload
 
 MAX_STREAK: Final = 20
-"""How many turns may begin in a row without a person."""
+"""How many turns in a row may begin without a person."""
 
-# Words are ordered as they came, also if the clock goes back: the lane is locked meanwhile.
-_ADD_WORDS = """
+# Messages keep the order of arrival even if the clock goes back. The lane is locked.
+_ADD_MESSAGE = """
 insert into pylash_queue(session, process, sequence, body, at, policy) values (?, ?, ?, ?,
   {greatest}({now}, coalesce((select max(at) + 1 from pylash_queue where session = ?), 0)), ?)
 on conflict do nothing"""
 
-WORDS = """
+MESSAGES = """
 select process, sequence, body, policy, at from pylash_queue where session = ?
 order by at, process, sequence"""
 
-TAKE_WORDS = "delete from pylash_queue where session = ? and process = ? and sequence = ?"
+TAKE_MESSAGE = "delete from pylash_queue where session = ? and process = ? and sequence = ?"
 
-_THESE_WORDS = """
+_LOCK_MESSAGES = """
 select process from pylash_queue where session = ? and process in ({texts})
 order by at, process, sequence {update}"""
 
-FORGET_WORDS = "delete from pylash_queue where session = ?"
+FORGET_MESSAGES = "delete from pylash_queue where session = ?"
 
-_HAS_WORDS = "select 1 from pylash_queue where session = ? limit 1"
+_HAS_MESSAGES = "select 1 from pylash_queue where session = ? limit 1"
 
 _WAITERS = """
 select distinct e.run from pylash_waits w join pylash_effects e on e.wait = w.id
@@ -52,43 +52,43 @@ select id from pylash_waits where session = ? and terminal is null and opened is
 {update}"""
 
 
-def has_words(session_id: str) -> Steps[bool]:
-    """Return whether anything is queued for a session."""
-    return bool((yield Statement(_HAS_WORDS, (session_id,))).rows)
+def has_messages(session_id: str) -> Steps[bool]:
+    """Return whether a session has queued messages."""
+    return bool((yield Statement(_HAS_MESSAGES, (session_id,))).rows)
 
 
 def lock_lane(session_id: str, locked: Container[int] | None = None) -> Steps[int | None]:
-    """Lock a session's lane; return the run that holds it, which must be one of ``locked`` if that is given."""
+    """Lock a session's lane and return its holder; raise Again if that is not one of ``locked``, if given."""
     holder = yield from lanes.lock_lane(session_lane(session_id))
     if holder is not None and locked is not None and holder not in locked:
-        raise Again  # it took the lane after we looked
+        raise Again  # it took the lane after the read without locks
     return holder
 
 
-def add_words(
+def add_message(
     session_id: str, source: str, sequence: int, body: Any, policy: Policy
 ) -> Steps[bool]:
-    """Queue words for a session whose lane is locked; False if they are queued already."""
-    words = (session_id, source, sequence, write_payload(body, 1), session_id, policy)
-    return bool((yield Statement(_ADD_WORDS, words)).changed)
+    """Queue a message for a session whose lane is locked; False if it is queued already."""
+    row = (session_id, source, sequence, write_payload(body, 1), session_id, policy)
+    return bool((yield Statement(_ADD_MESSAGE, row)).changed)
 
 
-def take_words_back(session_id: str, sources: Sequence[str]) -> Steps[list[str]]:
-    """Delete words that no turn has taken, and return their sources.
+def take_back(session_id: str, sources: Sequence[str]) -> Steps[list[str]]:
+    """Delete messages that no turn has taken, and return their sources.
 
-    The lane is locked, so that no transaction that passes it on begins a turn for them.
+    The lock of the lane keeps other transactions from starting a turn for them.
     """
     yield from lock_lane(session_id)
-    rows = (yield Statement(_THESE_WORDS, (session_id, list(sources)))).rows
+    rows = (yield Statement(_LOCK_MESSAGES, (session_id, list(sources)))).rows
     for (source,) in rows:
-        yield Statement(TAKE_WORDS, (session_id, source, 0))
+        yield Statement(TAKE_MESSAGE, (session_id, source, 0))
     return [source for (source,) in rows]
 
 
 def wake_session(
     session_id: str, holder: int | None, new_run: int, *, person: bool = False
 ) -> Steps[None]:
-    """Wake the run that holds a session's lane, which is locked, or enqueue a turn for what was queued."""
+    """Wake the run that holds a session's locked lane, or enqueue a turn for the queued messages."""
     if person:
         yield from lanes.set_streak(session_lane(session_id), 0)
     if holder is None:
@@ -99,13 +99,13 @@ def wake_session(
 
 
 def _start_drain(session_id: str, run: int, *, person: bool = False) -> Steps[None]:
-    """Enqueue a turn for what is queued in a session whose lane is free.
+    """Enqueue a turn for the queued messages of a session whose lane is free.
 
-    Turns that no person asked for are counted, and after ``MAX_STREAK`` of them no more are enqueued.
+    Turns without a person are counted, and after ``MAX_STREAK`` in a row no more are enqueued.
     """
     rows = (yield Statement(SESSION, (session_id,))).rows
     if rows and rows[0][1] is None and rows[0][5] and not person:
-        return  # it was deleted: a process does not create it again
+        return  # it was deleted, and a message of a process does not create it again
     session = yield from open_session(session_id)
     if not person and session.streak >= MAX_STREAK:
         return
@@ -117,10 +117,10 @@ def _start_drain(session_id: str, run: int, *, person: bool = False) -> Steps[No
 
 
 def pass_lane_on(session_id: str, following: int | None, new_run: int) -> Steps[None]:
-    """Give a session's lane to the next turn, or to a new one for what is queued in the session."""
-    # Under the lane's lock words cannot arrive between this look at the queue and the end of the turn.
+    """Give a session's lane to the next turn, or to a new turn for queued messages."""
+    # The lock of the lane keeps messages from arriving between this read of the queue and the end of the turn.
     yield from admit_next(session_lane(session_id), following)
-    if following is None and (yield from has_words(session_id)):
+    if following is None and (yield from has_messages(session_id)):
         yield from _start_drain(session_id, new_run)
 
 
@@ -131,10 +131,10 @@ def waiters_of(session_id: str) -> Steps[list[int]]:
 
 def supersede_waits(session_id: str, waiters: Sequence[int]) -> Steps[int]:
     """End every open wait of a session, and wake the locked runs that wait for them; return how many ended."""
-    # The waits are locked now. A run that has begun to wait for one since we looked is not locked.
+    # The waits are locked now. A run that began to wait after the read without locks is not locked.
     waits = (yield Statement(_OPEN_WAITS, (session_id,))).rows
     if (yield from waiters_of(session_id)) != waiters:
-        raise Again  # one began to wait after we looked
+        raise Again
     for (wait,) in waits:
         yield from supersede(wait)
     for run in waiters:
@@ -143,6 +143,6 @@ def supersede_waits(session_id: str, waiters: Sequence[int]) -> Steps[int]:
 
 
 def queued_from(row: Sequence[Any]) -> Queued:
-    """Return the words in a row."""
+    """Return the message in a row."""
     source, sequence, body, policy, at = row
     return Queued(source, sequence, decode(bytes(body)), Policy(policy), Instant(at))

@@ -4,16 +4,16 @@ This module owns every write to ``pylash_runs`` and ``pylash_slots``. A transiti
 ``yield from``; its docstring names what must hold before it. ``tables.bulk`` writes starts and ends of many processes
 on PostgreSQL; it follows ``start_process`` and ``settle_process``.
 
-Rule 1. ``at`` is when the scheduler must look: now for a ready run, the deadline for a parked one,
-        null for all others. One index over it is the whole schedule.
-Rule 2. A run gets its lane where it is enqueued or where the run before it is settled, under the lane row's lock;
-        never by a look for other runs at a claim, where two claims would both see none.
-Rule 3. Parking is a compare-and-set on ``wake_seq``. "Park unless something is ready" loses
-        wake-ups that commit in between.
-Rule 4. ``fence`` rises whenever another may become the owner: at claims, take-overs and ends.
-Rule 5. ``token`` names the last transition, for its repetition after a lost answer only. A turn that ended with
-        its session has ``forgotten``; a turn that was asked to end has ``cancel_reason``. Workers of schema 5 know
-        neither column: what they read, a token and a result, is written as well (decision 0042).
+Rule 1. ``at`` is the time at which the scheduler claims the run: now for a ready run, the deadline for a parked
+        one, null for all others. One index over it is the whole schedule.
+Rule 2. A run gets its lane when it is enqueued or when the run before it is settled, under the lock of the lane's
+        row. A claim does not check for other runs of the lane: two concurrent claims would both see none.
+Rule 3. Parking is a compare-and-set on ``wake_seq``. A check whether something is ready would miss wake-ups that
+        commit after it.
+Rule 4. ``fence`` is incremented whenever the owner may change: at claims, takeovers and ends.
+Rule 5. ``token`` identifies the last transition, only for its repetition after a lost answer. A turn that ended with
+        its session has ``forgotten``; a turn with a cancel request has ``cancel_reason``. Workers of schema 5 do not
+        know these columns, so the token and the result that they read are written too (decision 0042).
 Rule 6. A run holds its slot only while it is ready or running: a transition to another state releases it.
 """
 
@@ -40,11 +40,11 @@ BLOCKED_AFTER: Final = 10
 """Claims without progress after which a run is blocked."""
 
 FORGOTTEN: Final = "(coalesce(forgotten, 0) = 1 or coalesce(token, '') = 'deleted')"
-"""Whether a turn ended because its session was deleted, so that its id is free. Schema 5 wrote only the token."""
+"""A condition: the turn ended because its session was deleted, so its id is free. Schema 5 wrote only the token."""
 
 SLOT_BYTES: Final = 512
-"""Concurrency keys up to this size are stored as they are: they stand in two indexes, and in PostgreSQL
-an entry of an index has at most 2,704 bytes."""
+"""Concurrency keys up to this size are stored as they are. They are in two indexes, and an index entry of
+PostgreSQL has at most 2,704 bytes."""
 
 Row = tuple[Any, ...]
 
@@ -52,7 +52,7 @@ VIEW = "id, scope, kind, target, lane, state, reason, at, wake_seq, owner, fence
 
 # --- enqueue, start leased ---
 
-# Changes nothing if the scope or the number is taken; _IS_TAKEN tells which.
+# Changes nothing if the scope or the number is taken; _IS_TAKEN checks which.
 _ADD_PROCESS = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, token, fence, attempts, slot, slot_limit,
   created) values (?, ?, 'process', ?, ?, {now} + ?, ?, ?, ?, ?, ?, ?, {now}) on conflict do nothing"""
@@ -75,8 +75,8 @@ on conflict do nothing returning created"""
 
 # --- claim ---
 
-# SKIP LOCKED: workers that claim at once take different runs instead of waiting for each other, and a run that a
-# transaction is about to settle, wake or block is left for the next claim.
+# SKIP LOCKED: concurrent claims take different runs instead of waiting for each other, and a run that another
+# transaction is settling, waking or blocking is left for the next claim.
 _READY_RUNS = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
                and state in ('queued', 'waiting') and attempts < ? order by at limit ? {skip})"""
@@ -91,7 +91,7 @@ _THIS_RUN = """
 with ready as (select id from pylash_runs where id = ? and at <= {now}
                and state in ('queued', 'waiting') {skip})"""
 
-# seen is compared when the run is taken over: more records than at the claim are progress.
+# seen is compared at a takeover: more records than at the claim are progress.
 _TAKE = f"""
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1,
   attempts = attempts + 1, at = null,
@@ -148,12 +148,12 @@ _ADMIT_NEXT = "update pylash_runs set at = {now} where id = ?"
 _STATE = "select state from pylash_runs where id = ? and fence = ?"
 
 # The comparison and the update are one statement: a wake-up commits before it, and is seen, or after it, and finds
-# the run waiting.
+# the run parked.
 _PARK = """
 update pylash_runs set state = 'waiting', at = ?, owner = null, token = null, attempts = 0
 where id = ? and fence = ? and wake_seq = ? and state = 'running'"""
 
-# Also while the run is live: then only wake_seq tells it, because a notification may be lost.
+# Also while the run is executed: a notification may be lost, but wake_seq is compared when the run is parked.
 _WAKE = """
 update pylash_runs set wake_seq = wake_seq + 1,
   at = case when state = 'waiting' then {now} else at end,
@@ -171,7 +171,7 @@ _HURRY = """
 update pylash_runs set state = 'queued', at = {now}, reason = null, attempts = 0
 where id = ? and (state = 'blocked' or (state = 'queued' and at > {now}))"""
 
-# Workers of schema 5 read the reason from the column of the result, until the turn ends.
+# Until the turn ends, workers of schema 5 read the reason from the column of the result.
 _HURRY_TURN = """
 update pylash_runs set cancel = case when cancel = 0 then 1 else cancel end,
   cancel_reason = case when cancel = 0 then ? else cancel_reason end,
@@ -191,7 +191,7 @@ _POSTPONE = """
 update pylash_runs set state = 'queued', owner = null, token = null, attempts = ?,
   at = case when target = '' then null else {now} + ? end where id = ?"""
 
-# In the order of their ids, as everywhere.
+# In the order of their ids, as in all operations.
 _LOCK_OWNED = """
 select id from pylash_runs where owner = ? and state = 'running' and settled is null
 order by id {update}"""
@@ -201,7 +201,7 @@ update pylash_runs set state = 'queued', owner = null, token = null, fence = fen
   attempts = attempts - 1, at = case when target = '' then null else {now} end
 where id in ({bigints})"""
 
-# A run that has recorded something since its claim did not cause the crash.
+# A run that has recorded something since its claim is not the cause of the crash.
 _TAKE_OVER = f"""
 update pylash_runs set owner = null, token = null, fence = fence + 1,
   state = case when attempts >= {BLOCKED_AFTER} and {{stuck}} then 'blocked' else 'queued' end,
@@ -254,14 +254,14 @@ on conflict (id) do nothing"""
 
 _RENAME = "update pylash_runs set scope = ? where id = ?"
 
-# A run that waits for a turn that ended with its session still reads its result; that row goes with its id.
+# Runs may still wait for the result of a turn that ended with its session; its row is deleted when its id is reused.
 _FORGET = f"""
 delete from pylash_runs where id in ({{bigints}}) and kind <> 'process' and settled is not null
   and not {FORGOTTEN}"""
 
 _FREE_ID = f"delete from pylash_runs where id = ? and {FORGOTTEN}"
 
-# --- locks and looks ---
+# --- locks and reads ---
 
 _LOCK = "select id, fence from pylash_runs where id in ({bigints}) order by id {update}"
 
@@ -311,7 +311,7 @@ def lock_owned(fence: Fence, others: Sequence[int] = (), token: str = "") -> Ste
 
 
 def is_repeated(run: int, token: str) -> Steps[bool]:
-    """Return whether the last transition of a run has this token: its answer was lost, and it is repeated."""
+    """Return whether the last transition of a run has this token, so that it is a repetition after a lost answer."""
     return bool((yield Statement(_IS_REPEATED, (run, token))).rows)
 
 
@@ -343,7 +343,7 @@ def start_process(run: int, scope: str, target: str, worker: WorkerId, token: st
 
 
 def is_scope_taken(scope: str) -> Steps[bool]:
-    """Return whether a run has a scope, so that another number would not help."""
+    """Return whether a scope is taken; if not, it was the number."""
     return bool((yield Statement(_IS_TAKEN, (scope,))).rows)
 
 
@@ -369,23 +369,23 @@ def _add_turn(
     what = (new.digest + new.body, write_payload(options or {}, 1))
     row = (run, scope_text(new.scope), kind, TURN_TARGET, lane, seq, state, ready, *what, *owner)
     if not (yield Statement(_ADD_TURN, row)).changed:
-        # Submitted by another transaction meanwhile, or the number is taken. The rollback undoes the lane, too.
+        # Another transaction submitted it meanwhile, or the number is taken. The rollback undoes the lane too.
         raise Again
 
 
 def enqueue_drain(run: int, session_id: str) -> Steps[None]:
-    """Enqueue a turn for the queue of a session whose lane is locked and free."""
+    """Enqueue a turn for the queued messages of a session whose lane is locked and free."""
     lane = session_lane(session_id)
     holder, seq = yield from join_lane(lane, run)
     if holder != run:
         raise Again
     scope = scope_text(QueueDrainScope(session_id, f"{run:x}"))
     if not (yield Statement(_ADD_DRAIN, (run, scope, TURN_TARGET, lane, seq))).changed:
-        raise Again  # the number is taken; the rollback frees the lane that was given to it
+        raise Again  # the number is taken; the rollback frees the lane
 
 
 def start_attached(run: int, scope: str, kind: str, worker: WorkerId) -> Steps[Instant | None]:
-    """Start a run that no scheduler knows (target ''), owned by worker if it is a member; return when."""
+    """Start a run that no scheduler claims (target ''), owned by worker if it is a member; return its creation time."""
     rows = (yield Statement(_ADD_ATTACHED, (run, scope, kind, worker))).rows
     return Instant(rows[0][0]) if rows else None
 
@@ -423,7 +423,7 @@ def claim_one(run: int, worker: WorkerId, token: str) -> Steps[list[Row]]:
 
 
 def repeated_claim(worker: WorkerId, token: str) -> Steps[list[Row]]:
-    """Return what a claim with this token took: it is repeated, because its answer was lost."""
+    """Return the runs that an earlier attempt of a claim took, whose answer was lost."""
     return (yield Statement(_CLAIMED, (token, worker))).rows
 
 
@@ -434,7 +434,7 @@ def ready_runs(targets: Sequence[str], limit: int, *, suspect: bool) -> Steps[li
 
 
 def attach(run: int, worker: WorkerId) -> Steps[None]:
-    """Claim a run that is locked and has no living owner, for a host's controller."""
+    """Claim a locked run without a live owner, for a controller of a host."""
     yield Statement(_ATTACH, (worker, run))
 
 
@@ -442,7 +442,7 @@ def attach(run: int, worker: WorkerId) -> Steps[None]:
 
 
 def slot_name(key: str) -> str:
-    """Return a concurrency key as it is stored and indexed: a long one as its beginning and its hash."""
+    """Return a concurrency key as it is stored: a long one as its beginning and its hash."""
     body = key.encode()
     if len(body) <= SLOT_BYTES:
         return key
@@ -450,7 +450,7 @@ def slot_name(key: str) -> str:
 
 
 def _with_slots(rows: list[Row]) -> Steps[list[Row]]:
-    """Return the claimed rows whose concurrency key has a slot for them; hold the others back."""
+    """Return the claimed rows whose concurrency key has a free slot; hold the others."""
     claimed = []
     for row in sorted(rows, key=lambda row: (row[-2] or "", row[0])):  # the oldest first
         run, slot, limit = row[0], row[-2], row[-1]
@@ -460,8 +460,8 @@ def _with_slots(rows: list[Row]) -> Steps[list[Row]]:
 
 
 def _take_slot(run: int, slot: str, limit: int) -> Steps[bool]:
-    """Give a run that was claimed just now a slot, or hold it: queued, without a time, in the order of claims."""
-    # The key's row serialises claims and releases of its slots: counting them without it would let in too many.
+    """Give a claimed run a slot, or hold it: it is queued without a time, in the order of claims."""
+    # The row of the key serialises claims and releases of its slots; a count without its lock would admit too many.
     order = yield from lock_slot(slot)
     if (yield Statement(_HOLDS_SLOT, (run,))).rows:
         return True
@@ -477,14 +477,14 @@ def release_slot(run: int) -> Steps[None]:
     for (slot,) in (yield Statement(_FREE_SLOT, (run,))).rows:
         yield from lock_slot(slot)
         while following := (yield Statement(_NEXT_HELD, (slot,))).rows:
-            if (yield Statement(_ADMIT_HELD, following[0])).changed:  # else it ended meanwhile
+            if (yield Statement(_ADMIT_HELD, following[0])).changed:  # otherwise it ended meanwhile
                 yield Statement(_TAKE_SLOT, (slot, following[0][0]))
                 yield Notify("runs")
                 break
 
 
 def admit_next(lane: str, following: int | None) -> Steps[None]:
-    """Give a locked lane to the run that is next in it, which is locked too and becomes ready, or to none."""
+    """Give a locked lane to the next run, which is locked too and becomes ready, or to none."""
     yield from set_holder(lane, following)
     if following is not None:
         yield Statement(_ADMIT_NEXT, (following,))
@@ -497,7 +497,7 @@ def admit_next(lane: str, following: int | None) -> Steps[None]:
 def park(fence: Fence, wake_seq: int, until: Instant | None) -> Steps[bool]:
     """Park a running run until it is woken or ``until``; False if it was woken after ``wake_seq``.
 
-    The fence must be current, or LeaseLost is raised. A run that is not running under it was parked by us before.
+    Raises LeaseLost for a stale fence. A run that is not running under the fence was parked by an earlier attempt.
     """
     if not (yield Statement(_PARK, (until, fence.run, fence.token, wake_seq))).changed:
         rows = (yield Statement(_STATE, (fence.run, fence.token))).rows
@@ -511,7 +511,7 @@ def park(fence: Fence, wake_seq: int, until: Instant | None) -> Steps[bool]:
 
 
 def wake(run: int) -> Steps[None]:
-    """Raise ``wake_seq`` of a run that is not settled, and make it ready if it is parked."""
+    """Increment ``wake_seq`` of a run that is not settled, and make it ready if it is parked."""
     for state, lane in (yield Statement(_WAKE, (run,))).rows:
         yield Notify(_wake_topic(run, state, lane))
 
@@ -523,9 +523,9 @@ def wake_waiters(wait: str) -> Steps[None]:
 
 
 def _wake_topic(run: int, state: str, lane: str | None) -> str:
-    """Return the topic of a run that was woken: its own while it is live, else that of ready runs.
+    """Return the topic of a run that was woken: its own while it is executed, otherwise that of ready runs.
 
-    Ready turns are named, so that workers can claim them before older runs.
+    The topic of a ready turn has its number, so that workers can claim it before older runs.
     """
     if state == RunState.RUNNING:
         return f"wake:{run}"
@@ -533,7 +533,7 @@ def _wake_topic(run: int, state: str, lane: str | None) -> str:
 
 
 def hurry(run: int) -> Steps[None]:
-    """Wake the locked run of a process that is asked to end: it waits for neither its delay nor a retry."""
+    """Wake the locked run of a process with a cancel request; its delay ends, and a blocked run is retried."""
     yield Statement(_HURRY, (run,))
     yield from wake(run)
     yield Notify(f"cancel:{run}")
@@ -541,7 +541,7 @@ def hurry(run: int) -> Steps[None]:
 
 
 def hurry_turn(run: int, reason: str) -> Steps[None]:
-    """Ask a locked turn to end, unless it is settled or was asked before and is not blocked."""
+    """Request the cancel of a locked turn, unless it is settled, or was requested before and the turn is not blocked."""
     asked = (storable(reason), write({"cancelled": reason}), run)
     if (yield Statement(_HURRY_TURN, asked)).changed:
         yield from wake(run)
@@ -553,13 +553,13 @@ def hurry_turn(run: int, reason: str) -> Steps[None]:
 
 
 def release(fence: Fence) -> Steps[None]:
-    """Give up a run that runs under the fence: it is ready again, keeps its slot, and no attempt is counted."""
+    """Give up the run of a fence: it is ready again, keeps its slot, and no attempt is counted."""
     if (yield Statement(_RELEASE, (fence.run, fence.token))).changed:
         yield Notify("runs")
 
 
 def postpone(run: int, attempts: int, pause: int) -> Steps[None]:
-    """Give up a locked running run after trouble with the store: it is ready again after a pause."""
+    """Give up a locked running run after an error of the store: it is ready again after a pause."""
     yield from release_slot(run)
     yield Statement(_POSTPONE, (attempts, pause, run))
     yield Notify("runs")
@@ -573,7 +573,7 @@ def give_up(worker: WorkerId) -> Steps[None]:
 def take_over(worker: WorkerId) -> Steps[None]:
     """Make the runs of a worker that is dead or expired ready again. The worker's row is locked.
 
-    A run that recorded nothing since its claim keeps its attempts, and is blocked from ``BLOCKED_AFTER`` on.
+    A run that recorded nothing since its claim keeps its attempts, and is blocked after ``BLOCKED_AFTER`` of them.
     """
     yield from _disown(worker, _TAKE_OVER)
 
@@ -601,7 +601,7 @@ def block(fence: Fence, reason: str) -> Steps[bool]:
 
 
 def block_ready(run: int, reason: str) -> Steps[str | None]:
-    """Block a queued or waiting run that cannot be claimed; return its scope. A running one is left alone."""
+    """Block a queued or waiting run that cannot be claimed; return its scope, None if it is not queued or waiting."""
     rows = (yield Statement(_BLOCK_READY, (storable(reason), run))).rows
     if not rows:
         return None
@@ -610,7 +610,7 @@ def block_ready(run: int, reason: str) -> Steps[str | None]:
 
 
 def retry(run: int, token: str) -> Steps[bool]:
-    """Make a blocked run ready again; False if it is not blocked and not retried with this token before."""
+    """Make a blocked run ready again; False if it is not blocked, and this token did not retry it before."""
     if (yield Statement(_RETRY, (token, run))).changed:
         yield Notify("runs")
         return True
@@ -621,30 +621,30 @@ def retry(run: int, token: str) -> Steps[bool]:
 
 
 def settle_process(run: int, state: str, token: str) -> Steps[None]:
-    """Settle a process's run, which is locked and under its owner's fence, or forced. Its slot is released."""
+    """Settle the locked run of a process, by its owner or by force, and release its slot."""
     yield from release_slot(run)
     yield Statement(_SETTLE_PROCESS, (state, token, run))
 
 
 def settle_turn(run: int, state: RunState, result: bytes | None, token: str) -> Steps[None]:
-    """Settle a turn, which is locked and under its owner's fence; the caller hands its lane on."""
+    """Settle a locked turn by its owner; the caller passes its lane on."""
     yield Statement(_SETTLE_TURN, (state, result, token, run))
 
 
 def settle_deleted(run: int, result: bytes) -> Steps[None]:
-    """Settle a locked turn of a session that is deleted, under any owner; the caller frees its lane."""
+    """Settle a locked turn of a session that is being deleted, regardless of its owner; the caller frees its lane."""
     yield Statement(_SETTLE_DELETED, (result, run))
     yield Notify(f"wake:{run}")
 
 
 def settle_continued(run: int, scope: str, epoch: int, token: str) -> Steps[None]:
-    """Settle a locked run, under its owner's fence, and free its scope for ``enqueue_next``."""
+    """Settle a locked run by its owner, and free its scope for ``enqueue_next``."""
     yield Statement(_SETTLE_CONTINUED, (f"{scope}#{epoch}", token, run))
     yield from release_slot(run)
 
 
 def enqueue_next(number: int, scope: str, run: int) -> Steps[bool]:
-    """Enqueue the run that continues a settled one, with its scope, key and limit; False if the number is taken."""
+    """Enqueue the continuation of a settled run, with its scope, key and limit; False if the number is taken."""
     return bool((yield Statement(_ADD_NEXT, (number, scope, run))).changed)
 
 
@@ -662,5 +662,5 @@ def forget(runs: Sequence[int]) -> Steps[None]:
 
 
 def free_id(run: int) -> Steps[None]:
-    """Delete a turn that ended with its session, because its id is used again."""
+    """Delete a turn that ended with its session, because its id is reused."""
     yield Statement(_FREE_ID, (run,))

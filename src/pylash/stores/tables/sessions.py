@@ -1,6 +1,6 @@
-"""Sessions and their nodes: this module owns every write to their tables, but for the lanes of sessions.
+"""Sessions and their nodes: this module owns every write to their tables, except the lanes of sessions.
 
-A statement in capitals is executed by the operation that needs it; the lane of the session is locked before.
+Statements with public names are executed by the operations that need them, after the lane of the session is locked.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TURN = f"""
 select scope, id, input, state, reason, result, created, cancel, options, cancel_reason, fence, token, {FORGOTTEN}
 from pylash_runs where scope = ?"""
 
-# A place is written once. Behind the head, what a run left that has ended will never be committed.
+# A place is written once. A node behind the head whose run has ended will never be committed, and is replaced.
 _ADD_NODE = """
 insert into pylash_nodes(id, run, body, effects) values (?, ?, ?, ?)
 on conflict (id) do update set run = excluded.run, body = excluded.body, effects = excluded.effects
@@ -60,14 +60,14 @@ where pylash_nodes.run <> excluded.run
 
 _NODE = "select run from pylash_nodes where id = ?"
 
-_CARGO = "select effects from pylash_nodes where id = ?"
+_EFFECTS_OF_NODE = "select effects from pylash_nodes where id = ?"
 
 NODES = "select id, body from pylash_nodes where id > ? and id <= ? order by id"
 
 LINES_AT_ONCE: Final = 4096
 
-# One value rather than a row each: that takes half of the time. They stay in order because of the limit:
-# what is in it is taken from one scan.
+# One value instead of a row for each node takes half of the time. The limit keeps the nodes in order: the rows of
+# the subquery come from one scan.
 _LINES = f"""
 select {{lines}} from (
   select body from pylash_nodes where id > ? and id <= ? order by id limit {LINES_AT_ONCE}) n"""
@@ -82,13 +82,13 @@ ADD_SESSION_ROW = "insert into pylash_sessions(id) values (?) on conflict do not
 
 REVOKE_WAITS = "update pylash_sessions set generation = ? where id = ? and generation < ?"
 
-# Keys of what persons said, so that a repetition is found.
+# The keys of messages of persons, to detect repetitions.
 REMEMBER_KEY = "insert into pylash_said(session, key, token, at) values (?, ?, ?, {now})"
 
-# The nodes of a turn that drops what it did, behind the head.
+# The nodes of a turn behind the head, which a fresh commit discards.
 DROP_NODES = "delete from pylash_nodes where id > ? and id <= ?"
 
-# A session that was never opened may have waits that were answered early.
+# A session that was never opened may have waits that were resolved early.
 CLEAR_SESSION = """
 insert into pylash_sessions(id, generation) values (?, 1)
 on conflict (id) do update set generation = pylash_sessions.generation + 1, options = null, origin = null"""
@@ -118,7 +118,10 @@ def open_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
     if session is None:
         yield from add_session(session_id)
         session = session_from((yield Statement(SESSION, (session_id,))).rows[0])
-    merged = {**(session.options or {}), **(options or {})}  # what is not given stays as it was
+    merged = {
+        **(session.options or {}),
+        **(options or {}),
+    }  # options that are not given stay as they were
     if merged != (session.options or {}):
         yield from set_options(session_id, merged)
         session = msgspec.structs.replace(session, options=merged)
@@ -126,40 +129,40 @@ def open_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
 
 
 def add_session(session_id: str, counts: tuple[int, int] = (0, 0)) -> Steps[None]:
-    """Make a session that is missing; ``counts`` are the turns and the model calls that it inherits."""
+    """Create a session that is missing; ``counts`` are the turns and the model calls that it inherits."""
     lane = session_lane(session_id)
     yield from lock_lane(lane)
     number = yield from next_session_number()
     if not (yield from add_session_number(lane, number, counts)):
-        raise Again  # made by another meanwhile
+        raise Again  # another transaction created it meanwhile
 
 
 def set_options(session_id: str, options: Any) -> Steps[None]:
-    """Write what a session, whose lane is locked, is opened with."""
+    """Write the options of a session whose lane is locked."""
     yield Statement(_SET_OPTIONS, (session_id, write_payload(options, 1)))
 
 
 def write_turn(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
-    """Write what a turn did, whose run is locked."""
+    """Write rows of a turn whose run is locked."""
     for env in writing.envs:
         yield Statement(PUT_ENV, env)
     for attachment in writing.attachments:
         yield Statement(PUT_ATTACHMENT, attachment)
     base, lane = session.number << NODE_BITS, session_lane(session.id)
-    riding, entries = split_effects(fence, writing.entries, nodes=bool(writing.nodes))
-    cargo = pack_effects(riding)
+    in_node, entries = split_effects(fence, writing.entries, nodes=bool(writing.nodes))
+    packed = pack_effects(in_node)
     for place, body in writing.nodes:
-        row = (base + place, fence.run, body, cargo, lane, session.number, base)
+        row = (base + place, fence.run, body, packed, lane, session.number, base)
         added = (yield Statement(_ADD_NODE, row)).changed
-        if cargo and not added and not (yield from _carries(base + place, cargo)):
-            entries += riding
-        cargo = None
+        if packed and not added and not (yield from _has_effects(base + place, packed)):
+            entries += in_node
+        packed = None
     for entry in entries:
         yield from record_effect(fence, entry)
 
 
 def is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[bool]:
-    """Return whether a writing stands: it is written as a whole, so its first part tells."""
+    """Return whether a writing was written: it is atomic, so its first row is enough to check."""
     for place, _ in writing.nodes:
         return (yield from is_ours(fence, session, place))
     for entry in writing.entries:
@@ -168,15 +171,15 @@ def is_written(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[
 
 
 def is_ours(fence: Fence, session: SessionRecord, place: int) -> Steps[bool]:
-    """Return whether the node at a place is of the run that has the fence."""
+    """Return whether the run of the fence wrote the node at a place."""
     rows = (yield Statement(_NODE, ((session.number << NODE_BITS) + place,))).rows
     return bool(rows) and rows[0][0] == fence.run
 
 
-def _carries(node: int, cargo: bytes) -> Steps[bool]:
-    """Return whether a node carries just this: it was written by us already, and the answer lost."""
-    rows = (yield Statement(_CARGO, (node,))).rows
-    return bool(rows) and rows[0][0] is not None and bytes(rows[0][0]) == cargo
+def _has_effects(node: int, packed: bytes) -> Steps[bool]:
+    """Return whether a node has exactly these effects: an earlier attempt wrote it, and its answer was lost."""
+    rows = (yield Statement(_EFFECTS_OF_NODE, (node,))).rows
+    return bool(rows) and rows[0][0] is not None and bytes(rows[0][0]) == packed
 
 
 def session_from(row: tuple[Any, ...]) -> SessionRecord:
@@ -194,7 +197,7 @@ def turn_from(row: tuple[Any, ...]) -> TurnRecord:
     assert isinstance(known, TurnScope | QueueDrainScope)
     is_open, value = RunState(state) not in TERMINAL, plain(result)
     if is_open and cancel and why is None and value is not None:
-        why = str(value["cancelled"])  # asked by a worker of schema 5
+        why = str(value["cancelled"])  # written by a worker of schema 5
     return TurnRecord(
         known,
         run,
@@ -218,7 +221,7 @@ def uncommitted_nodes(session: SessionRecord) -> Steps[dict[int, bytes]]:
 
 
 def nodes_of(segment: Segment, after: int = 0) -> Steps[list[bytes]]:
-    """Return the nodes of a segment after a place, the oldest first: each is a line of JSON."""
+    """Return the nodes of a segment after a place, the oldest first; each is a line of JSON."""
     base, bodies = segment.number << NODE_BITS, list[bytes]()
     for place in range(after, segment.upto, LINES_AT_ONCE):
         upto = min(place + LINES_AT_ONCE, segment.upto)
@@ -236,17 +239,17 @@ def runs_of_nodes(segment: Segment) -> Steps[list[int]]:
 def read_uncommitted(
     session: SessionRecord, run: int
 ) -> Steps[tuple[dict[int, bytes], dict[str, JournalEntry]]]:
-    """Return the nodes of a run behind the head, by place, and the effects they carry."""
+    """Return the nodes of a run behind the head, by place, and the effects that are packed into them."""
     base = session.number << NODE_BITS
     last = base + (1 << NODE_BITS) - 1
     rows = (yield Statement(_NODES_OF_RUN, (base + session.head, last, run))).rows
-    carried = [
+    packed = [
         entry for *_, body in rows if body is not None for entry in unpack_effects(bytes(body))
     ]
     nodes = {node - base: bytes(body) for node, body, _ in rows}
-    return nodes, {entry.key: entry for entry in carried}
+    return nodes, {entry.key: entry for entry in packed}
 
 
 def plain(body: bytes | None) -> Any:
-    """Return a column of JSON as what it says."""
+    """Return the value of a column of JSON."""
     return None if body is None else decode(bytes(body))

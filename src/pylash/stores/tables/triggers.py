@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The same key again replaces a subscription, but not one of another session that is still there.
+# The same key replaces a subscription, unless it is enabled and belongs to another session.
 REGISTER = """
 insert into pylash_triggers(key, type, source, target, body, session, created)
 values (?, ?, ?, ?, ?, ?, {now})

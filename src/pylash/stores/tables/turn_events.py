@@ -1,7 +1,7 @@
-"""Events of running turns for listeners in other processes: a side table whose rows go with the turn.
+"""Events of running turns for listeners in other processes, in a table of temporary rows.
 
-Rule 1. A turn writes here only after a listener in another process has asked for it, and in chunks.
-Rule 2. Nothing depends on these rows: they are lost with a crash, and deleted with the commit.
+Rule 1. A turn writes its events, in chunks, only after a listener in another process has requested them.
+Rule 2. Nothing depends on these rows: a crash may lose them, and the commit of the turn deletes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ select id, 0, ? from pylash_runs where id = ? and settled is null {update} on co
 
 _ASKED = "select 1 from pylash_turn_events where run = ? and sequence = 0"
 
-# Only for an open run, which is locked: a row that came after the commit would never be deleted.
+# Only for an open run, which is locked: a row after the commit would never be deleted.
 _ADD = """
 insert into pylash_turn_events(run, sequence, body)
 select id, ?, ? from pylash_runs where id = ? and fence = ? and settled is null {share}
@@ -28,17 +28,17 @@ FORGET_EVENTS = "delete from pylash_turn_events where run = ?"
 
 
 class SqlTurnEvents(Port):
-    """The side table of turn events."""
+    """Turn events in SQL."""
 
     @operation()
     def ask(self, run: int) -> Steps[None]:
-        """Ask a turn to write its events, for a listener in another process."""
+        """Request the events of a turn for a listener in another process."""
         if (yield Statement(_ASK, (b"[]", run))).changed:
-            yield from wake(run)  # so that its worker looks
+            yield from wake(run)  # so that its worker reads the request
 
     @operation(read_only=True)
     def is_asked(self, run: int) -> Steps[bool]:
-        """Return whether a turn was asked to write its events."""
+        """Return whether a listener requested the events of a turn."""
         return bool((yield Statement(_ASKED, (run,))).rows)
 
     @operation()

@@ -1,9 +1,9 @@
 """Waits in SQL.
 
-Rule 1. A wait's row is locked before its end is decided: the deadline, the revocation and the
-        first answer are compared in the transaction that writes the end.
-Rule 2. The runs that wait are locked before the wait, as everywhere. If another run began to wait in
-        between, the resolver starts over, so that no wake-up is lost.
+Rule 1. The row of a wait is locked before its end is decided: the deadline, the revocation and an
+        earlier answer are checked in the transaction that writes the end.
+Rule 2. The waiting runs are locked before the wait, as in all operations. If another run began to wait in
+        between, the operation starts over, so that no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pylash.stores.tables.sessions import ADD_SESSION_ROW, REVOKE_WAITS
 from pylash.values.canonical import decode, encode, write, write_payload
 from pylash.values.names import storable
 
-# An early answer has left a row that was never opened; the earliest deadline counts. An opening without a title
-# comes from a mere waiter, and must not blank what the run shows.
+# An early answer may have created the row before the wait is opened. The earliest deadline counts. An opening without
+# a title is that of another waiter, and must not clear the title of the run.
 _OPEN = """
 insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, opened, deadline)
 values (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
@@ -54,12 +54,12 @@ _LOOK = """
 select w.id, w.terminal, w.deadline - {now}, w.generation < coalesce(s.generation, 0)
 from pylash_waits w left join pylash_sessions s on s.id = w.session where w.id in ({texts})"""
 
-# In the order of their ids, as everywhere.
+# In the order of their ids, as in all operations.
 _LOCK_WAITERS = """
 select id from pylash_runs where id in
   (select run from pylash_effects where wait = ? and outcome is null) order by id {update}"""
 
-# An early answer finds no row and makes one; the update only locks the row that is there.
+# An early answer inserts a row; the update of an existing row only locks it.
 _LOCK_OR_ADD = """
 insert into pylash_waits(id, name, session, generation, kind, title) values (?, ?, ?, ?, '', '')
 on conflict (id) do update set id = excluded.id
@@ -120,7 +120,8 @@ class SqlWaits(Port):
         yield from _open(opening)
         session = session_of(opening.name.scope)
         if session is not None and (yield Statement(_INTERRUPTED, (session,))).rows:
-            yield from supersede(opening.name.id)  # interrupting words came before this wait
+            # An interrupting message was queued before this wait.
+            yield from supersede(opening.name.id)
         status = yield from _status(opening.name)
         return (yield from read_effect(fence.run, entry.key)), status
 
@@ -140,8 +141,8 @@ class SqlWaits(Port):
             return UNKNOWN_OR_REVOKED
         if terminal is not None:
             return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
-        # The wait is locked now. A run that begins to wait from here on finds its end; one that began since the runs
-        # were locked is not locked, and cannot be woken without a risk of deadlock.
+        # The wait is locked now: a run that begins to wait from here on finds its end. A run that began after the
+        # runs were locked is not locked, and waking it could cause a deadlock.
         if (yield from waiting_runs(name.id)) != runs:
             raise Again
         if late:
@@ -199,7 +200,7 @@ class SqlWaits(Port):
         known = (yield Statement(_GENERATION, (session_id,))).rows
         if known and known[0][0] > generation:
             return  # an earlier attempt was committed and its answer lost
-        # Runs before the session's row, as everywhere; _open locks that row shared, so the second look is final.
+        # Runs are locked before the session's row. _open locks that row shared, so the second read is final.
         runs = (yield Statement(_WAITERS_OF_SESSION, (session_id,))).rows
         for (run,) in runs:
             yield from wake(run)
@@ -222,7 +223,7 @@ def _open(opening: WaitOpening) -> Steps[None]:
     shown = (opening.kind, opening.title, opening.tool, opening.arguments)
     yield Statement(_OPEN, (*row, *shown, opening.timeout))
     if (session := session_of(name.scope)) is not None:
-        # Held until we commit, so that a revocation sees this waiter or this waiter sees it.
+        # Held until the commit, so that a revocation sees this waiter, or this waiter sees the revocation.
         yield Statement(ADD_SESSION_ROW, (session,))
         yield Statement(_SHARE_SESSION, (session,))
 
@@ -252,8 +253,8 @@ def supersede(wait: str) -> Steps[None]:
 
 
 def cancel_wait(wait: str) -> Steps[bool]:
-    """End a wait as cancelled; False if it has ended. The waits of signals and children have no row."""
-    # Locked, so that an answer and the cancel of its waiter cannot both win.
+    """End a wait as cancelled; False if it has ended. Waits for signals and children have no row."""
+    # Locked, so that of an answer and a cancel only one wins.
     rows = (yield Statement(_LOCK_TERMINAL, (wait,))).rows
     if rows and rows[0][0] is None:
         yield Statement(_CANCEL, (write(Cancelled()), wait))

@@ -1,6 +1,6 @@
-"""Workers: each holds a lock that its process cannot outlive, and a lease for pauses and partitions.
+"""Workers: each has a lock that is released with its process, and a lease for pauses and partitions.
 
-Rule 1. The lock is taken before the row is written: the worker of a row whose lock is free is dead.
+Rule 1. The lock is taken before the row is written: if the lock of a row is free, its worker is dead.
 Rule 2. A takeover raises the fences of the runs, so that the old owner cannot write, even if it was only paused.
 """
 
@@ -24,7 +24,7 @@ _OTHERS = "select id, expires <= {now} from pylash_workers where id <> ?"
 
 _LOCK_WORKER = "select expires <= {now} from pylash_workers where id = ? {update}"
 
-# Shared: members may take runs at the same time, and none is removed meanwhile.
+# Shared: transactions of one worker run in parallel, and no other worker can take it over meanwhile.
 _MEMBER = "select 1 from pylash_workers where id = ? {share}"
 
 _TARGETS = "select targets from pylash_workers where expires > {now}"
@@ -33,7 +33,7 @@ _FORGET = "delete from pylash_workers where id = ?"
 
 
 class Locks(Protocol):
-    """Locks that die with the process that holds them."""
+    """Locks that are released when their process ends."""
 
     async def acquire(self, worker: WorkerId) -> None:
         """Take worker's lock for as long as this process lives."""
@@ -44,12 +44,12 @@ class Locks(Protocol):
         ...
 
     async def release(self, worker: WorkerId) -> None:
-        """Release worker's lock and remove its traces."""
+        """Release worker's lock and remove its file, if it has one."""
         ...
 
 
 class LockingDriver(Driver, Protocol):
-    """A driver whose database has locks that die with their process."""
+    """A driver of a database with locks that are released when their process ends."""
 
     @property
     def locks(self) -> Locks:
@@ -71,7 +71,7 @@ class SqlWorkers(Port):
         await self._join(worker, ttl, targets)
 
     async def leave(self, worker: WorkerId) -> None:
-        """Give up runs, lease and lock; that counts as no attempt of the runs."""
+        """Give up runs, lease and lock; this does not count as an attempt of the runs."""
         # The lock is released last: until then no other process can take this worker for dead.
         await self._take_over(worker, dead=True, in_order=True)
         await self._locks.release(worker)
@@ -79,7 +79,7 @@ class SqlWorkers(Port):
     async def bury_the_dead(self, me: WorkerId) -> list[WorkerId]:
         """Make the runs of dead and expired workers ready again."""
         buried = []
-        # What is read here may be outdated at once; _take_over compares again under the lock of the worker's row.
+        # These reads may be outdated at once; _take_over compares again under the lock of the worker's row.
         for worker, expired in await self._others(me):
             dead = not expired and await self._locks.is_free(worker)
             if (expired or dead) and await self._take_over(worker, dead=dead):
@@ -118,7 +118,7 @@ class SqlWorkers(Port):
 
 
 def is_member(worker: WorkerId) -> Steps[bool]:
-    """Return whether a worker may own runs; its row is locked against a takeover."""
+    """Return whether a worker may own runs, and lock its row against a takeover."""
     return bool((yield Statement(_MEMBER, (worker,))).rows)
 
 
