@@ -22,7 +22,7 @@ from pylash.durable.commands import (
 from pylash.durable.processes import REGISTRATIONS, HandleGrant, SessionRef
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.ports.process_log import REGISTRATION, WHERE, request_cancel
-from pylash.stores.tables.queue import FORGET_WORDS
+from pylash.stores.tables.queue import FORGET_MESSAGES
 from pylash.stores.tables.triggers import FORGET_SUBSCRIPTIONS
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import ProcessNotVisible, ProcessUnknown

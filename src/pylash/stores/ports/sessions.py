@@ -220,7 +220,7 @@ class SqlSessions(RunPort):
         tried.append((words, writing))
         yield from table.write_turn(fence, session, writing)
         for one in words:
-            yield Statement(queue.TAKE_WORDS, (session.id, one.source, one.sequence))
+            yield Statement(queue.TAKE_MESSAGE, (session.id, one.source, one.sequence))
         return words
 
     def take_back(self, session_id: str, keys: Sequence[str]) -> Awaitable[list[str]]:
