@@ -188,11 +188,6 @@ class Branch(msgspec.Struct, eq=False):
         return self
 
     @property
-    def is_excused(self) -> bool:
-        """Whether it is taken to wait for library tasks in its code."""
-        return self.at is CODE and self.asides > 0 and not self.mixed
-
-    @property
     def is_busy(self) -> bool:
         """Whether its code goes on by itself, as far as is known. HELD is busy: its run must not be idle."""
         at = self.at
