@@ -813,6 +813,35 @@ def test_a_cancel_before_the_code_begins_is_noted_on_the_root() -> None:
     assert names(machine.code.ask(root, "first")) == ["Withdraw"]
 
 
+def pressing_beside_a_withdrawal() -> tuple[Running, Branch]:
+    """Return a run and a branch of it that withdraws an effect, beside a cancelled branch that joins another.
+
+    The effect has landed, and a call in the code of the joined branch shares it: that branch does not wait.
+    """
+    run = Running()
+    group, (withdrawing, joining, other) = run.fork(run.root, "g", 3)
+    inner, (child,) = run.fork(joining, "h", 1)
+    run.code.join(joining, inner)
+    shared = run.perform(other, "shared")
+    run.code.decide(group)
+    run.machine.delivered("g")
+    assert isinstance(run.code.ask(withdrawing, "shared")[0], Withdraw)
+    run.code.land(shared)
+    assert names(run.code.ask(SideCall(child, excuses=False), "shared")) == ["Share"]
+    assert names(run.code.ask(SideCall(child, excuses=False), "alone")) == ["Perform"]
+    return run, withdrawing
+
+
+def test_a_cancel_is_passed_on_when_a_withdrawal_ends_what_did_not_wait_below() -> None:
+    run, withdrawing = pressing_beside_a_withdrawal()
+    assert only(run.code.withdrawn(withdrawing, True), Deliver).key == "!cancel h"
+
+
+def test_a_cancel_is_passed_on_when_a_caller_leaves_the_withdrawal_of_a_shared_effect() -> None:
+    run, withdrawing = pressing_beside_a_withdrawal()
+    assert only(run.code.leave(withdrawing), Deliver).key == "!cancel h"
+
+
 def test_a_cancel_that_is_seen_while_parking_waits_for_the_answer() -> None:
     run = Running()
     run.idle()

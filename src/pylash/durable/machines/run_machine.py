@@ -152,7 +152,8 @@ class CodeFacts:
             begin_effect(run, caller, RECORD, out)
             if shared is not None and shared.landed:
                 land_effect(run, shared, out)
-        return settle(run, out, (caller.owner,))
+        # With the end of a shared effect, all that is left in the code of its other callers may wait.
+        return settle(run, out, (caller.owner,) if shared is None else None)
 
     def leave(self, caller: Caller) -> Decisions:
         """Note that the task of a caller was cancelled, not by a cancel of the run: it stops waiting.
@@ -164,6 +165,8 @@ class CodeFacts:
         if run.closed or caller.at is CODE or caller.at is DONE:
             return NOTHING
         out: list[Decision] = []
+        # Its withdrawal may have kept an effect of others from landing.
+        touched = None if caller.at is WITHDRAW else (caller.owner,)
         if isinstance(caller, Branch):
             stop_awaiting(run, caller)
         # A task that is cancelled at the gate runs, whatever we decide; the others wait there first.
@@ -178,7 +181,7 @@ class CodeFacts:
             make_ready(run, caller)
         if isinstance(caller, Branch):
             end_joining(run, caller)
-        return settle(run, out, (caller.owner,))
+        return settle(run, out, touched)
 
     def _leave_effect(self, caller: Caller, out: list[Decision]) -> None:
         run, effect = self._run, caller.effect
