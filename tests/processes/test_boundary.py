@@ -12,6 +12,7 @@ from pylash import (
     Lash,
     LashError,
     ProcessContext,
+    ProcessFailed,
     ProcessHandle,
     RuntimeEffectProcessTaskJoin,
     WorkerConfig,
@@ -117,6 +118,23 @@ async def test_answering_a_wait_for_a_signal_is_a_signal_at_the_boundary(
         "signal:p:go",
         RuntimeOperationScope,
     )
+
+
+@HOSTS
+async def test_a_timeout_is_a_cancel_at_the_boundary(kind: str, durable: Backend) -> None:
+    async with observed(kind, durable.url) as host:
+        app = make_app(durable.url, host)
+
+        @app.process(timeout="50ms")
+        async def slow(ctx: ProcessContext[None]) -> None:
+            await ctx.wait_signal("never")
+
+        async with app:
+            handle = await app.start(slow.options(id="s"))
+            with pytest.raises(ProcessFailed, match="timeout"):
+                await handle.result(timeout="10s")
+        (cancel,) = [one for one in host.commands if one.effect_id == "cancel:s"]
+    assert isinstance(cancel.execution_scope, RuntimeOperationScope)
 
 
 async def test_a_host_that_refuses_a_command_sees_it_and_nothing_is_done() -> None:

@@ -259,7 +259,7 @@ class Execution:
         is_due = bool(run.driver.tell(run.machine.deadline_passed))
         while is_due and not run.closed:
             try:
-                await self._services.store.processes.perform(CancelProcess(run.id, TIMED_OUT))
+                await self._services.control.perform(CancelProcess(run.id, TIMED_OUT))
             except StoreError:  # the store cannot be reached for now
                 await asyncio.sleep(STORE_AWAY_SECONDS)
             except LashError:  # the process has ended
