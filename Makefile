@@ -52,7 +52,7 @@ quick: $(VENV)/.dev  ## run every check, and the tests that need no PostgreSQL, 
 	@$(MAKE) --no-print-directory --jobs=2 check quick-tests
 
 quick-tests: $(VENV)/.dev
-	@$(IN_MEMORY) $(RUN) -m pytest -n 2 --dist worksteal -q -m "not slow and not torture"
+	@$(IN_MEMORY) $(RUN) -m pytest -n 4 --dist worksteal -q -m "not slow and not torture"
 
 test: $(VENV)/.dev  ## run every check and test
 	@$(MAKE) --no-print-directory --jobs=2 check tests
