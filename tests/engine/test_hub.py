@@ -134,6 +134,21 @@ async def test_closing_wakes_listeners_with_an_error(store: SqlStore, tasks: Tas
 # --- watching ---
 
 
+async def test_a_read_after_the_hub_was_closed_says_that_the_app_is_not_open(
+    store: SqlStore,
+) -> None:
+    hub = Hub(store)
+
+    async def read() -> None:
+        with hub.listen("process"):
+            hub.close()
+            await store.close()
+            await store.processes.get("p")
+
+    with pytest.raises(AppNotOpen):
+        await read()
+
+
 async def test_a_result_that_comes_during_a_read_is_found(tasks: TaskOwner) -> None:
     table = Table()
     watch = Watch(table.read, tasks)

@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 
 from pylash.durable.stores import Store
 from pylash.tasks import TaskOwner
-from pylash.values.errors import StoreError
+from pylash.values.errors import StoreClosed, StoreError
 from pylash.values.process_errors import AppNotOpen
 
 T = TypeVar("T")
@@ -68,11 +68,18 @@ class Hub:
 
     @contextmanager
     def listen(self, *names: str) -> Iterator[Listener]:
-        """Return a listener that is registered within the block: read inside it."""
+        """Return a listener that is registered within the block: read inside it.
+
+        A read that finds the store closed raises AppNotOpen, as ``Listener.wait`` does, if the hub was closed before it.
+        """
         listener = Listener(self)
         unsubscribe = self.subscribe(lambda _: listener.wake(), *names)
         try:
             yield listener
+        except StoreClosed:
+            if self.is_closed:
+                raise AppNotOpen from None
+            raise
         finally:
             unsubscribe()
 
