@@ -19,20 +19,29 @@ ALONE_AFTER = 3
 
 
 async def release_after_takeovers(app: Lash, folder: Path) -> list[list[int]]:
-    """Let each stall last until the run was taken from its worker; return worker and live runs of each stall."""
-    stalls: list[list[int]] = []
+    """Let each stall last until the run was taken from its worker; return worker and live runs of each stall.
+
+    Not in the order of their numbers: a slow worker may stall on a run that it lost before, while the owner's stall
+    has a lower number and can only be taken over by that worker.
+    """
+    released: dict[int, list[int]] = {}
     while True:
-        # First the stall, then the owner: a stalling worker owned the run, so another owner has taken it over since.
-        stall = folder / f"stall-{len(stalls)}"
-        stalled = [int(one) for one in stall.read_text().split()] if stall.exists() else []
+        # First the stalls, then the owner: a stalling worker owned the run, so another owner has taken it over since.
+        stalled = {
+            number: [int(one) for one in stall.read_text().split()]
+            for stall in folder.glob("stall-*")
+            if (number := int(stall.name.removeprefix("stall-"))) not in released
+        }
         run = await app.store.runs.get(ProcessScope("culprit"))
         assert run is not None
-        assert run.state != "completed", stalls
         if run.state == "blocked":
-            return stalls
-        if stalled and (run.owner is None or f"-{stalled[0]}-" not in run.owner):
-            stalls.append(stalled)
-            (folder / f"release-{len(stalls) - 1}").touch()
+            released.update(stalled)
+            return [released[number] for number in sorted(released)]
+        assert run.state in ("queued", "running"), (run, released)
+        for number, (worker, live) in stalled.items():
+            if run.owner is None or f"-{worker}-" not in run.owner:
+                released[number] = [worker, live]
+                (folder / f"release-{number}").touch()
         await asyncio.sleep(0.01)
 
 
@@ -56,7 +65,7 @@ async def test_a_run_that_stalls_its_workers_is_blocked_and_its_neighbours_compl
         # The first claim recorded a step before it stalled, and is not counted.
         assert ALONE_AFTER < len(stalls) <= BLOCKED_AFTER + 1
         assert len({pid for pid, _ in stalls}) > 1
-        assert all(live == 1 for _, live in stalls[ALONE_AFTER + 1 :]), stalls
+        assert sum(live > 1 for _, live in stalls) <= ALONE_AFTER + 1, stalls
 
         async def reason() -> str | None:
             record = await app.store.processes.get("culprit")
