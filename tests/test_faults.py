@@ -22,7 +22,7 @@ from pylash import (
 from pylash.durable.ports import ScopedController
 from pylash.durable.runs import SECOND, Fence, JournalEntry, WorkerId
 from pylash.stores.operation import Driver, Operation, Statement, Steps
-from pylash.testing.laws.subjects import claim_turns, ended, new_turn, submitted
+from pylash.testing.laws.stores.subjects import claim_turns, ended, new_turn, submitted
 from pylash.testing.laws.suites import together
 from pylash.values.errors import LashError, StoreFull
 from tests.backends import Backend, PostgresBackend, SqliteBackend, postgres_server, postgres_url

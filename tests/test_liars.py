@@ -40,9 +40,9 @@ from pylash.testing import SerialHost, conformance
 from pylash.testing.laws import apps as app_laws
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws import hosts as host_laws
-from pylash.testing.laws import journals as journal_laws
 from pylash.testing.laws import run_memories as memory_laws
-from pylash.testing.laws import runs as run_laws
+from pylash.testing.laws.stores import journals as journal_laws
+from pylash.testing.laws.stores import runs as run_laws
 from pylash.testing.laws.suites import Law
 from pylash.values.durations import Duration
 from tests.backends import JournalRun, PostgresBackend, SqliteBackend

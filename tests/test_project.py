@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "pylash"
 MODULES = sorted(SRC.rglob("*.py"))
 LAW_MODULES = [
-    importlib.import_module(f"pylash.testing.laws.{path.stem}")
-    for path in MODULES
-    if path.parent.name == "laws" and path.stem not in ("__init__", "subjects", "suites")
+    importlib.import_module(".".join(path.relative_to(SRC.parent).with_suffix("").parts))
+    for path in sorted((SRC / "testing" / "laws").rglob("*.py"))
+    if path.stem not in ("__init__", "subjects", "suites")
 ]
 MISSION_ROWS = [
     *(f"E{n}" for n in range(1, 14)),

@@ -33,18 +33,17 @@ from pylash.durable.runs import LeaseTimings, RunState
 from pylash.durable.sessions import checked_session
 from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
-from pylash.engine.endings import Endings
 from pylash.engine.hosts.durability import require_durable_stores
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.programs import Drives
 from pylash.engine.run_results import RunResults, TurnSource
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.worker import Worker
 from pylash.models.messages import attachment_bytes
 from pylash.models.model_names import Models
 from pylash.processes.agents import Agent
-from pylash.processes.context import ProcessContext
 from pylash.processes.control import ProcessControl
 from pylash.processes.definition import (
     Definition,
@@ -56,6 +55,7 @@ from pylash.processes.environments import Environment
 from pylash.processes.execution import Execution, PythonPrograms
 from pylash.processes.forks import fork_registration
 from pylash.processes.handles import ProcessHandle
+from pylash.processes.operations.context import ProcessContext
 from pylash.processes.triggers import SourceGrant, Triggers, TriggerType
 from pylash.processes.waits import open_waits, resolve_wait
 from pylash.sessions.execution import TurnExecution

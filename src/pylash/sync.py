@@ -18,7 +18,7 @@ from pylash.app import Lash as AsyncLash
 from pylash.durable.processes import ProcessEvent
 from pylash.processes.definition import Definition, Prepared
 from pylash.processes.handles import ProcessHandle as AsyncHandle
-from pylash.processes.sessions import TurnResult
+from pylash.processes.operations.sessions import TurnResult
 from pylash.processes.triggers import Triggers as AsyncTriggers
 from pylash.sessions.observation import Observed
 from pylash.sessions.session import Session as AsyncSession

@@ -34,7 +34,7 @@ from pylash.durable.processes import (
 )
 from pylash.durable.runs import SECOND, Instant, WorkerId
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.subjects import TARGET, effect, ids
+from pylash.testing.laws.stores.subjects import TARGET, effect, ids
 from pylash.values.canonical import encode
 from pylash.values.errors import LeaseLost, Misuse
 from tests.backends import Backend, lockless

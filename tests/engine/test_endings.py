@@ -16,7 +16,8 @@ from pylash import (
     ProcessFailed,
     WorkerConfig,
 )
-from pylash.engine import run, store_answers
+from pylash.engine import store_answers
+from pylash.engine.runs import run
 from pylash.engine.worker import scheduler
 from pylash.processes import execution
 from pylash.stores.store import SqlStore

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pylash.engine.run_driver import Detached
+from pylash.engine.runs.driver import Detached
 from pylash.engine.user_code import FailsAs, called, current_task, is_failure, is_interrupt
 from pylash.tasks import in_thread
 

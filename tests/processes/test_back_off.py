@@ -21,7 +21,7 @@ from pylash.durable.runs import SECOND
 from pylash.durable.scopes import ProcessScope
 from pylash.stores.ports import runs
 from pylash.testing import ScriptedModel, SimClock, call, calls, say
-from pylash.testing.laws.subjects import claim_processes, joined, recorded, started
+from pylash.testing.laws.stores.subjects import claim_processes, joined, recorded, started
 from tests.backends import Backend, eventually
 
 REFUSAL = StoreRefused("the database refused \0 the operation")

@@ -17,7 +17,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.durable.effects import DurableStep, DurableStepOutcome, Outcome
-from pylash.engine.asides import aside
+from pylash.engine.runs.asides import aside
 from pylash.stores.store import SqlStore
 from tests.backends import Backend, eventually, worker_of
 from tests.processes.test_branches import parked

@@ -20,7 +20,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.durable.runs import Fence
-from pylash.engine.asides import aside
+from pylash.engine.runs.asides import aside
 from pylash.stores.operation import Again, Operation, Steps
 from pylash.stores.store import SqlStore
 from pylash.testing.kills import Mortal

@@ -26,7 +26,7 @@ from pylash import (
 )
 from pylash.durable.ports import Clock
 from pylash.durable.scopes import TurnScope
-from pylash.engine.asides import aside
+from pylash.engine.runs.asides import aside
 from pylash.testing import ScriptedModel, call, calls, say
 from tests.backends import eventually
 

@@ -10,7 +10,7 @@ import pytest
 from pylash import Lash, ProcessContext, WorkerConfig
 from pylash.stores.drivers.fair_queue import FairQueue
 from pylash.testing import ScriptedModel, say
-from pylash.testing.laws.subjects import new_turn, submitted
+from pylash.testing.laws.stores.subjects import new_turn, submitted
 from pylash.testing.laws.suites import together
 from tests.backends import Backend, eventually
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pylash.stores
-from pylash.testing.laws.subjects import TARGET
+from pylash.testing.laws.stores.subjects import TARGET
 
 _N = "with recursive x(n) as (select 1 union all select n + 1 from x where n < {count}) "
 

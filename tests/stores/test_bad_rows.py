@@ -11,7 +11,7 @@ from pylash.durable.processes import Slot
 from pylash.durable.runs import RunState
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.subjects import claim_processes, joined, record_of, started, turning
+from pylash.testing.laws.stores.subjects import claim_processes, joined, record_of, started, turning
 from tests.backends import Backend
 
 

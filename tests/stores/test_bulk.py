@@ -27,7 +27,7 @@ from pylash.stores.operation import Bulk, Operation, Statement, Steps
 from pylash.stores.store import SqlStore, open_store
 from pylash.stores.tables.bulk import SETTLE_MANY, START_MANY
 from pylash.testing import SimClock
-from pylash.testing.laws.process_ends import no_end_is_lost_while_the_parent_parks
+from pylash.testing.laws.stores.process_ends import no_end_is_lost_while_the_parent_parks
 from pylash.testing.laws.suites import together
 from pylash.values.errors import LashError
 from tests.backends import Backend, PostgresBackend, lockless

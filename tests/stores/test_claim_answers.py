@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pylash.durable.runs import Claim
-from pylash.testing.laws.subjects import TARGET, claim_ready, enqueued, joined
+from pylash.testing.laws.stores.subjects import TARGET, claim_ready, enqueued, joined
 from tests.backends import Backend
 from tests.stores.lost_answers import answer_lost
 

@@ -12,7 +12,7 @@ import pytest
 from pylash.durable.runs import SECOND, RunState
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.subjects import joined, recorded, running, turning
+from pylash.testing.laws.stores.subjects import joined, recorded, running, turning
 from tests.backends import Backend, SqliteBackend
 from tests.stores.history import filling
 from tests.stores.lost_answers import answer_lost

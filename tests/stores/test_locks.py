@@ -14,9 +14,9 @@ from pylash.durable.runs import RunState, WorkerId
 from pylash.durable.sessions import Policy
 from pylash.durable.stores import Store, WaitOpening
 from pylash.durable.waits import Ok
-from pylash.testing.laws import queues as queue_laws
-from pylash.testing.laws.processes import TYPES
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores import queues as queue_laws
+from pylash.testing.laws.stores.processes import TYPES
+from pylash.testing.laws.stores.subjects import (
     SubjectStore,
     ask,
     asked,

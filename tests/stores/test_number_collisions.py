@@ -23,7 +23,7 @@ from pylash.stores.operation import Operation
 from pylash.stores.store import SqlStore, open_store
 from pylash.testing import ScriptedModel, SimClock, call, say
 from pylash.testing.laws.controllers import returning, step, value_of
-from pylash.testing.laws.subjects import new_turn, submitted, work
+from pylash.testing.laws.stores.subjects import new_turn, submitted, work
 from pylash.testing.laws.suites import together
 from pylash.values.errors import StoreBusy
 from pylash.values.process_errors import ProcessConflict

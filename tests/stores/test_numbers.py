@@ -10,7 +10,7 @@ from pylash.stores.migrations import MIGRATIONS
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.stores.tables.lanes import next_session_number
-from pylash.testing.laws.subjects import new_turn, submitted
+from pylash.testing.laws.stores.subjects import new_turn, submitted
 from pylash.testing.laws.suites import together
 from tests.backends import Backend, PostgresBackend, execute
 

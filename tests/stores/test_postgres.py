@@ -18,7 +18,7 @@ from pylash.stores.drivers.postgres_dialect import dialect
 from pylash.stores.operation import Notify, Operation, Statement, Steps
 from pylash.stores.ports.journal import SqlJournal
 from pylash.testing import SimClock
-from pylash.testing.laws.subjects import started
+from pylash.testing.laws.stores.subjects import started
 from pylash.testing.laws.suites import together
 from pylash.values.errors import LashError, LeaseLost
 from tests.backends import PostgresBackend, attached, eventually, lockless

@@ -9,7 +9,7 @@ from pylash.durable.scopes import scope_text
 from pylash.stores.migrations import MIGRATIONS
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     TARGET,
     Turning,
     ended,

@@ -17,8 +17,8 @@ from pylash.durable.stores import WaitOpening
 from pylash.durable.waits import Ok
 from pylash.stores.operation import Operation
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.queues import said
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.queues import said
+from pylash.testing.laws.stores.subjects import (
     Turning,
     claim_turns,
     ended,

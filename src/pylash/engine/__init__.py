@@ -1,1 +1,1 @@
-"""Executes runs on any host: the effect boundary, branches, records, and how a run ends."""
+"""Executes runs on any host: the effect boundary, runs in memory, records, and how tasks wait for the store."""

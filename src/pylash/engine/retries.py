@@ -9,10 +9,10 @@ import msgspec
 
 from pylash.durable.effects import Sleep
 from pylash.durable.seeds import chance
-from pylash.engine.branches import Branch
 from pylash.engine.executors import sleep_executor
 from pylash.engine.records import FinalFailure
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.run import LiveRun
 from pylash.turn.asks import RetryPolicy
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import LashError

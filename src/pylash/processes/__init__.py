@@ -1,1 +1,1 @@
-"""Processes: definitions, contexts, execution, handles, triggers."""
+"""Processes: definitions, operations, execution, handles, triggers."""

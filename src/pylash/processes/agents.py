@@ -15,7 +15,7 @@ import msgspec
 from pylash.durable.processes import ForkPoint, ProcessInput, SessionTurnInput
 from pylash.durable.sessions import checked_session
 from pylash.processes.definition import Definition, Prepared
-from pylash.processes.sessions import TurnResult, stored_parts
+from pylash.processes.operations.sessions import TurnResult, stored_parts
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.messages import Input, Part

@@ -38,7 +38,7 @@ from pylash.values.process_errors import (
 )
 
 if TYPE_CHECKING:
-    from pylash.processes.context import ProcessContext
+    from pylash.processes.operations.context import ProcessContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

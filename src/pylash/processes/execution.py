@@ -36,16 +36,16 @@ from pylash.durable.processes import (
 )
 from pylash.durable.runs import SECOND, Instant
 from pylash.durable.sessions import TURN_TARGET
-from pylash.engine.branches import CURRENT, LANES
-from pylash.engine.endings import Endings
-from pylash.engine.programs import Programs
 from pylash.engine.records import message_of
-from pylash.engine.run import ContinueAs, LiveRun
-from pylash.engine.run_driver import Detached
+from pylash.engine.runs.branches import CURRENT, LANES
+from pylash.engine.runs.driver import Detached
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Programs
+from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered
 from pylash.engine.user_code import current_task, is_failure
-from pylash.processes.context import ProcessContext
 from pylash.processes.environments import rebuild
+from pylash.processes.operations.context import ProcessContext
 from pylash.processes.services import Services
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import round_trip

@@ -35,7 +35,7 @@ from pylash.values.process_errors import (
 )
 
 if TYPE_CHECKING:
-    from pylash.processes.context import ProcessContext
+    from pylash.processes.operations.context import ProcessContext
     from pylash.processes.services import Services
 
 R = TypeVar("R")

@@ -14,11 +14,11 @@ from pylash.durable.processes import (
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
 from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitName, checked_identity
-from pylash.engine.branches import CURRENT
 from pylash.engine.hub import Hub
 from pylash.engine.records import answer
 from pylash.engine.registry_waits import look
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import CURRENT
+from pylash.engine.runs.run import LiveRun
 from pylash.processes.control import ProcessControl
 from pylash.processes.definition import ProcessDefinition
 from pylash.processes.environments import Environments

@@ -28,7 +28,7 @@ from pylash.durable.waits import (
     ResolveOutcome,
     WaitName,
 )
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.processes.control import ProcessControl
 from pylash.tools.signatures import ANY
 from pylash.values.errors import AwaitEventUnknownOrRevoked, AwaitEventUnsupported

@@ -20,9 +20,9 @@ from pylash.durable.effects import (
     expect,
 )
 from pylash.durable.sessions import Queued, Writing
-from pylash.engine.branches import outside
 from pylash.engine.executors import step_executor
 from pylash.engine.records import is_outcome, message_of
+from pylash.engine.runs.branches import outside
 from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
 from pylash.sessions.writer import queued_message

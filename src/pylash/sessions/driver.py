@@ -31,7 +31,7 @@ from pylash.durable.effects import (
 from pylash.durable.runs import RunState
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.engine.executors import sleep_executor, turn_executor
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.models.messages import llm_key
 from pylash.sessions.checkpoints import Checkpoints
 from pylash.sessions.feeds import completion_event, relayed_reply, streamed_reply

@@ -19,11 +19,11 @@ import msgspec
 
 from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, WriteAnswer
 from pylash.durable.sessions import TurnRecord
-from pylash.engine.branches import CURRENT
-from pylash.engine.endings import Endings
 from pylash.engine.records import message_of
-from pylash.engine.run import LiveRun
-from pylash.engine.run_driver import Detached, ignore
+from pylash.engine.runs.branches import CURRENT
+from pylash.engine.runs.driver import Detached, ignore
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.store_answers import Unanswered
 from pylash.engine.user_code import current_task, is_failure
 from pylash.sessions.driver import TurnDriver

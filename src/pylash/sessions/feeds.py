@@ -16,7 +16,7 @@ import msgspec
 
 from pylash.durable.stores import Store
 from pylash.engine.hub import Hub
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import ToolMessage
 from pylash.values.canonical import write

@@ -20,9 +20,9 @@ import msgspec
 
 from pylash.durable.effects import Envelope, LlmCall, LlmCallOutcome, Outcome, expect
 from pylash.durable.sessions import Policy
-from pylash.engine.branches import outside
 from pylash.engine.executors import turn_executor
-from pylash.engine.run_driver import ignore
+from pylash.engine.runs.branches import outside
+from pylash.engine.runs.driver import ignore
 from pylash.models.messages import llm_key, model_failed, reply_message, with_bytes
 from pylash.tools.catalog import MODEL_UNAVAILABLE, call_model
 from pylash.turn.events import TurnEvent

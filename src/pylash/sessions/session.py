@@ -26,7 +26,7 @@ from pylash.durable.sessions import (
     TurnRecord,
     checked_session,
 )
-from pylash.engine.branches import LANES
+from pylash.engine.runs.branches import LANES
 from pylash.models.messages import store_bodies, with_references
 from pylash.processes.definition import (
     Definition,
@@ -37,7 +37,7 @@ from pylash.processes.definition import (
 )
 from pylash.processes.environments import Environment, environment_of
 from pylash.processes.handles import ProcessHandle
-from pylash.processes.sessions import TurnResult
+from pylash.processes.operations.sessions import TurnResult
 from pylash.processes.timeline import Effect, effects_from
 from pylash.sessions.forks import find_fork_point
 from pylash.sessions.listening import TurnListener

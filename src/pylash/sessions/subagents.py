@@ -42,11 +42,11 @@ from pylash.durable.processes import (
 from pylash.durable.seeds import digest
 from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import SessionRecord
-from pylash.engine.branches import LANES, own_branch
 from pylash.engine.executors import process_executor, step_executor
 from pylash.engine.records import message_of
-from pylash.engine.run import LiveRun
-from pylash.engine.run_driver import Detached
+from pylash.engine.runs.branches import LANES, own_branch
+from pylash.engine.runs.driver import Detached
+from pylash.engine.runs.run import LiveRun
 from pylash.sessions.driver import TurnDriver
 from pylash.sessions.forks import find_fork_point
 from pylash.sessions.services import SessionServices

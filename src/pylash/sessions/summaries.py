@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pylash.durable.effects import Direct, DirectOutcome, Envelope, Outcome, expect
-from pylash.engine.branches import outside
 from pylash.engine.executors import direct_executor
+from pylash.engine.runs.branches import outside
 from pylash.models.messages import llm_key
-from pylash.processes.completions import model_reply, run_completion_as_effects
+from pylash.processes.operations.completions import model_reply, run_completion_as_effects
 from pylash.turn.budgets import remaining, spent
 from pylash.turn.histories import (
     SUMMARY,

@@ -26,12 +26,12 @@ from pylash.durable.effects import (
 from pylash.durable.ports import RecordEffect
 from pylash.durable.seeds import digest
 from pylash.durable.waits import WaitIdentity
-from pylash.engine.branch_groups import BranchGroup
-from pylash.engine.branches import own_branch
 from pylash.engine.records import is_outcome, message_of
+from pylash.engine.runs.branch_groups import BranchGroup
+from pylash.engine.runs.branches import own_branch
 from pylash.engine.user_code import FailsAs
 from pylash.models.messages import llm_key
-from pylash.processes.completions import Completions
+from pylash.processes.operations.completions import Completions
 from pylash.sessions.feeds import completion_event
 from pylash.tools.arguments import projected_refs, read_arguments, read_references
 from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool

@@ -23,21 +23,21 @@ from pylash.testing.laws.controllers import (
     StartReplay,
     run_replays,
 )
-from pylash.testing.laws.handles import HANDLE_LAWS
 from pylash.testing.laws.hosts import AWAIT_EVENTS, EFFECT_HOST
-from pylash.testing.laws.journals import JOURNAL_STORE
-from pylash.testing.laws.process_ends import ENDING_LAWS
-from pylash.testing.laws.processes import REGISTRY_LAWS
-from pylash.testing.laws.queues import QUEUE_LAWS
 from pylash.testing.laws.run_memories import RUN_MEMORY, RUN_RECORDS
-from pylash.testing.laws.runs import RUN_STORE, WORKER_STORE
-from pylash.testing.laws.session_ends import END_LAWS
-from pylash.testing.laws.sessions import ATTACHMENT_STORE, TURN_LAWS
-from pylash.testing.laws.slots import SLOT_LAWS
-from pylash.testing.laws.subjects import SubjectStore
+from pylash.testing.laws.stores.handles import HANDLE_LAWS
+from pylash.testing.laws.stores.journals import JOURNAL_STORE
+from pylash.testing.laws.stores.process_ends import ENDING_LAWS
+from pylash.testing.laws.stores.processes import REGISTRY_LAWS
+from pylash.testing.laws.stores.queues import QUEUE_LAWS
+from pylash.testing.laws.stores.runs import RUN_STORE, WORKER_STORE
+from pylash.testing.laws.stores.session_ends import END_LAWS
+from pylash.testing.laws.stores.sessions import ATTACHMENT_STORE, TURN_LAWS
+from pylash.testing.laws.stores.slots import SLOT_LAWS
+from pylash.testing.laws.stores.subjects import SubjectStore
+from pylash.testing.laws.stores.triggers import PROCESS_ENV_STORE, TRIGGER_STORE
+from pylash.testing.laws.stores.waits import WAIT_STORE
 from pylash.testing.laws.suites import Make, Suite, holds, made
-from pylash.testing.laws.triggers import PROCESS_ENV_STORE, TRIGGER_STORE
-from pylash.testing.laws.waits import WAIT_STORE
 
 app_on_host = APP_ON_HOST
 """Turns, processes and programs of an app; ``make`` gives an app that is not open, on the host to check."""

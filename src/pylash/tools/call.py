@@ -40,10 +40,10 @@ from pylash.durable.waits import (
     ToolCompletion,
     WaitIdentity,
 )
-from pylash.engine.branches import LANES, Branch, outside
 from pylash.engine.executors import await_options, step_executor, tool_executor
 from pylash.engine.retries import Retry, Tries, marked_final
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import LANES, Branch, outside
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs
 from pylash.tools.arguments import projected_refs
 from pylash.tools.context import ToolContext

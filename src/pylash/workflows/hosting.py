@@ -35,11 +35,11 @@ from pylash.durable.processes import (
     Registration,
     Success,
 )
-from pylash.engine.branch_groups import BranchGroup
-from pylash.engine.branches import Branch, own_branch
 from pylash.engine.executors import process_executor, sleep_executor
-from pylash.engine.run import LiveRun
-from pylash.engine.run_driver import Detached
+from pylash.engine.runs.branch_groups import BranchGroup
+from pylash.engine.runs.branches import Branch, own_branch
+from pylash.engine.runs.driver import Detached
+from pylash.engine.runs.run import LiveRun
 from pylash.lang import (
     Artifact,
     Host,
@@ -55,8 +55,8 @@ from pylash.lang import (
     startable,
 )
 from pylash.lang import Registration as WorkflowRegistration
+from pylash.processes.operations.tool_calls import ProcessCallSite
 from pylash.processes.services import Services
-from pylash.processes.tool_calls import ProcessCallSite
 from pylash.processes.triggers import TriggerType
 from pylash.processes.waits import signal_wait
 from pylash.tools.catalog import Catalog

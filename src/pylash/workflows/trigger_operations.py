@@ -19,9 +19,9 @@ from pylash.durable.triggers import (
     session_key,
     unquoted_session_key,
 )
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.lang import TRIGGER_EVENT, Artifact, HostCall, InvalidTrigger, Surface, subscription
-from pylash.processes.context import ProcessContext
+from pylash.processes.operations.context import ProcessContext
 from pylash.processes.services import Services
 from pylash.processes.triggers import TriggerType
 from pylash.values.canonical import stable_hash

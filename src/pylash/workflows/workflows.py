@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from pylash.durable.processes import LashlangInput
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import current_task, is_failure
 from pylash.lang import Artifact, StartProblem, Surface, stored
 from pylash.processes.environments import rebuild

@@ -22,7 +22,7 @@ from pylash.durable.runs import RunState
 from pylash.durable.scopes import TurnScope
 from pylash.durable.sessions import NewTurn, TurnRecord
 from pylash.engine.hub import wait_for_hint
-from pylash.processes.sessions import TurnResult
+from pylash.processes.operations.sessions import TurnResult
 from pylash.sessions.session import Session
 from pylash.turn.asks import ASKS
 from pylash.turn.events import TurnEvent

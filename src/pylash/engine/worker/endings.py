@@ -15,7 +15,7 @@ from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.processes import Output, Registration
 from pylash.durable.sessions import TurnCommit
 from pylash.durable.stores import Store
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.store_answers import Unanswered, answer_of
 from pylash.values.errors import Misuse, StoreRefused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 
 
 class LiveRuns:

@@ -10,8 +10,8 @@ from pylash.durable.machines.run_state import ParkAnswer
 from pylash.durable.machines.worker_machine import WorkerDecisions, WorkerMachine
 from pylash.durable.stores import Runs
 from pylash.engine.hub import wait_for_hint
-from pylash.engine.run import LiveRun
-from pylash.engine.run_driver import DETACH_GRACE
+from pylash.engine.runs.driver import DETACH_GRACE
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.worker.run_checks import RunChecks
 from pylash.values.errors import StoreError
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.values.errors import LeaseLost, StoreError
 

@@ -11,12 +11,12 @@ import logging
 
 from pylash.durable.machines.run_state import LastWrite
 from pylash.durable.ports import EffectHost
-from pylash.engine.endings import Endings
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.programs import Drives
-from pylash.engine.run import LiveRun
-from pylash.engine.slots import Slots
-from pylash.engine.standings import Standing
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.slots import Slots
+from pylash.engine.runs.standings import Standing
 from pylash.engine.user_code import current_task, is_failure
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.engine.worker.orphans import Orphans

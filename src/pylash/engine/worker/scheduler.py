@@ -24,9 +24,9 @@ from pylash.durable.machines.worker_machine import (
 from pylash.durable.runs import Claim
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
-from pylash.engine.programs import Programs
-from pylash.engine.run import LiveRun
-from pylash.engine.standings import standings
+from pylash.engine.runs.programs import Programs
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.standings import standings
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.run_tasks import RunTasks
 from pylash.tasks import TaskOwner

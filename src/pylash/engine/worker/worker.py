@@ -31,12 +31,12 @@ from pylash.durable.ports import EffectHost
 from pylash.durable.processes import LeasedStart, Registration, just_started
 from pylash.durable.runs import Attached
 from pylash.durable.sessions import TURN_TARGET, NewTurn
-from pylash.engine.endings import Endings
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
-from pylash.engine.programs import Drives, Programs
-from pylash.engine.run import LiveRun
-from pylash.engine.standings import Standing, standing_of
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives, Programs
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.standings import Standing, standing_of
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.endings import StoreEndings
 from pylash.engine.worker.live_runs import LiveRuns

@@ -31,8 +31,8 @@ from pydantic_ai.toolsets import (
     WrapperToolset,
 )
 
-from pylash.engine.asides import aside
 from pylash.engine.retries import Retry
+from pylash.engine.runs.asides import aside
 from pylash.integrations.pydantic_ai.operations import EffectBackend, name_of, new_run
 from pylash.values.errors import AgentNotDurable
 from pylash.values.names import check_name

@@ -16,8 +16,8 @@ from pydantic_ai.tools import (
 
 from pylash.durable.effects import AwaitEvent, AwaitEventOutcome, expect
 from pylash.durable.waits import Err, Ok, Resolution, Timeout
-from pylash.engine.asides import aside
-from pylash.processes.context import ProcessContext
+from pylash.engine.runs.asides import aside
+from pylash.processes.operations.context import ProcessContext
 from pylash.values.canonical import encode
 from pylash.values.durations import Duration
 from pylash.values.errors import AwaitEventUnknownOrRevoked, EffectNested

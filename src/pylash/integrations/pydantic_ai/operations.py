@@ -47,8 +47,8 @@ from pylash.durable.effects import (
     ToolAttempt,
     ToolAttemptOutcome,
 )
-from pylash.engine.asides import Aside, aside
 from pylash.engine.retries import Retry
+from pylash.engine.runs.asides import Aside, aside
 from pylash.integrations.pydantic_ai.failures import (
     is_transient,
     is_transient_server_error,

@@ -23,9 +23,9 @@ from pylash.engine.user_code import current_task, is_failure
 from pylash.integrations.pydantic_ai.agents import DurableAgent, durable
 from pylash.integrations.pydantic_ai.deferred_tools import answered
 from pylash.integrations.pydantic_ai.failures import restore, to_recorded
-from pylash.processes.context import ProcessContext
 from pylash.processes.definition import ProcessDefinition
 from pylash.processes.handles import ProcessHandle
+from pylash.processes.operations.context import ProcessContext
 from pylash.values.canonical import round_trip
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import AgentNotDurable, LashError, ValueNotJson

@@ -11,7 +11,7 @@ from typing import Any
 
 from pylash.app import Lash
 from pylash.engine.retries import Retry
-from pylash.processes.context import ProcessContext
+from pylash.processes.operations.context import ProcessContext
 from pylash.testing.laws.suites import Suite, equal, holds, together
 from pylash.testing.scripted import ScriptedModel, call, calls, say
 from pylash.tools.context import ToolContext

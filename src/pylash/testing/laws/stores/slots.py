@@ -8,7 +8,7 @@ from pylash.durable.commands import CancelProcess, StartProcess
 from pylash.durable.processes import Slot, Success
 from pylash.durable.runs import SECOND, Claim, RunState, WorkerId
 from pylash.durable.stores import Store
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     LEASE,
     OVER,
     TARGET,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pylash.engine.run import LiveRun
+    from pylash.engine.runs.run import LiveRun
 
 
 class Slots(Protocol):

@@ -12,7 +12,7 @@ from pylash.durable.runs import SECOND, Fence, WorkerId
 from pylash.durable.scopes import TurnScope
 from pylash.durable.stores import Answer
 from pylash.durable.waits import Cancelled
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     OVER,
     TRIES,
     SubjectStore,

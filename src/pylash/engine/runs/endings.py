@@ -12,7 +12,7 @@ from typing import Protocol
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.processes import Output, Registration
 from pylash.durable.sessions import TurnCommit
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 
 
 class Endings(Protocol):

@@ -18,9 +18,9 @@ from pylash.durable.effects import (
 )
 from pylash.durable.seeds import digest
 from pylash.durable.sessions import checked_session
-from pylash.engine.branches import own_branch
 from pylash.engine.executors import Executor
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import own_branch
+from pylash.engine.runs.run import LiveRun
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.messages import Attachment, Input, Part, Usage, parts_of
@@ -31,7 +31,7 @@ from pylash.values.process_errors import ArgumentsInvalid
 from pylash.values.turn_errors import TurnFailed, TurnOutputInvalid
 
 if TYPE_CHECKING:
-    from pylash.processes.context import ProcessContext
+    from pylash.processes.operations.context import ProcessContext
     from pylash.processes.services import Services
 
 T = TypeVar("T")

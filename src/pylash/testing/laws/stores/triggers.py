@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pylash.durable.processes import EngineInput, SessionRef
 from pylash.durable.stores import Store
 from pylash.durable.triggers import Delivery, EventBinding, Occurrence, Subscription, ValueBinding
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     SubjectStore,
     ids,
     log_of,

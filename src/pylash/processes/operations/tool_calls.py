@@ -12,11 +12,11 @@ from pylash.durable.ports import RecordEffect
 from pylash.durable.processes import SessionRef
 from pylash.durable.seeds import digest
 from pylash.durable.waits import WaitIdentity
-from pylash.engine.branches import Branch
 from pylash.engine.records import FinalFailure
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.run import LiveRun
 from pylash.models.messages import store_bodies
-from pylash.processes.completions import Completions, captured_model
+from pylash.processes.operations.completions import Completions, captured_model
 from pylash.tools.arguments import projected_refs, read_references
 from pylash.tools.call import AwaitDeferred, Ready, approve, call_tool
 from pylash.tools.context import CallInfo, Deferred, ToolContext

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import msgspec
 
 from pylash.durable.effects import Direct, DirectOutcome, Envelope, Outcome, Sleep, expect
-from pylash.engine.branches import Branch, outside
 from pylash.engine.executors import direct_executor, sleep_executor
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import Branch, outside
+from pylash.engine.runs.run import LiveRun
 from pylash.models.messages import (
     llm_key,
     model_failed,

@@ -19,8 +19,8 @@ from pylash.durable.runs import SETTLED, RunState, WorkerId
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.stores import Store
 from pylash.durable.waits import Ok, WaitName
-from pylash.testing.laws.processes import TYPES
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.processes import TYPES
+from pylash.testing.laws.stores.subjects import (
     OVER,
     RACES,
     Running,

@@ -21,7 +21,7 @@ from pylash.values.errors import EffectNested
 from pylash.values.process_errors import EffectOutsideBranch
 
 if TYPE_CHECKING:
-    from pylash.engine.run import LiveRun
+    from pylash.engine.runs.run import LiveRun
 
 CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=None)
 """The branch whose context a task has. Tasks that a branch starts by itself have it too."""

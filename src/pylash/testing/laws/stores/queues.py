@@ -12,8 +12,8 @@ from pylash.durable.scopes import QueueDrainScope
 from pylash.durable.sessions import Policy, Writing
 from pylash.durable.stores import Store, WaitOpening
 from pylash.durable.waits import Cancelled, Ok, WaitName
-from pylash.testing.laws.processes import TYPES
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.processes import TYPES
+from pylash.testing.laws.stores.subjects import (
     RACES,
     SubjectStore,
     Turning,

@@ -25,7 +25,7 @@ from pylash.durable.processes import (
 )
 from pylash.durable.runs import Fence, RunState, WorkerId
 from pylash.durable.stores import Store
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     TARGET,
     SubjectStore,
     asked,

@@ -17,10 +17,10 @@ from pylash.durable.effects import (
     Outcome,
     expect,
 )
-from pylash.engine.branches import Branch, outside, own_branch
 from pylash.engine.executors import Executor
 from pylash.engine.retries import Retry, Tries, marked_final
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import Branch, outside, own_branch
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs, called
 from pylash.tools.signatures import ANY, result_of
 from pylash.values.durations import Duration, seconds

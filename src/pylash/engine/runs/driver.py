@@ -55,9 +55,9 @@ from pylash.durable.machines.run_state import CODE, READY, Caller, DetachReason,
 from pylash.durable.machines.run_state import Branch as Node
 from pylash.durable.ports import EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, RunMemory, Unobserved
-from pylash.engine.branches import Branch
 from pylash.engine.records import check_same, failed, message_of
-from pylash.engine.slots import Slots
+from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.slots import Slots
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
 from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreClosed, StoreError
@@ -65,7 +65,7 @@ from pylash.values.process_errors import ProcessStumbled
 from pylash.values.turn_errors import TurnModelMissing, TurnStumbled, TurnToolMissing
 
 if TYPE_CHECKING:
-    from pylash.engine.run import LiveRun
+    from pylash.engine.runs.run import LiveRun
 
 DETACH_GRACE: Final = 1.0
 """How long the code of a detached run may take to end before it is cancelled, and again before it is abandoned."""

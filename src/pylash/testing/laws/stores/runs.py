@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pylash.durable.processes import Success
 from pylash.durable.runs import RunState, WorkerId
 from pylash.durable.waits import Ok
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     LEASE,
     OVER,
     TARGET,

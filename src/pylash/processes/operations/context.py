@@ -28,17 +28,22 @@ from pylash.durable.effects import (
 from pylash.durable.processes import WAKE, EngineInput, semantics_of, signal_type
 from pylash.durable.seeds import chance, digest, uuid_text
 from pylash.durable.waits import CustomWait, Err, Ok, Timeout
-from pylash.engine.branch_groups import BranchGroup, BranchTask
-from pylash.engine.branches import Branch, own_branch
 from pylash.engine.executors import await_options, process_executor, sleep_executor
 from pylash.engine.retries import Retry
-from pylash.engine.run import ContinueAs, LiveRun
-from pylash.processes.completions import ProcessCompletion
+from pylash.engine.runs.branch_groups import BranchGroup, BranchTask
+from pylash.engine.runs.branches import Branch, own_branch
+from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.processes.definition import Definition, Prepared, as_prepared
 from pylash.processes.handles import ChildHandle, without_result
-from pylash.processes.sessions import ProcessSession
-from pylash.processes.steps import DEFAULT_OPTIONS, StepContext, StepOptions, check_effect_name
-from pylash.processes.tool_calls import ProcessCallSite
+from pylash.processes.operations.completions import ProcessCompletion
+from pylash.processes.operations.sessions import ProcessSession
+from pylash.processes.operations.steps import (
+    DEFAULT_OPTIONS,
+    StepContext,
+    StepOptions,
+    check_effect_name,
+)
+from pylash.processes.operations.tool_calls import ProcessCallSite
 from pylash.processes.waits import signal_wait
 from pylash.tools.catalog import Catalog, check_tool_list
 from pylash.tools.signatures import ANY

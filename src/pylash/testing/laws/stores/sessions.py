@@ -7,7 +7,7 @@ from pylash.durable.runs import RunState, WorkerId
 from pylash.durable.scopes import QueueDrainScope
 from pylash.durable.sessions import Policy, SessionRecord, Writing
 from pylash.durable.stores import Store, WaitOpening
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     OVER,
     SubjectStore,
     Turning,

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pylash.durable.effects import AwaitEvent, Command, Envelope, Outcome, Sleep
 from pylash.durable.ports import LocalExecutor
 from pylash.durable.seeds import chance, digest, uuid_text
-from pylash.engine.branches import CURRENT, Branch, outside
 from pylash.engine.executors import Executor, await_options, sleep_executor
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.branches import CURRENT, Branch, outside
+from pylash.engine.runs.run import LiveRun
 from pylash.values.durations import Duration
 
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 from pylash.durable.machines import run_state
 from pylash.durable.machines.run_cancels import cancel_key
 from pylash.durable.machines.run_state import CODE, READY
-from pylash.engine.branches import Branch, branch_context, current_branch
-from pylash.engine.run_driver import Call, Detached
+from pylash.engine.runs.branches import Branch, branch_context, current_branch
+from pylash.engine.runs.driver import Call, Detached
 from pylash.engine.user_code import Control, is_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pylash.engine.run import LiveRun
+    from pylash.engine.runs.run import LiveRun
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from pylash.durable.sessions import Policy, SessionRecord, Writing
 from pylash.durable.stores import Store, WaitOpening
 from pylash.durable.triggers import Subscription
 from pylash.durable.waits import UNKNOWN_OR_REVOKED, Ok
-from pylash.testing.laws.queues import said, waiting, waker, woken
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.queues import said, waiting, waker, woken
+from pylash.testing.laws.stores.subjects import (
     SubjectStore,
     Turning,
     asked,

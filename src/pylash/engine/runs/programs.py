@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from pylash.durable.processes import Registration
-from pylash.engine.run import LiveRun
+from pylash.engine.runs.run import LiveRun
 
 
 class Drive(Protocol):

@@ -33,11 +33,11 @@ from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Fence, Instant
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.stores import Runs
-from pylash.engine.branches import Branch, current_branch
 from pylash.engine.records import check_nesting, perform
-from pylash.engine.run_driver import Call, Detached, RunDriver
-from pylash.engine.slots import Slots
-from pylash.engine.standings import Standing
+from pylash.engine.runs.branches import Branch, current_branch
+from pylash.engine.runs.driver import Call, Detached, RunDriver
+from pylash.engine.runs.slots import Slots
+from pylash.engine.runs.standings import Standing
 from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner

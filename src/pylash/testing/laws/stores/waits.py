@@ -11,7 +11,7 @@ from pylash.durable.runs import SECOND, Claim, JournalEntry, RunState
 from pylash.durable.scopes import TurnScope
 from pylash.durable.stores import WaitOpening
 from pylash.durable.waits import CustomWait, Ok, ResolveOutcome, Timeout, WaitName
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     TRIES,
     SubjectStore,
     claimed,

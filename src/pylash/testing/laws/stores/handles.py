@@ -18,7 +18,7 @@ from pylash.durable.commands import (
 from pylash.durable.processes import HandleGrant, SessionRef, Success
 from pylash.durable.runs import WorkerId
 from pylash.durable.stores import Store
-from pylash.testing.laws.subjects import (
+from pylash.testing.laws.stores.subjects import (
     SubjectStore,
     ask,
     asked,

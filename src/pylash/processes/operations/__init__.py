@@ -1,0 +1,1 @@
+"""The operations of a process: its context, steps, tool calls, completions and turns of sessions."""

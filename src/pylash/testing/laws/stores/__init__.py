@@ -1,0 +1,1 @@
+"""Laws of stores: runs, journals, waits, processes, sessions, triggers."""
