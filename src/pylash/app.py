@@ -59,7 +59,7 @@ from pylash.processes.operations.context import ProcessContext
 from pylash.processes.triggers import SourceGrant, Triggers, TriggerType
 from pylash.processes.waits import open_waits, resolve_wait
 from pylash.sessions.execution import TurnExecution
-from pylash.sessions.histories import Histories
+from pylash.sessions.histories import MAX_MESSAGES, Histories
 from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, run_session_turn
@@ -332,15 +332,14 @@ class Lash:
     ) -> OpenParts:
         """Create the parts that run on the open store, and connect them."""
         store = journal.store
+        keep = 0 if config.residency == "active_path_only" else MAX_MESSAGES
+        histories = Histories(store.sessions, keep)
         services = SessionServices(
-            store, effects, journal.hub, journal.tasks, journal.clock, system_entropy
+            store, histories, journal.hub, journal.tasks, journal.clock, system_entropy
         )
         services.definitions = self._definitions
         services.catalog = self.catalog
-        if config.residency == "active_path_only":
-            services.histories = Histories(store.sessions, keep=0)
-        services.emit_trigger = self.triggers.emit_recorded
-        services.check_trigger = self.triggers.payload
+        services.triggers = self.triggers
         services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
         environment = Environment(self.catalog.model, self.catalog.instructions)
         services.env = await services.environments.keep(environment)

@@ -333,7 +333,7 @@ class Model:
     def check_places(self) -> None:
         """Compare where the decisions put each caller with where the machine has it."""
         for caller, where in self.where.items():
-            assert PLACES[caller.at] == where, (caller.asks_as, caller.at, where)
+            assert PLACES[caller.at] == where, (caller, caller.at, where)
         in_flight = self.performing | self.queued
         assert in_flight == self.machine.state.effects.in_flight
         for key, effect in in_flight.items():
@@ -501,7 +501,8 @@ class World(Model):
 
     def ask(self, caller: Caller) -> None:
         key, recorded = self.key_for(caller)
-        self.tell(caller.asks_as, self.code.ask, caller, key, recorded)
+        fact = "ask_aside" if isinstance(caller, SideCall) else "ask"
+        self.tell(fact, self.code.ask, caller, key, recorded)
 
     def key_for(self, caller: Caller) -> tuple[str, Recorded]:
         """Return the key of a new effect, or of one that several callers ask for, and what is recorded."""

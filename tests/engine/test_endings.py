@@ -17,8 +17,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.engine import store_answers
-from pylash.engine.runs import run
-from pylash.engine.worker import scheduler
+from pylash.engine.worker import parking, scheduler
 from pylash.processes import execution
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, SimClock, say
@@ -31,7 +30,7 @@ LIVE = WorkerConfig(park_after="1h", grace="1s")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run, store_answers, scheduler, execution):
+    for module in (store_answers, parking, scheduler, execution):
         monkeypatch.setattr(module, "STORE_AWAY_SECONDS", 0.01)
 
 

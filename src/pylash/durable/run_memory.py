@@ -153,7 +153,10 @@ class RunMemory(LookAhead, Protocol):
 
 
 class NullMemory:
-    """The memory of a run on a host that records nothing: cancels are delivered through tasks."""
+    """The memory of a run on a host that records nothing: cancels are delivered through tasks.
+
+    A host that reports progress asks ``progress_of`` for the receiver. Unreported effects count as work until they end.
+    """
 
     looks_ahead = False
     is_replaying = False
@@ -162,6 +165,7 @@ class NullMemory:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.progress_of: ProgressOf = unobserved
 
     def begun(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
         """Return False: nothing is recorded."""
@@ -196,7 +200,8 @@ class NullMemory:
         return True
 
     def observe(self, progress_of: ProgressOf) -> None:
-        """Do nothing: effects count as work until they end, so the run is never idle and never parked."""
+        """Keep the receivers. Whatever they are told, a run without a record is never parked."""
+        self.progress_of = progress_of
 
     def wake(self) -> None:
         """Do nothing: effects that wait for an event poll."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal
 from pylash.durable.effects import EffectKind, ProcessOutcome, expect
-from pylash.durable.ports import Clock, EffectHost, Entropy, RegistryWork
-from pylash.durable.processes import (
-    LashlangInput,
-)
+from pylash.durable.ports import Clock, Entropy, RegistryWork
+from pylash.durable.processes import LashlangInput
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
 from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitName, checked_identity
@@ -25,34 +23,45 @@ from pylash.processes.environments import Environments
 from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog
 from pylash.values.errors import AwaitEventUnknownOrRevoked
-from pylash.values.process_errors import (
-    AppInsideProcess,
-)
+from pylash.values.process_errors import AppInsideProcess
+
+if TYPE_CHECKING:
+    from pylash.processes.triggers import Triggers
 
 POLL_SECONDS: Final = 0.05
 """The interval at which a host without a journal polls for a signal or a child: it gets no wake-ups."""
 
 
+class SessionReads(Protocol):
+    """What processes read of sessions, which are a layer above."""
+
+    async def view(self, session_id: str, last: int | None) -> list[dict[str, Any]]:
+        """Return the last messages of a session as plain JSON, all by default; none if there is no session."""
+        ...
+
+    async def attachments(self, session_id: str) -> set[str]:
+        """Return the references to attachments in the messages of a session, those of a running turn included."""
+        ...
+
+
 class Services:
-    """The parts of an app that contexts and handles use. The app sets the callbacks before anything runs."""
+    """The parts of an app that contexts and handles use. The app sets those without a default before anything runs."""
 
     control: ProcessControl
-    emit_trigger: Callable[[Any, str], Awaitable[None]]
-    check_trigger: Callable[[str, Any], Any]
+    triggers: Triggers
     run_workflow: Callable[[LiveRun, LashlangInput], Awaitable[Any]]
-    attachments_of: Callable[[str], Awaitable[set[str]]]
-    view_session: Callable[[str, int | None], Awaitable[list[dict[str, Any]]]]
 
     def __init__(
         self,
         store: Store,
-        effects: EffectHost,
+        histories: SessionReads,
         hub: Hub,
         tasks: TaskOwner,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self.store = store
+        self.histories = histories
         self.hub = hub
         self.tasks = tasks
         self.clock = clock
@@ -61,7 +70,6 @@ class Services:
         self.environments = Environments(store.envs)
         self.env = ""
         self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
-        self._effects = effects
         self._entropy = entropy
 
     def new_id(self) -> str:
@@ -78,11 +86,11 @@ class Services:
 
     def wait_key(self, run: LiveRun, wait: WaitIdentity, generation: int) -> str:
         """Return the signed key of a wait of a run: a process's epoch or a session's generation revokes it."""
-        return self._effects.sign(WaitName(run.scope, checked_identity(wait), generation))
+        return self.control.effects.sign(WaitName(run.scope, checked_identity(wait), generation))
 
     def wait_name(self, key: str) -> str:
         """Return the name of the wait of a key."""
-        match self._effects.name_in(key).wait:
+        match self.control.effects.name_in(key).wait:
             case CustomWait(key=text):
                 return text
             case ProcessSignal(signal_name=text):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -20,8 +20,10 @@ from pylash.turn.histories import History, Tail, suffices
 from pylash.turn.messages import (
     MESSAGES,
     Message,
+    attachment_refs,
     has_attachments,
 )
+from pylash.turn.views import view_of
 from pylash.values.turn_errors import SessionUnknown
 
 MAX_MESSAGES: Final = 100_000
@@ -69,6 +71,20 @@ class Histories:
         except SessionUnknown:
             return []
         return [*tail.messages]
+
+    async def view(self, session_id: str, last: int | None) -> list[dict[str, Any]]:
+        """Return the last messages of a session as plain JSON, all by default; none if there is no session."""
+        record = await self._sessions.get(session_id)
+        return [] if record is None else view_of(await self.messages(record), last)
+
+    async def attachments(self, session_id: str) -> set[str]:
+        """Return the references to attachments in the messages of a session, those of a running turn included."""
+        record = await self._sessions.get(session_id)
+        if record is None:
+            return set()
+        uncommitted = (await self._sessions.uncommitted(record)).values()
+        messages = [*await self.messages(record), *map(MESSAGES.decode, uncommitted)]
+        return {ref for message in messages for ref in attachment_refs(message)}
 
     def commit(self, session: SessionRecord, added: list[Message]) -> None:
         """Add the messages of a turn that this process committed."""

@@ -475,7 +475,7 @@ class Session:
         >>> [entry["text"] for entry in await session.view() if entry["kind"] == "user"]
         """
         self._services.refuse_inside_process("session.view")
-        return await self._services.view_session(self.id, checked_last("session.view", last))
+        return await self._services.histories.view(self.id, checked_last("session.view", last))
 
     async def usage(self) -> Usage:
         """Return the usage of all turns of the session, with their subagents."""

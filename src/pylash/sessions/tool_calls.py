@@ -196,7 +196,7 @@ class ToolCalls:
         """Emit the triggers of an attempt; emitting them again changes nothing."""
         turn = self._turn
         for number, one in enumerate(triggers):
-            await turn.services.emit_trigger(one, f"{turn.run.id}:{key}:{number}")
+            await turn.services.triggers.emit_recorded(one, f"{turn.run.id}:{key}:{number}")
         self._triggers.setdefault(call_id, []).extend(triggers)
 
     async def _result(self, call: ToolCall, index: int) -> ToolMessage:
@@ -303,7 +303,9 @@ class TurnCallSite:
         self._completions = None
         self._started = turn.services.clock.monotonic()
         services = turn.services
-        return ToolContext(info, services.deps, on_progress, services.check_trigger, self._complete)
+        return ToolContext(
+            info, services.deps, on_progress, services.triggers.payload, self._complete
+        )
 
     async def _complete(self, given: Input, output: Any, model: str | None) -> Any:
         """Call a model for the tool, under the rest of the turn's budget."""

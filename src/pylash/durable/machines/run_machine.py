@@ -113,7 +113,7 @@ class CodeFacts:
     def ask(self, caller: Caller, key: str, recorded: Recorded = Recorded.NOTHING) -> Decisions:
         """Note that a caller asks for the effect of key, and what the record has under it."""
         run = self._run
-        self._check(caller.asks_as, caller)
+        self._check("ask" if isinstance(caller, Branch) else "ask_aside", caller)
         if run.closed:
             return self._refused(caller)
         # Its last join is over for good, as it does something else now.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -180,8 +180,6 @@ class Branch(msgspec.Struct, eq=False):
     # How often its code was refused since the run was closed.
     refusals: int = 0
 
-    asks_as: ClassVar[str] = "ask"
-
     @property
     def owner(self) -> Branch:
         """The branch itself; see SideCall.owner."""
@@ -232,8 +230,6 @@ class SideCall(msgspec.Struct, eq=False):
     asked: int = 0
     key: str = ""
     effect: Effect | None = None
-
-    asks_as: ClassVar[str] = "ask_aside"
 
 
 class Group(msgspec.Struct, eq=False):

@@ -32,7 +32,7 @@ from pylash.durable.ports import (
     LocalExecutor,
     ScopedController,
 )
-from pylash.durable.run_memory import NullMemory, ProgressOf, unobserved
+from pylash.durable.run_memory import NullMemory
 from pylash.durable.runs import SECOND, Attached, Instant
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.waits import (
@@ -159,18 +159,6 @@ async def _until(end: asyncio.Future[Resolution], clock: Clock, timeout: int | N
         timer.cancel()
 
 
-class InlineMemory(NullMemory):
-    """The memory of a run on the inline host. It passes on which effects only wait: a simulated clock goes on then."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.progress_of: ProgressOf = unobserved
-
-    def observe(self, progress_of: ProgressOf) -> None:
-        """Report the progress of every effect to what ``progress_of`` returns for its key."""
-        self.progress_of = progress_of
-
-
 class InlineController(EffectController):
     """Runs effects at once. ``memory`` is that of the run whose effects they are, if they are a run's."""
 
@@ -181,7 +169,7 @@ class InlineController(EffectController):
         waits: MemoryWaits,
         clock: Clock,
         tasks: TaskOwner,
-        memory: InlineMemory | None = None,
+        memory: NullMemory | None = None,
     ) -> None:
         self._waits = waits
         self._clock = clock
@@ -220,7 +208,7 @@ class InlineController(EffectController):
 
     @contextmanager
     def _resting(self, envelope: Envelope) -> Iterator[None]:
-        """Report an effect that only waits as such."""
+        """Report an effect that only waits as such: a simulated clock goes on once all effects do."""
         key = envelope.invocation.replay_key
         if self._memory is None or key is None:
             yield
@@ -294,7 +282,7 @@ class InlineHost(InlineController, EffectHost):
         """Return a controller for scope: the host itself, which keeps nothing by scope."""
         return ScopedController(self, scope)
 
-    def adopt(self, attached: Attached, clock: Clock) -> tuple[InlineController, InlineMemory]:  # noqa: ARG002 - nothing is recorded
+    def adopt(self, attached: Attached, clock: Clock) -> tuple[InlineController, NullMemory]:  # noqa: ARG002 - nothing is recorded
         """Return the controller of a run that a worker has claimed, and its memory."""
-        memory, timed_by = InlineMemory(clock), self._given_clock or clock
+        memory, timed_by = NullMemory(clock), self._given_clock or clock
         return InlineController(self._waits, timed_by, self._tasks, memory), memory

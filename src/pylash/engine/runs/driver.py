@@ -246,7 +246,7 @@ class RunDriver:
                 self._refuse_all()
                 # A worker that closes, or parks a run, ends its code itself.
                 if reason not in (DetachReason.RELEASED, DetachReason.PARKED):
-                    self._tasks.serve(self.run.finish(DETACH_GRACE))
+                    self._tasks.serve(end_detached_code(self.run))
             case Write():
                 # The caller of ``tell`` makes the write. Branches that the code has left behind may still wait.
                 self._refuse_all()
@@ -478,6 +478,25 @@ class RunDriver:
         # Otherwise the caller has left, and may be withdrawing another effect by now.
         if self.calls.get(caller) is call:
             self.tell(self.machine.code.withdrawn, caller, is_cancelled)
+
+
+async def end_detached_code(run: LiveRun) -> None:
+    """Wait until the code of a detached run has ended, then cancel it, then leave it to itself."""
+    # The first round waits for code that unwinds, the second for code that was cancelled.
+    for _ in range(2):
+        if not (tasks := _code_tasks(run)):
+            return
+        await asyncio.wait(tasks, timeout=DETACH_GRACE)
+        # Read again: the code may have forked branches, or ended some, while we waited.
+        for task in _code_tasks(run):
+            task.cancel()
+    if _code_tasks(run):
+        _log.warning("%s ignores that it was detached and is abandoned", run.fence.name)
+
+
+def _code_tasks(run: LiveRun) -> list[asyncio.Task[Any]]:
+    tasks = (branch.task for branch in run.driver.branches.values())
+    return [task for task in tasks if task is not None and not task.done()]
 
 
 def _failure(error: BaseException, asked: Envelope) -> BaseException:

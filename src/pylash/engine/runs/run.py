@@ -14,13 +14,12 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.durable.effects import Command, Envelope, Outcome, RuntimeScope, envelope
 from pylash.durable.machines.run_cancels import cancel_key
-from pylash.durable.machines.run_decisions import Park, Write
+from pylash.durable.machines.run_decisions import Write
 from pylash.durable.machines.run_machine import Decisions, RunMachine
 from pylash.durable.machines.run_state import (
     CODE,
     CancelState,
     CodeEnd,
-    ParkAnswer,
     Recorded,
     RecordedCancel,
     RunConfig,
@@ -32,16 +31,15 @@ from pylash.durable.processes import ProcessRecord
 from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Fence, Instant
 from pylash.durable.scopes import ExecutionScope
-from pylash.durable.stores import Runs
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.engine.runs.driver import Call, Detached, RunDriver
 from pylash.engine.runs.slots import Slots
 from pylash.engine.runs.standings import Standing
-from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered, answer_of
+from pylash.engine.store_answers import Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
-from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreError
+from pylash.values.errors import DurabilityError, LashError, StoreError
 
 T = TypeVar("T")
 
@@ -278,29 +276,6 @@ class LiveRun:
             self.driver.tell(self.machine.cancel_seen)
         self.driver.tell(self.machine.begin)
 
-    async def park(self, runs: Runs) -> ParkAnswer | None:
-        """Park the run if it is idle; return the store's answer, None if the run was not idle or not ours."""
-        for decision in self.driver.tell(self.machine.park_due):
-            assert isinstance(decision, Park)
-            # No caller goes on until the machine has an answer: every path below reports one, or closes the run.
-            try:
-                is_parked = await runs.park(
-                    self.fence,
-                    decision.wake_seq,
-                    None if decision.until is None else Instant(decision.until),
-                )
-                answer = ParkAnswer.PARKED if is_parked else ParkAnswer.WOKEN
-            except LeaseLost as error:
-                self.close(error)
-                return None
-            except StoreError:
-                # A run that is idle again is parked at once by a worker that closes: without a pause that would spin.
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-                answer = ParkAnswer.STORE_AWAY
-            self.driver.tell(self.machine.park_answered, answer)
-            return answer
-        return None
-
     # --- the end of this execution ---
 
     async def end_code(self, end: CodeEnd, *, asked_to_end: bool = False) -> Write | None:
@@ -343,22 +318,6 @@ class LiveRun:
         """Let go of everything, so that nothing waits for the garbage collector."""
         self.root.task = None
         self.driver.branches.clear()
-
-    async def finish(self, grace: float) -> None:
-        """Wait until the code has ended, then cancel it, then leave it to itself."""
-        # The first round waits for code that unwinds, the second for code that was cancelled.
-        for _ in range(2):
-            if not (tasks := self._code_tasks()):
-                return
-            await asyncio.wait(tasks, timeout=grace)
-            for task in self._code_tasks():
-                task.cancel()
-        if self._code_tasks():
-            _log.warning("%s ignores that it was detached and is abandoned", self.fence.name)
-
-    def _code_tasks(self) -> list[asyncio.Task[Any]]:
-        tasks = (branch.task for branch in self.driver.branches.values())
-        return [task for task in tasks if task is not None and not task.done()]
 
 
 def _last_write(decisions: Decisions) -> Write | None:

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from pylash.durable.machines.run_decisions import Park
 from pylash.durable.machines.run_state import ParkAnswer
 from pylash.durable.machines.worker_machine import WorkerDecisions, WorkerMachine
+from pylash.durable.runs import Instant
 from pylash.durable.stores import Runs
 from pylash.engine.hub import wait_for_hint
-from pylash.engine.runs.driver import DETACH_GRACE
+from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.run import LiveRun
+from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.run_checks import RunChecks
-from pylash.values.errors import StoreError
+from pylash.values.errors import LeaseLost, StoreError
 
 
 class Parking:
@@ -36,11 +39,34 @@ class Parking:
 
     async def park(self, run: LiveRun) -> None:
         """Drop an idle run and keep its row; if it was woken meanwhile, look at everything it waits for."""
-        answer = await run.park(self._runs)
+        answer = await self._write_park(run)
         if answer is ParkAnswer.WOKEN:
             with suppress(StoreError):
                 # Read before the checks: the run takes it over when everything was looked at after this read.
                 standing = await self._runs.wake_seqs([run.record.run])
                 await self._checks.check_waits(run, standing[run.record.run][0])
         elif run.closed:  # its code unwinds, and is cancelled if it does not
-            await run.finish(DETACH_GRACE)
+            await end_detached_code(run)
+
+    async def _write_park(self, run: LiveRun) -> ParkAnswer | None:
+        """Park the run if it is idle; return the store's answer, None if the run was not idle or not ours."""
+        for decision in run.driver.tell(run.machine.park_due):
+            assert isinstance(decision, Park)
+            # No caller goes on until the machine has an answer: every path below reports one, or closes the run.
+            try:
+                is_parked = await self._runs.park(
+                    run.fence,
+                    decision.wake_seq,
+                    None if decision.until is None else Instant(decision.until),
+                )
+                answer = ParkAnswer.PARKED if is_parked else ParkAnswer.WOKEN
+            except LeaseLost as error:
+                run.close(error)
+                return None
+            except StoreError:
+                # A run that is idle again is parked at once by a worker that closes: without a pause that would spin.
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+                answer = ParkAnswer.STORE_AWAY
+            run.driver.tell(run.machine.park_answered, answer)
+            return answer
+        return None

@@ -168,7 +168,7 @@ class ProcessSession:
 
         async def perform(_: Envelope) -> Outcome:
             with run.guarded():
-                return DurableStepOutcome(await self._services.view_session(self.id, limit))
+                return DurableStepOutcome(await self._services.histories.view(self.id, limit))
 
         async def viewed() -> list[dict[str, Any]]:
             local = Executor("step", _STEP, perform)

@@ -83,7 +83,9 @@ class ProcessCallSite:
         originator = self.run.process.registration.originator
         if not isinstance(originator, SessionRef) or wanted <= self._attachments:
             return
-        known = self._attachments | await self._services.attachments_of(originator.session_id)
+        known = self._attachments | await self._services.histories.attachments(
+            originator.session_id
+        )
         for ref in sorted(wanted - known):
             raise AttachmentResolutionFailed(ref)
 
@@ -114,7 +116,7 @@ class ProcessCallSite:
         return ToolContext(
             CallInfo("", run.id, self._id, number, unique),
             services.deps,
-            check=services.check_trigger,
+            check=services.triggers.payload,
             complete=complete,
         )
 
@@ -143,7 +145,7 @@ class ProcessCallSite:
         self._attachments.update(outcome.stored)
         with self.run.guarded():
             for one in outcome.triggers:
-                await self._services.emit_trigger(one, one["key"])
+                await self._services.triggers.emit_recorded(one, one["key"])
         return await await_deferred(outcome.launch) if outcome.deferred else outcome.launch
 
     def on_wait(self, part: str, command: AwaitEvent) -> None:
