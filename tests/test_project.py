@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,83 @@ def test_the_version_is_written_once_in_two_places() -> None:
 
 def test_every_module_begins_with_a_docstring() -> None:
     assert [name(path) for path in MODULES if not re.match(r'"""[^\s"]', path.read_text())] == []
+
+
+MAX_MODULES = 15
+MAX_ATTRIBUTES = 15
+MAX_METHODS = 25
+MIN_COMMENTS = 0.05
+
+FACADES = {"Lash", "Session", "ProcessContext"}
+"""What users call: each method is one public operation, passed on to the part that performs it."""
+
+GRAMMARS = (SRC / "lang", SRC / "testing" / "lashlang")
+"""Where classes have a method for each kind of node, or a field for each key of a stored case."""
+
+CONCURRENT = [
+    *(SRC / "engine").rglob("*.py"),
+    *(SRC / "durable" / "machines").glob("*.py"),
+    *(SRC / "sessions" / f"{stem}.py" for stem in ("driver", "feeds", "listening", "writer")),
+]
+"""The modules that decide about concurrency."""
+
+DECIDES_NOTHING = {
+    "src/pylash/durable/machines/run_decisions.py",  # data; what each decision does is its docstring
+    "src/pylash/durable/machines/run_table.py",  # a table; its cells are drawn in docs/internals
+    "src/pylash/engine/executors.py",  # which executor takes which command
+    "src/pylash/engine/runs/endings.py",  # a port
+    "src/pylash/engine/runs/programs.py",  # ports
+    "src/pylash/engine/worker/config.py",  # options, and whether they are valid
+}
+SHORT = 40
+"""Up to so many lines, the docstring of a module says what a reader must know."""
+
+
+def modules_by_folder() -> dict[Path, int]:
+    return Counter(path.parent for path in MODULES if path.stem != "__init__")
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class declares, or that its methods assign to self."""
+    stored = {
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+        if isinstance(one.value, ast.Name) and one.value.id == "self"
+    }
+    declared = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+    return stored | {one.id for one in declared if isinstance(one, ast.Name)}
+
+
+def methods(node: ast.ClassDef) -> set[str]:
+    """Return the names of the methods of a class: overloads of one method are one."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {one.name for one in node.body if isinstance(one, functions)}
+
+
+def test_a_folder_has_few_modules() -> None:
+    crowded = {name(at): count for at, count in modules_by_folder().items() if count > MAX_MODULES}
+    assert crowded == {}
+
+
+def test_a_class_has_few_attributes_and_methods() -> None:
+    large = {}
+    for path in (one for one in MODULES if not any(map(one.is_relative_to, GRAMMARS))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and node.name not in FACADES:
+                size = len(attributes(node)), len(methods(node))
+                if size[0] > MAX_ATTRIBUTES or size[1] > MAX_METHODS:
+                    large[f"{name(path)} {node.name}"] = size
+    assert large == {}
+
+
+def test_modules_that_decide_about_concurrency_state_their_invariants() -> None:
+    assert {name(path) for path in CONCURRENT} >= DECIDES_NOTHING
+    for path in CONCURRENT:
+        lines = path.read_text().splitlines()
+        if len(lines) > SHORT and name(path) not in DECIDES_NOTHING:
+            comments = sum(line.lstrip().startswith("#") for line in lines)
+            assert comments >= MIN_COMMENTS * len(lines), f"{name(path)}: {comments}/{len(lines)}"
 
 
 # --- the tests ---

@@ -131,6 +131,7 @@ class Watch(Generic[T]):
         self._waiters: dict[str, dict[asyncio.Future[T], Callable[[], None]]] = {}
         # The ids to read next. Ids whose waiters have left may be among them.
         self._suspects: set[str] = set()
+        # Set with every suspect. The reader clears it before it takes them, so a later one sets it again.
         self._hint = asyncio.Event()
         tasks.serve(self._read_forever())
 

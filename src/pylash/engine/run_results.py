@@ -77,6 +77,7 @@ class RunResults:
         """Return the result of a process or turn, once it has ended."""
         result = None
         while result is None:  # without a result it was parked, and may end in another process
+            # In every round, before it waits: a hub that closes wakes the waiters with None once, and no later one.
             if self._hub.is_closed:
                 raise AppNotOpen
             with self._watch.waiter(name) as future:
@@ -97,6 +98,7 @@ class RunResults:
         name = topic.partition(":")[2]
         if self._hub.is_closed:
             self._watch.deliver("", None)
+        # Its worker delivers the result of a run that is executed here, and None when the run leaves.
         elif not self._runs_here(name):
             self._watch.suspect(name)
 

@@ -31,11 +31,13 @@ async def answer_of(name: str, ask: Callable[[], Awaitable[T]], is_open: Callabl
         try:
             return await ask()
         except LeaseLost as error:
+            # Final: the fence refuses whatever else we would write for the run.
             _log.info("%s continues on another worker: %s", name, error.message)
             raise Unanswered from error
         except StoreRefused:  # before StoreError, of which it is one: asking again would not help
             raise
         except StoreError as error:
+            # After an attempt and not before it: a worker that has closed still tries each last write once.
             if not is_open():
                 raise Unanswered from error
             _log.warning("the end of %s cannot be written yet: %s", name, error)

@@ -40,6 +40,7 @@ def is_failure(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     if isinstance(error, Control) or current_task() is not task:
         return False
     if isinstance(error, asyncio.CancelledError):
+        # ``cancelling`` counts the requests to cancel the task. Without one, the code has raised the exception itself.
         return task is None or not task.cancelling()
     return not is_interrupt(error)
 
@@ -54,6 +55,7 @@ def is_interrupt(error: BaseException) -> bool:
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
+    # The handler of this moment: asyncio replaces it while a loop runs, by a ``partial`` of a method.
     handler: Any = signal.getsignal(signal.SIGINT)
     codes = _codes_of(error.__traceback__)
     if handler is signal.default_int_handler:
@@ -80,6 +82,8 @@ class FailsAs:
         self._describe = describe
 
     def __enter__(self) -> None:
+        # Compared when the block is left: a coroutine that is closed from elsewhere leaves it in another task, or in none.
+        # There is one, so an object of this class serves one block at a time.
         self._task = current_task()
 
     def __exit__(
@@ -99,10 +103,12 @@ async def called(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a function: an async one here, a plain one in a thread."""
+    # Decided before the call: a plain function may block, and must not begin on the event loop.
     is_async = iscoroutinefunction(function)
     if not is_async and not isinstance(function, type):
         is_async = iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object may be called
     if is_async:
         return await function(*args, **kwargs)
     value = await in_thread(function, *args, **kwargs)
+    # A lambda around an async function is a plain one that returns a coroutine: that runs on the loop, in this task.
     return await value if isawaitable(value) else value

@@ -8,8 +8,8 @@ from pylash.durable.ports import Cancellation, Clock, Entropy
 from pylash.durable.runs import Fence
 from pylash.durable.stores import Answer, Store, WaitStatus
 from pylash.durable.waits import Cancelled, Resolution, ResolveOutcome, WaitName
-from pylash.engine.executors import cancelled_first, wait_until_done
 from pylash.engine.hub import Hub, Watch
+from pylash.engine.races import cancelled_first, wait_until_done
 from pylash.tasks import TaskOwner
 from pylash.values.errors import AwaitEventUnknownOrRevoked
 
@@ -23,6 +23,7 @@ class LiveWaits:
         self._store = store
         self._clock = clock
         self._entropy = entropy
+        # It is given ends only (see ``_read``), so the result of a waiter is final: a wait never opens again.
         self._watch = Watch(self._read, tasks)
         hub.subscribe(lambda topic: self._watch.suspect(topic.partition(":")[2]), "wait")
 
@@ -72,6 +73,7 @@ class LiveWaits:
         outcome = await self._store.waits.resolve(name, Cancelled(), answer)
         if outcome.status == "unknown_or_revoked":
             return WaitStatus(revoked=True)
+        # If an answer was first, that one counts, and the cancel changes nothing.
         return WaitStatus(outcome.terminal or Cancelled())
 
     async def check(self, waits: Sequence[str]) -> None:

@@ -89,7 +89,9 @@ class TurnDriver:
         self.ask = ask
         self.services = services
         self.turn_id = run.scope.id
+        # One for the turn: tool calls that end together are recorded in one write.
         self.writer = TurnWriter(services.store.sessions, session, nodes)
+        # Opened before the first effect, so that listeners in this process get every event.
         self.feed = services.feeds.open(run.id)
         # The history and the plugins are set once, before the first effect; the environment by each sync.
         self.environment = TurnEnvironment()
@@ -120,6 +122,7 @@ class TurnDriver:
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
             while (asked := machine.poll_effect()) is not None:
+                # Between two effects of the turn: parallel tool calls all read it, so it must not change during a batch.
                 self.run.runtime_scope = self._runtime_scope()
                 machine.handle_response(await self._answer(asked))
         except asyncio.CancelledError:
@@ -179,6 +182,7 @@ class TurnDriver:
 
     async def _sync(self, changed: int | None) -> None:
         """Capture the environment, or load the one that was captured; ``changed``: in which iteration it changed."""
+        # Filled only if the effect is performed here. A replay, or another row under the key, leads to the stored one.
         made: dict[str, TurnEnvironment] = {}
         if changed is not None:
             self._offer_tools()
@@ -289,6 +293,7 @@ class TurnDriver:
 
     async def _cancel(self) -> None:
         """End the turn as cancelled; it keeps everything that was recorded or streamed."""
+        # No effect begins from here on: the cancel was delivered, and what follows must be the same in every execution.
         machine = self.machine
         self._answer_partially()
         if machine.poll_effect() in (SyncEnvironment(), TakeCheckpoint(machine.iteration)):

@@ -45,6 +45,7 @@ class Feed:
         # Whether the turn runs in this process. ``Feeds`` keeps a feed while it does, or while it has listeners
         # and has not ended: a parked turn continues in the same feed.
         self.runs_here = True
+        # Counted by FeedListener alone.
         self.listeners = 0
         self._once: set[tuple[str, str]] = set()
         # The replies whose text is in ``events``, streamed or as a whole. A reset takes a reply out.
@@ -128,6 +129,7 @@ class Feeds:
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}  # by the id of the run
+        # Called within ``open``, in the task of the turn: they may set an event, and must not raise.
         self._watchers: list[Callable[[str], None]] = []
 
     def open(self, turn: str) -> Feed:
@@ -212,6 +214,7 @@ async def relay_events(store: Store, run: LiveRun, feed: Feed) -> None:
             return
     # The fence is in the upper bits, so that the chunks of a later execution sort after those of an earlier one. A
     # change of the upper bits shows a receiver that another execution streams now.
+    # ``sent`` counts the events that were put into a chunk; a chunk that could not be written is not sent again.
     sent, sequence = 0, run.fence.token << FENCE_BITS
     while True:
         events = feed.events[sent:]

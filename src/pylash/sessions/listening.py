@@ -59,6 +59,7 @@ class TurnListener:
             async for event in self._live():
                 for fresh in self._received.new_part(event):
                     yield fresh
+            # Only now are the messages complete: whatever the live sources lost is read from them.
             _, plain = await self._results.wait(self._run)
         finally:
             watching.cancel()
@@ -71,6 +72,7 @@ class TurnListener:
         services, local = self._services, FeedListener(self._services.feeds)
         try:
             while not self._ended.is_set():
+                # Asked in every round: a source ends when the turn leaves it, and the turn may be anywhere by then.
                 if not self._runner.has(self._run):
                     turn = await services.store.sessions.turn(self._scope)
                     if turn is None or turn.settled:
@@ -182,6 +184,8 @@ class ReceivedEvents:
         if reply not in self._restarted:
             self._texts[reply] = before + event.text
             return [event]
+        # A source that starts again repeats what the listener has. Nothing is passed on until its text differs from that,
+        # or is longer: a listener never sees a text shrink without a reset.
         self._restarted[reply] += event.text
         if before.startswith(self._restarted[reply]):
             return []

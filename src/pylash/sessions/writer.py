@@ -51,8 +51,10 @@ class TurnWriter:
         self._writing: asyncio.Future[None] | None = None
         self._on_disk = dict(nodes)
         self._nodes: dict[int, bytes] = {}
+        # In the order in which the effects ended: the store writes them in this order.
         self._held: list[JournalEntry] = []
         self._prepared: dict[str, tuple[int, bytes, Mapping[str, bytes]]] = {}
+        # Set from the first effect of a cycle of the loop until its write starts; later effects begin another.
         self._next_write: _SharedWrite | None = None
 
     # --- messages ---

@@ -203,6 +203,7 @@ class WorkerMachine:
         self._check("slot_wanted")
         if run in self._waiting:
             raise ImpossibleWorkerFact(self._phase, "slot_wanted", "it waits for one")
+        # While a slot is free no run waits for one, so this run overtakes none.
         if self.free:
             self.free -= 1
             return (GrantSlot(run),)

@@ -35,8 +35,8 @@ from pylash.durable.runs import SECOND, SETTLED, Attached, Fence, JournalEntry
 from pylash.durable.scopes import ExecutionScope, scope_name
 from pylash.durable.stores import WaitOpening, WaitStatus
 from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitIdentity
-from pylash.engine.executors import sleep_unless, wait_until_done
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
+from pylash.engine.races import sleep_unless, wait_until_done
 from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
 from pylash.engine.registry_waits import look
 from pylash.values.canonical import encode, first_difference, write
@@ -321,6 +321,7 @@ class JournalController(HostedController):
         try:
             await sleep_unless(clock, (entry.due - now) / SECOND, local.cancel)
         except RuntimeEffectSleepCancelled as error:
+            # ``stir`` first: it makes an idle run busy, so that it is not parked during the write. ``recording`` does not.
             progress.stir()
             progress.recording()
             data = failed(error, command.kind).data
@@ -373,6 +374,7 @@ class JournalController(HostedController):
             data = failed(error, asked.envelope.command.kind).data
             refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
             entry = await self._host.store.journal.record(fence, refusal)
+            # ``record`` has written nothing, as the opening of the wait was the first row under the key.
             if not entry.size:  # it is open: the refusal came after the wait had begun
                 entry = await self._host.store.journal.close(fence, refusal)
         return await self._stand(entry, asked)

@@ -33,7 +33,7 @@ from pylash.durable.ports import (
     ScopedController,
 )
 from pylash.durable.run_memory import NullMemory
-from pylash.durable.runs import SECOND, Attached, Instant
+from pylash.durable.runs import Attached, Instant
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.waits import (
     ACCEPTED,
@@ -48,8 +48,9 @@ from pylash.durable.waits import (
     WaitName,
     checked_resolution,
 )
-from pylash.engine.executors import Executor, cancelled_first, sleep_unless
+from pylash.engine.executors import Executor
 from pylash.engine.hosts.registry_work import perform_registry_work
+from pylash.engine.races import cancelled_first, sleep_unless, wait_until_done
 from pylash.engine.records import check_call, perform
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.tasks import TaskOwner
@@ -66,6 +67,7 @@ class MemoryWaits:
         self._generations: Counter[str | None] = Counter()
         # Created by the first waiter or the first answer, and kept: a later answer finds that it is late.
         self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
+        # By key. Tasks that wait under one key share the entry, and the first of them to stop waiting removes it.
         self.open: dict[str, OpenWait] = {}
 
     @contextmanager
@@ -101,6 +103,7 @@ class MemoryWaits:
         if name is None:
             return UNKNOWN_OR_REVOKED
         end = self._end(name)
+        # Nothing is awaited between this check and ``set_result``, so exactly one answer is the first.
         if end.done():
             return ResolveOutcome("already_resolved", end.result())
         end.set_result(resolution)
@@ -115,8 +118,11 @@ class MemoryWaits:
             raise AwaitEventUnknownOrRevoked
         end = self._end(name)
         # A cancel and a deadline are answers too: each does nothing if another answer was first.
-        if not end.done() and await cancelled_first(_until(end, clock, timeout), cancel):
-            self.resolve(key, Cancelled())
+        # The key was checked above and not again: a revocation meanwhile has ended the future with an exception.
+        if not end.done():
+            waiting = wait_until_done(end, clock, timeout)
+            if await cancelled_first(waiting, cancel):
+                self.resolve(key, Cancelled())
         if not end.done():
             self.resolve(key, Timeout())
         return end.result()
@@ -124,6 +130,7 @@ class MemoryWaits:
     def revoke(self, session_id: str) -> None:
         """Make the session's keys unknown, and wake the tasks that wait for one."""
         self._generations[session_id] += 1
+        # An end that is there stays: a task that has its answer and did not run yet gets it.
         for wait, end in tuple(self._ends.items()):
             if not end.done() and wait[0] == session_id:
                 end.set_exception(AwaitEventUnknownOrRevoked())
@@ -149,16 +156,6 @@ class MemoryWaits:
         return self._ends[wait]
 
 
-async def _until(end: asyncio.Future[Resolution], clock: Clock, timeout: int | None) -> None:
-    if timeout is None:
-        await asyncio.wait((end,))
-        return
-    async with asyncio.TaskGroup() as group:
-        timer = group.create_task(clock.sleep(timeout / SECOND))
-        await asyncio.wait((end, timer), return_when=asyncio.FIRST_COMPLETED)
-        timer.cancel()
-
-
 class InlineController(EffectController):
     """Runs effects at once. ``memory`` is that of the run whose effects they are, if they are a run's."""
 
@@ -171,6 +168,8 @@ class InlineController(EffectController):
         tasks: TaskOwner,
         memory: NullMemory | None = None,
     ) -> None:
+        # The waits and the tasks are those of the host, shared by all its controllers: an answer from outside finds the
+        # wait of any run, and registry work goes on when the run that asked for it has ended.
         self._waits = waits
         self._clock = clock
         self._tasks = tasks
@@ -192,6 +191,7 @@ class InlineController(EffectController):
                 return SleepOutcome()
             case AwaitEvent(key=key):
                 with self._waits.shown(command, self._clock.now(), local.timeout):
+                    # It is among the open waits by now: what the callback announces can be answered at once.
                     if local.opened is not None:
                         local.opened()
                     with self._resting(envelope):
@@ -201,6 +201,7 @@ class InlineController(EffectController):
                 is_wait = local.processes is not None and isinstance(
                     process_command(command.command), Awaited
                 )
+                # Any other command is work until the registry has answered, also if its caller is cancelled.
                 with self._resting(envelope) if is_wait else nullcontext():
                     return await perform_registry_work(self._tasks, command, local)
             case _:
@@ -213,11 +214,13 @@ class InlineController(EffectController):
         if self._memory is None or key is None:
             yield
             return
+        # Taken when the effect begins: after it was stopped, the key may belong to another effect.
         progress = self._memory.progress_of(key)
         progress.rest()
         try:
             yield
         finally:
+            # Also when its task is cancelled: a clock must not go on while the code of the run unwinds.
             progress.stir()
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
@@ -284,5 +287,6 @@ class InlineHost(InlineController, EffectHost):
 
     def adopt(self, attached: Attached, clock: Clock) -> tuple[InlineController, NullMemory]:  # noqa: ARG002 - nothing is recorded
         """Return the controller of a run that a worker has claimed, and its memory."""
+        # One memory for each execution, because the receivers of progress belong to the machine of one.
         memory, timed_by = NullMemory(clock), self._given_clock or clock
         return InlineController(self._waits, timed_by, self._tasks, memory), memory

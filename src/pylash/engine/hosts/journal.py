@@ -56,8 +56,11 @@ class JournalHost(EffectHost):
         self.clock = clock
         self._entropy = entropy
         self.signer = signer or Signer([store.secret])
+        # Effects and registry work run in these. A worker closes its own tasks first, so that a record that is being
+        # written outlives the code that asked for it.
         self.tasks = TaskOwner()
         self.membership = Membership(store, clock, entropy, timings or LeaseTimings())
+        # Written by ``open`` and ``close`` only. Controllers check it before they begin an effect.
         self.is_open = False
         # The controllers of runs that this worker executes, and those for callers outside a run. Weak: a controller is
         # needed while a run or a caller has it, and its effects in flight are shared exactly that long.
@@ -83,6 +86,7 @@ class JournalHost(EffectHost):
             self.is_open = False
             self.hub.close()
             await self.tasks.close()
+            # After the tasks: one that was cancelled before its first step, or ignores its cancel, has answered no caller.
             for controller in tuple(self._shared.values()):
                 controller.detach()
             if self._is_member:
@@ -105,6 +109,7 @@ class JournalHost(EffectHost):
     def adopt(self, attached: Attached, clock: Clock) -> tuple[JournalController, JournalMemory]:  # noqa: ARG002 - it has its own
         """Return the controller of a run that this worker has claimed, and what is recorded for the run."""
         scope = attached.fence.scope
+        # It replaces the controller of an earlier claim, which keeps its old fence: what that one writes is refused.
         controller = self._adopted[scope] = JournalController(self, scope)
         # A shared controller over the run before this claim has an old fence.
         self._shared.pop(scope, None)

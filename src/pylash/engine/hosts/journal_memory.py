@@ -76,6 +76,7 @@ class JournalMemory:
         self.attached: Attached | None = None
         self.entries: dict[str, JournalEntry] = {}
         self.unread: set[str] = set()
+        # Set once, by the driver of the run before its code begins. Callers outside a run report to a table of their own.
         self.progress_of: ProgressOf = unobserved
         self._journal = journal
         self._clock = clock

@@ -53,6 +53,7 @@ class OperationController(HostedController):
         check_call(envelope, local, nested=True)
         if not envelope.invocation.replay_key:
             raise MissingReplayKey(envelope.invocation.effect_id)
+        # A host that has closed does not await its tasks again, so work that began now would be left behind.
         if not self._host.is_open:
             raise StoreClosed
         return perform_registry_work(self._host.tasks, command, local)

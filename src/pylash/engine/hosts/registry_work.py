@@ -36,6 +36,7 @@ async def perform_registry_work(
     # A future is the answer of a task that exists already; cancelling it does not stop the work.
     if not (isinstance(command, Awaited) or asyncio.isfuture(asking)):
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # The host owns the task: a cancel of the caller cancels ``answer`` and nothing else.
         tasks.serve(_answer(asking, answer))
         asking = answer
     try:
@@ -53,10 +54,12 @@ async def _answer(asking: Awaitable[Any], answer: asyncio.Future[Any]) -> None:
     try:
         result = await asking
     except asyncio.CancelledError as error:  # the host closes
+        # A CancelledError would look to the caller like a cancel of its own task.
         if not answer.done():
             answer.set_exception(RuntimeEffectProcessTaskJoin(type(error).__name__))
         raise
     except Exception as error:  # noqa: BLE001 - it is the caller's
+        # Only a caller that was cancelled has completed ``answer`` before us.
         if answer.done():
             _log.warning("registry work failed after its caller had left: %s", error)
         else:

@@ -66,6 +66,7 @@ class SharedController(HostedController):
         self._tasks = host.tasks
         self._table = EffectTable()
         # By effect and not by key: a stopped task may still unwind while the effect of its key was begun again.
+        # Every effect of the table has an entry: a second caller is compared with the envelope in it.
         self._work: dict[Effect, Work] = {}
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
@@ -113,6 +114,7 @@ class SharedController(HostedController):
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
             result = error
         # None if the last caller has left: the effect has left the table by then, and may have been begun again.
+        # Nothing is awaited between ``pop`` and ``land``, so no caller finds the effect without its work.
         self._work.pop(effect, None)
         answer = self._table.land(effect)
         if answer is not None:
@@ -121,6 +123,7 @@ class SharedController(HostedController):
 
     def detach(self) -> None:
         """Cancel all callers that still wait for an effect: the host has closed."""
+        # The table is empty first: a task that ends later finds that its effect has left, and answers nobody.
         for effect in self._table.clear():
             for caller in effect.callers:
                 caller.cancel()
@@ -132,6 +135,7 @@ def hand_out(result: Outcome | BaseException, callers: list[asyncio.Future[Outco
         _log.warning("an effect failed after its callers had left: %s", result)
     for number, caller in enumerate(callers):
         if isinstance(result, asyncio.CancelledError):
+            # With the host, or because the record has a cancel: the caller raises the same.
             caller.cancel()
         elif isinstance(result, BaseException):
             caller.set_exception(result)

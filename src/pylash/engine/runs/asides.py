@@ -28,6 +28,7 @@ class Aside:
 
     def take(self, name: str, *, below: tuple[str, int] | None = None) -> tuple[str, int]:
         """Return the next part of a key for a name; ``below`` is the part it stands under."""
+        # Counted below its part: how often a name was taken under another part does not change the key.
         counted = name if below is None else f"{below[0]}#{below[1]}/{name}"
         return name, self.branch.take(counted)[1]
 
@@ -44,6 +45,7 @@ class Aside:
         """
 
         async def performed(_: Envelope) -> Outcome:
+            # The work is an effect and no code of the branch: as in a step, the app may be used in it.
             with outside():
                 return await work()
 
@@ -60,6 +62,8 @@ class Aside:
         return await self._effect(key, asked.title or key, asked, await_options(timeout=timeout))
 
     async def _effect(self, key: str, name: str, command: Command, local: LocalExecutor) -> Outcome:
+        # An aside excuses its branch, which is taken to wait for the task of the library. Without that, the branch would
+        # count as busy for as long as the call waits, and the run would never be parked.
         return await self._run.effect(self.branch, key, name, command, local, aside=True)
 
     def uuid(self, key: str) -> str:
@@ -72,6 +76,7 @@ class Aside:
 
     def now(self, key: str) -> datetime:
         """Return the time, recorded with the next effect and the same on every replay."""
+        # A note and no effect: it is written before the next effect, which may depend on it.
         memory = self._run.memory
         at: int = memory.note(key, memory.now)
         return datetime.fromtimestamp(at / 1_000_000, UTC)
@@ -79,6 +84,7 @@ class Aside:
 
 def aside() -> Aside | None:
     """Return where in a run the caller is, if it is in the code of one."""
+    # By context and not by task: the tasks that a library starts have the context of the branch.
     branch = CURRENT.get()
     run = None if branch is None else branch.run
     return None if branch is None or run is None else Aside(run, branch)

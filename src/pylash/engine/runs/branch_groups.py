@@ -175,6 +175,7 @@ class BranchGroup:
         winner = None if self._decision is None else int(self._decision["first"])
         if winner is None:
             await self.join(after=0)
+            # Several may have ended before this task ran. Any of them may win: a replay takes the recorded one.
             winner = min(self._ended())
             # A cancel that reached the group first has been decided already: it is raised when all have ended.
             if not (self._is_interrupted or self.tasks[winner].cancelled()):
@@ -278,6 +279,7 @@ class BranchGroup:
             await asyncio.sleep(PARKING_POLL_SECONDS)
         if self._run.closed:
             raise Detached
+        # Set only when it is written: whatever finds a decision here may act on it.
         self._decision = await driver.decide(self.node, first)
 
     @property
@@ -291,6 +293,7 @@ class BranchGroup:
 
     def _raise_cancelled(self) -> NoReturn:
         branch = current_branch(self._run) or self._parent
+        # Tells ``_code`` that the CancelledError is a cancel of the run, and not one that user code raised by itself.
         branch.was_cancelled = True
         if branch is not self._parent:  # it was flagged, and its cancel is raised here
             self._run.driver.tell(self._run.machine.code.hear_cancel, branch.node)

@@ -88,6 +88,7 @@ def own_branch(run: LiveRun, name: str) -> Branch:
 @contextmanager
 def outside() -> Iterator[None]:
     """Leave the branch for a while: inside a step or a tool the app may be used."""
+    # For this task and those it starts meanwhile: a variable belongs to the context, so other tasks keep the branch.
     token = CURRENT.set(None)
     try:
         yield

@@ -188,6 +188,8 @@ class RunDriver:
             decisions = fact(*facts, **more)
             if not decisions:
                 return decisions
+            # A ``tell`` further up the stack carries out decisions, and will carry out these too. So the caller of this
+            # one must not rely on what they do when it returns.
             if self._queue is not None:
                 self._queue.extend(decisions)
                 return decisions
@@ -342,6 +344,7 @@ class RunDriver:
     async def _leave(self, caller: Caller, call: Call) -> None:
         """Let a caller go whose task was cancelled; work that only it waited for ends first."""
         call.waiter = asyncio.get_running_loop().create_future()
+        # Taken before ``leave``, whose StopWork removes it from ``_work``.
         work = None if caller.effect is None else self._work.get(caller.effect)
         decisions = self.tell(self.machine.code.leave, caller)
         is_stopped = any(isinstance(decision, StopWork) for decision in decisions)
@@ -397,6 +400,7 @@ class RunDriver:
         finally:
             self._work.pop(effect, None)
         try:
+            # The effect may have left the table meanwhile: then the machine ignores this.
             self.tell(self.machine.code.land, effect, result, cancelled=is_cancel)
         finally:
             del result, effect  # an exception holds this frame
@@ -469,6 +473,7 @@ class RunDriver:
             cancelled = await self._memory.deliver(delivery.key, recorded, effects)
             self.tell(self.machine.delivered, delivery.key, cancelled)
         finally:
+            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` goes on.
             written.set_result(None)
 
     async def _withdraw(self, caller: Caller, call: Call) -> None:

@@ -27,6 +27,8 @@ class StoreEndings:
 
     def __init__(self, store: Store, is_open: Callable[[], bool]) -> None:
         self._store = store
+        # While it is open every write is repeated until the store answers. After that each is tried once, and a run
+        # whose write was not answered is found by other workers when the lease ends.
         self._is_open = is_open
 
     async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
@@ -65,6 +67,7 @@ class StoreEndings:
                 refusal = reason if isinstance(trouble, StoreRefused) else None
                 return await self._repeat(run, partial(store.runs.postpone, fence, refusal))
             case _:
+                # RELEASE. The end of a turn that is given up is a commit, which its drive makes.
                 return await self._repeat(run, partial(store.journal.release, fence))
 
     async def cancel_reason(self, run: LiveRun) -> str | None:
@@ -81,6 +84,7 @@ class StoreEndings:
         try:
             return await self._repeat(run, write)
         except (Misuse, StoreRefused) as error:
+            # Before the answer is returned: the machine then asks for the write that ``trouble`` explains.
             run.driver.trouble = error  # what is written instead says why
             return WriteAnswer.REFUSED
 
@@ -88,5 +92,6 @@ class StoreEndings:
         try:
             await answer_of(run.fence.name, write, self._is_open)
         except Unanswered:
+            # Whether the lease was lost or the worker closed: this execution writes nothing more.
             return WriteAnswer.NOT_OURS
         return WriteAnswer.WRITTEN

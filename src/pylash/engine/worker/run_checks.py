@@ -31,11 +31,13 @@ class RunChecks:
             return
         standing = await self._host.store.runs.wake_seqs(list(self._live.by_number))
         for number, (wake_seq, token) in standing.items():
+            # Looked up after the read: a run may have ended here during it, or have been claimed again.
             run = self._live.by_number.get(number)
             if run is None or run.closed:
                 continue
             if token > run.fence.token:  # a smaller one was read before we claimed it again
                 run.close(LeaseLost(run.fence.name))
+            # Its hint was lost, or has only woken it: what a run has read counts from ``check_waits`` on.
             elif wake_seq != run.machine.wake_seq:
                 await self.check_waits(run, wake_seq)
 
@@ -48,6 +50,7 @@ class RunChecks:
         await self._host.live.check(run.memory.open_waits())
         run.driver.tell(run.machine.woken)
         await self._deliver_cancel(run)
+        # Not reached if a read fails: the run keeps its old count, and the next check reads everything again.
         run.driver.tell(run.machine.looked, wake_seq)
 
     async def _deliver_cancel(self, run: LiveRun) -> None:

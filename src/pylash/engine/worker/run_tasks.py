@@ -37,6 +37,7 @@ class RunTasks:
         endings: Endings,
         slots: Slots,
     ) -> None:
+        # The code of runs. The worker closes its own tasks before these: parking and checks must not find the code gone.
         self.tasks = TaskOwner()
         self.orphans = Orphans(host, live.by_number)
         self._host = host
@@ -51,6 +52,7 @@ class RunTasks:
         controller, memory = self._effects.adopt(standing.attached, self._host.clock)
         tasks = (self.tasks, self._host.tasks)
         run = LiveRun(standing, wake_seq, controller, memory, self._slots, *tasks)
+        # Before any task executes it: a run of ours that is not in ``live`` is taken for an orphan.
         self._live.add(run)
         return run
 
@@ -75,6 +77,7 @@ class RunTasks:
             await self._block(run, error)
         finally:
             self._live.remove(run)
+            # After ``remove``: the slot that is free again may go to another claim of this run.
             self._slots.forget(run)
             run.dispose()
 

@@ -53,6 +53,7 @@ class Scheduler:
         host: JournalHost,
         programs: Programs,
     ) -> None:
+        # Set by hints, the timer and the machine; cleared before a look, so that a hint during the look leads to another.
         self.kick = asyncio.Event()
         self._machine = machine
         self._carry_out = carry_out
@@ -203,6 +204,7 @@ class Scheduler:
             claims = await self._claim(1, self._programs.targets(), suspect=True)
             runs, unreadable = await self._add(claims)
         finally:
+            # In any case: the machine lets nothing begin until it knows what came of the slot that it has reserved.
             run = runs[0] if runs else None
             self._carry_out(self._machine.suspect_claimed(run))
         for run in runs:
@@ -223,6 +225,7 @@ class Scheduler:
                 worker, limit=limit, targets=targets, suspect=suspect, first=first
             )
         except BaseException:
+            # Also if the task was cancelled: the statement may have reached the store.
             self._runs.orphans.suspected = True
             raise
         for claim in claims:

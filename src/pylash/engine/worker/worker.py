@@ -75,6 +75,7 @@ class Worker:
         on_end: Callable[[str, Any], None],
     ) -> None:
         self.live = LiveRuns(on_end)
+        # Written by ``open`` and ``close`` only. Once it is False, no start begins here and no last write is repeated.
         self.is_open = False
         self.machine = WorkerMachine(config.concurrency, seconds(config.park_after))
         # The host of the worker has its store, membership and hub; the other records the effects of runs. They are the
@@ -159,6 +160,7 @@ class Worker:
         await self._scheduler.announce()
         self.is_open = True
         self._unsubscribe = self._host.hub.subscribe(self._on_topic, "runs", "wake", "cancel")
+        # Subscribed before the first look: a run that becomes ready in between gives a hint.
         self._scheduler.kick.set()
         self._tasks.serve(self._scheduler.run_forever(self._tasks))
         self._tasks.serve(self._parking.park_forever(self.carry_out))
@@ -174,6 +176,7 @@ class Worker:
             return
         self.is_open = False
         self._unsubscribe()
+        # From here on ``pending`` only shrinks: the machine has no room for claims, and starts are queued.
         self.carry_out(self.machine.close())
         try:
             with suppress(TimeoutError):
