@@ -100,13 +100,13 @@ def crash_everywhere(
 
     ``target`` is a function that makes the app, not open yet, over a store's URL; ``scenario`` is an async
     function that is given the open app. Both may be ``"module:name"``. A scenario must work when it is
-    run twice over one store: it gives ids to everything that it starts and sends. Every run has a store of its own (a SQLite
-    file, or what ``store`` gives) and an event loop of its own. ``only`` tries one point, ``timeout`` is
-    for each run.
+    run twice over one store: it gives ids to everything that it starts and sends. Every run has its own store (a SQLite file,
+    or the result of ``store``) and its own event loop. ``only`` tries one point; ``timeout`` applies to
+    each run.
 
-    ``kill=True`` runs each in a process of its own that kills itself at the point, which takes a second or
-    so; target and scenario must then be importable. Otherwise the kill is simulated in this process: the
-    store falls silent, and the app is torn down.
+    ``kill=True`` runs each in a child process that kills itself at the point, which takes about a second;
+    target and scenario must then be importable. Otherwise the kill is simulated in this process: the
+    store stops answering, and the app is torn down.
 
     Raises AssertionError, naming the point, when a run does not end as the undisturbed one did.
 
@@ -169,7 +169,7 @@ def _here(
 
 
 def _alone(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run work on an event loop of its own, also if one is running here."""
+    """Run work on a new event loop, even if one is running here."""
     if not _a_loop_runs():
         return asyncio.run(work())
     with ThreadPoolExecutor(1) as thread:
@@ -243,7 +243,7 @@ def _found(given: str | Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-# --- a run in a process of its own ---
+# --- a run in a child process ---
 
 
 def _path_of(given: str | Callable[..., Any]) -> str:

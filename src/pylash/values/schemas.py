@@ -1,7 +1,7 @@
 """Checks of plain values against JSON Schema, for the keywords that declarations use.
 
 Rule 1. An unknown keyword is not checked and refuses nothing.
-Rule 2. No value makes a check raise or loop for ever.
+Rule 2. No value makes a check raise or loop forever.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule 1. Every operation may be repeated: after a deadlock, a lost connection, and a COMMIT whose answer was
         lost. So operations have idempotency tokens.
-Rule 2. An operation runs in a task of its own, so that a cancelled caller does not interrupt a transaction.
+Rule 2. An operation runs in its own task, so that a cancelled caller does not interrupt a transaction.
 Rule 3. One connection listens for notifications; its session holds the advisory locks of our workers.
 """
 

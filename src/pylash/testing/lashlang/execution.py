@@ -341,7 +341,7 @@ def trace_defects(body: Body) -> Iterator[str]:
 
 
 def replay_defects(world: World) -> Iterator[str]:
-    """Yield what goes wrong when each process runs again from its start over what was recorded."""
+    """Yield the differences when each process runs again from its start with its recorded effects."""
     for process in list(world.processes.values()):
         if process.body.journal.open is None and "cancelled" in (process.outcome or {}):
             continue  # it was cancelled before it began
@@ -355,21 +355,21 @@ def replay_defects(world: World) -> Iterator[str]:
             outcome = None
         yield from _replay_differences(process, outcome, body)
         for key in replay.left():
-            yield f"replayed, {process.id} never asked for {key}"
+            yield f"in the replay, {process.id} never requested {key}"
 
 
 def _replay_differences(process: Process, outcome: Outcome | None, again: Body) -> Iterator[str]:
     first = process.outcome
     if first is None or "cancelled" in first:
         if outcome is not None:
-            yield f"replayed, {process.id} did not come to where it waited, but ended with {outcome}"
+            yield f"in the replay, {process.id} did not reach its wait, but ended with {outcome}"
         return
     if _slow(first) and outcome is not None and _slow(outcome):
         return  # the position at which computing time runs out cannot be repeated
     if outcome != first:
-        yield f"replayed, {process.id} ended with {outcome}, not {first}"
+        yield f"in the replay, {process.id} ended with {outcome}, not {first}"
     elif again.traced != process.body.traced:
-        yield f"replayed, {process.id} left another trace"
+        yield f"in the replay, {process.id} left another trace"
 
 
 def _slow(outcome: Outcome) -> bool:
