@@ -193,7 +193,7 @@ class SeesNothingAhead(LyingMemory):
 
 
 class TakesEverythingForBegun(LyingMemory):
-    """Reports unknown effects as recorded."""
+    """Reports every effect as started."""
 
     def begun(self, key: str) -> bool:
         return True
