@@ -1,8 +1,8 @@
 """A process with steps, a timer and a signal is killed with SIGKILL in the middle, and resumed.
 
-Run it with ``make demo``. The parent starts this very file as a worker process, kills it while a step
-is running, and starts it again on the same store: what was recorded is answered from the journal, the
-step that was interrupted runs again, the timer goes on with the rest, and the signal is received.
+Run it with ``make demo``. The parent starts this file as a worker process, kills it while a step is
+running, and starts it again on the same store: recorded steps are replayed from the journal, the
+interrupted step runs again, the timer waits only for the remaining time, and the signal is received.
 """
 
 from __future__ import annotations

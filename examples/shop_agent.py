@@ -126,7 +126,9 @@ def tell(mark: str, colour: str, text: str) -> None:
 
 
 @contextmanager
-def running_worker(store: str, tool_log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_worker(
+    store: str, tool_log: Path, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker process; it is stopped at the end, also after an error."""
     env = {**os.environ, **environment, "TOOL_LOG": str(tool_log)}
     process = subprocess.Popen([sys.executable, __file__, store], env=env)

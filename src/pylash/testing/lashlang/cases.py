@@ -301,20 +301,20 @@ def case(document: dict[str, Any]) -> Case:
     """
     kind = document.get("kind")
     if isinstance(kind, str) and kind in TAKES:
-        _known("field", document.keys(), TAKES[kind] | _EVERY, kind)
+        _check_known("field", document.keys(), TAKES[kind] | _EVERY, kind)
         if isinstance(document.get("expect"), dict):
-            _known("expectation", document["expect"].keys(), EXPECTS[kind] | {"note"}, kind)
+            _check_known("expectation", document["expect"].keys(), EXPECTS[kind] | {"note"}, kind)
     try:
         found = msgspec.convert(document, Case)
     except msgspec.ValidationError as problem:
         raise BadCases(_with_fields(str(problem))) from problem
-    _present("field", _NEEDS[found.kind] - document.keys(), found.kind)
+    _check_present("field", _NEEDS[found.kind] - document.keys(), found.kind)
     _check_outcomes(found, document["expect"].keys() - {"note"})
     _check_calls(found)
     return found
 
 
-def _known(what: str, names: Collection[str], known: set[str], kind: str) -> None:
+def _check_known(what: str, names: Collection[str], known: set[str], kind: str) -> None:
     strange = set(names) - known
     if strange:
         listed = ", ".join(sorted(known))
@@ -333,7 +333,7 @@ def _with_fields(problem: str) -> str:
     return f"{problem}; known are {', '.join(sorted(field.encode_name for field in fields))}"
 
 
-def _present(what: str, names: set[str], kind: str) -> None:
+def _check_present(what: str, names: set[str], kind: str) -> None:
     if names:
         raise BadCases(f"a {kind} case needs the {what} {min(names)!r}")
 
@@ -344,7 +344,7 @@ def _check_outcomes(found: Case, expected: set[str]) -> None:
         case "cells" | "triggers":
             _check_cells(found)
         case "model":
-            _present("expectation", {"turn"} - expected, found.kind)
+            _check_present("expectation", {"turn"} - expected, found.kind)
         case "identity":
             _check_identity(found, expected)
         case _ if len(outcomes) != 1:
@@ -374,7 +374,7 @@ def _check_identity(found: Case, expected: set[str]) -> None:
             raise BadCases(f"there is no scenario {scenario!r}")
     if not expected & needed:
         raise BadCases(f"the case needs one of the expectations {sorted(needed)}")
-    _known("expectation", expected, allowed, f"{found.scenario or 'comparing'} identity")
+    _check_known("expectation", expected, allowed, f"{found.scenario or 'comparing'} identity")
 
 
 def _check_calls(found: Case) -> None:

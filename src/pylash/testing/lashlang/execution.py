@@ -129,7 +129,7 @@ def run_one_cell(case: Case) -> Observed:
     """Run the source as one cell."""
     session = Session(case)
     outcome = session.run(case.source)
-    seen = _seen(session)
+    seen = _observe_session(session)
     seen.outcome = outcome
     return seen
 
@@ -141,13 +141,13 @@ def run_cells(case: Case) -> Observed:
     started = [
         process for occurrence in case.deliver for process in _deliver(session.world, occurrence)
     ]
-    seen = _seen(session)
+    seen = _observe_session(session)
     seen.cells = outcomes
     seen.started = [_start_record(process) for process in started]
     return seen
 
 
-def _seen(session: Session) -> Observed:
+def _observe_session(session: Session) -> Observed:
     session.world.scheduler.run()
     return Observed(
         world=session.world,
