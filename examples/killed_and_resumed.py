@@ -1,8 +1,8 @@
 """A process with steps, a timer and a signal is killed with SIGKILL in the middle, and resumed.
 
-Run it with ``make demo``. The parent starts this very file as a worker process, kills it while a step
-is running, and starts it again on the same store: what was recorded is answered from the journal, the
-step that was interrupted runs again, the timer goes on with the rest, and the signal is received.
+Run it with ``make demo``. The parent starts this file as a worker process, kills it while a step is
+running, and starts it again on the same store: recorded steps are replayed from the journal, the
+interrupted step runs again, the timer waits only for the remaining time, and the signal is received.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ async def send_mail(to: str) -> dict[str, Any]:
 
 
 async def fulfil(ctx: ProcessContext[None], item: str, cents: int) -> str:
-    """Fulfil an order: each await is recorded once, and replayed ever after."""
-    told(await ctx.step(charge_card, cents), "charge_card")
-    told(await ctx.step(pack_box, item), "pack_box")
+    """Fulfil an order: each await is recorded once, and replayed after that."""
+    report_step(await ctx.step(charge_card, cents), "charge_card")
+    report_step(await ctx.step(pack_box, item), "pack_box")
     await ctx.sleep("700ms")  # the glue must dry
     say("asking for the address")
     address = await ctx.wait_signal("address", timeout="1w")
-    told(await ctx.step(send_mail, address), "send_mail")
+    report_step(await ctx.step(send_mail, address), "send_mail")
     return f"{item} is on its way to {address}"
 
 
@@ -63,14 +63,14 @@ async def worker(store: str) -> None:
         say(f"done: {await order.result()}")
 
 
-def told(done: dict[str, Any], step: str) -> None:
-    """Say how a step was answered."""
+def report_step(done: dict[str, Any], step: str) -> None:
+    """Report whether a step was executed or replayed."""
     how = "ran" if done["by"] == os.getpid() else "replayed"
     say(f"{how} {step} {done['by']}")
 
 
 def say(text: str) -> None:
-    """Tell the parent process."""
+    """Send a message to the parent process."""
     print(text, flush=True)
 
 
@@ -81,13 +81,13 @@ PLAIN = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
 
 
 def tell(mark: str, colour: str, text: str) -> None:
-    """Print one line of the story."""
+    """Print one line of the demonstration."""
     print(f"{mark} {text}" if PLAIN else f"\x1b[{COLOURS[colour]}m{mark}\x1b[0m {text}", flush=True)
 
 
 @contextmanager
-def started(store: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a worker process; it ends with the story, however that ends."""
+def running_worker(store: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker process; it is stopped at the end, also after an error."""
     command = [sys.executable, __file__, store]
     worker = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
@@ -100,7 +100,7 @@ def started(store: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def narrate(line: str) -> None:
-    """Tell what a worker did with one step."""
+    """Print what a worker did with one step."""
     how, name, pid = line.split()
     if how == "ran":
         tell("  ●", "green", f"{name}: ran in process {pid} and was recorded")
@@ -110,7 +110,7 @@ def narrate(line: str) -> None:
 
 def first_worker(store: str) -> int:
     """Run the order until its second step, then kill the worker; return its process id."""
-    with started(store, SLOW="1") as worker:
+    with running_worker(store, SLOW="1") as worker:
         assert worker.stdout is not None
         tell("▶", "grey", f"worker {worker.pid} starts order-7 on {store}")
         for line in worker.stdout:
@@ -123,7 +123,7 @@ def first_worker(store: str) -> int:
 async def second_worker(store: str) -> None:
     """Let another worker finish the order, and send it the signal it waits for."""
     async with Lash(store, worker=None) as client:
-        with started(store) as worker:
+        with running_worker(store) as worker:
             assert worker.stdout is not None
             tell("▶", "grey", f"worker {worker.pid} starts on the same store")
             while line := await asyncio.to_thread(worker.stdout.readline):

@@ -1,4 +1,4 @@
-"""An agent uses tools, asks for approval, starts a background process, is killed with SIGKILL, and goes on.
+"""An agent uses tools, asks for approval, starts a background process, is killed with SIGKILL, and continues.
 
 Run it with ``make demo``; it needs no key, for the model is scripted; ``MODEL=openai:gpt-5 make demo`` asks a
 real one, with the key of your environment. The parent only talks to the store:
@@ -51,12 +51,12 @@ SCRIPT = [
 
 
 class HalfwayModel(ScriptedModel):
-    """A scripted model that falls silent in the middle of a sentence if SLOW is set."""
+    """A scripted model that stops in the middle of a sentence if SLOW is set."""
 
     name = "scripted"
 
     async def respond(self, request: ModelRequest, listen: Any) -> ModelReply:
-        """Answer, or begin to."""
+        """Answer, or stop in the middle of the answer."""
         if os.environ.get("SLOW") and request.call_number == 2:
             listen(Delta("I refunded 5.00 for "))
             await asyncio.sleep(60)
@@ -69,7 +69,7 @@ def make_app(store: str) -> Lash:
 
     @app.process
     async def pickup(ctx: ProcessContext[None], order_id: str) -> None:
-        """Wait for the parcel service, however long it takes, then tell the session."""
+        """Wait for the parcel service, however long it takes, then wake the session."""
         await ctx.wait_signal("picked_up")
         await ctx.wake(f"The parcel of order {order_id} was picked up.")
 
@@ -98,13 +98,13 @@ def make_app(store: str) -> Lash:
 
 
 def log(line: str) -> None:
-    """Note that a tool really ran: the journal answers without it."""
+    """Note that a tool really ran: a replay does not call it."""
     with Path(os.environ["TOOL_LOG"]).open("a") as file:
         file.write(f"{line} (process {os.getpid()})\n")
 
 
 async def worker(store: str) -> None:
-    """Run the agent until somebody kills us."""
+    """Run the agent until this process is killed."""
     async with make_app(store):
         await asyncio.sleep(60)
 
@@ -121,13 +121,15 @@ def paint(colour: str, text: str) -> str:
 
 
 def tell(mark: str, colour: str, text: str) -> None:
-    """Print one line of the story."""
+    """Print one line of the demonstration."""
     print(f"{paint(colour, mark)} {text}", flush=True)
 
 
 @contextmanager
-def started(store: str, tool_log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker process; it ends with the story, however that ends."""
+def running_worker(
+    store: str, tool_log: Path, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker process; it is stopped at the end, also after an error."""
     env = {**os.environ, **environment, "TOOL_LOG": str(tool_log)}
     process = subprocess.Popen([sys.executable, __file__, store], env=env)
     try:
@@ -138,13 +140,13 @@ def started(store: str, tool_log: Path, **environment: str) -> Iterator[subproce
 
 
 class Narrator:
-    """Tells what a turn says, as it comes."""
+    """Prints the events of a turn as they arrive."""
 
     def __init__(self) -> None:
         self.text = ""
 
     def hear(self, event: TurnEvent) -> None:
-        """Tell one event."""
+        """Print one event."""
         match event.type:
             case "tool_started":
                 tell("  ○", "grey", f"{event.tool}({shown(event.data)})")
@@ -230,15 +232,15 @@ async def second_half(client: Lash, pid: int) -> None:
 
 
 async def story(folder: Path) -> None:
-    """Kill the agent while its model speaks, and let another worker finish."""
+    """Kill the agent while its model answers, and let another worker finish."""
     store, tool_log = f"sqlite:///{folder / 'shop.db'}", folder / "tools.log"
     async with Lash(store, worker=None) as client:
-        with started(store, tool_log, SLOW="1") as first:
+        with running_worker(store, tool_log, SLOW="1") as first:
             await first_half(client, first.pid)
         print()
         killed, died = time.time_ns() // 1000, time.perf_counter()
         tell("  ✗", "red", f"kill -9 {first.pid}, in the middle of the sentence")
-        with started(store, tool_log) as second:
+        with running_worker(store, tool_log) as second:
             await second_half(client, second.pid)
         took = time.perf_counter() - died
         ran = tool_log.read_text().split("\n")[:-1]

@@ -137,7 +137,7 @@ class Bugs(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_run_stumbles(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test in which a run is blocked for a bug of ours, such as an impossible fact."""
+    """Fail a test in which a run is blocked because of a bug in pylash, such as an impossible fact."""
     log, bugs = logging.getLogger("pylash"), Bugs()
     log.addHandler(bugs)
     yield

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that can swallow an answer: the server did it, the client never knows."""
+"""A proxy for PostgreSQL that can drop a response: the server commits, and the client never learns of it."""
 
 from __future__ import annotations
 

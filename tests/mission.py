@@ -1,7 +1,7 @@
 """docs/mission.md: the tests that prove each guarantee, with the hosts and stores they run on.
 
 A test names the rows it proves with ``@pytest.mark.proves("E4")``; the laws that prove a row are in ``LAWS``. The last
-column of its tables of guarantees is made from both: ``python -m tests.mission`` writes it again, and a test compares it.
+column of its tables of guarantees is made from both: ``python -m tests.mission`` updates it, and a test checks that it is current.
 The sections about the reference implementation are written by hand; tests check that what they name exists.
 """
 

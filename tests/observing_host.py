@@ -1,4 +1,4 @@
-"""A host that passes everything on to another one, and keeps what it was asked for."""
+"""A host that delegates to another one and records the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything runs on a host that takes one effect at a time and knows nothing ahead, as another engine may.
+"""Everything runs on a host that executes one effect at a time and has no look-ahead, as another engine may.
 
 The host wraps the journal of the store, so that runs are parked, replayed and taken over as usual.
 """

@@ -176,7 +176,7 @@ async def test_a_host_that_lets_the_second_answer_win_is_caught() -> None:
 
 
 class LyingMemory:
-    """The memory of a journal, but for what a subclass says."""
+    """The memory of a journal, except for what a subclass overrides."""
 
     def __init__(self, memory: RunMemory) -> None:
         self.memory = memory
@@ -186,14 +186,14 @@ class LyingMemory:
 
 
 class SeesNothingAhead(LyingMemory):
-    """Declares that it looks ahead, and does not."""
+    """Declares look-ahead, and does not provide it."""
 
     def recorded(self, key: str) -> bool:
         return False
 
 
 class TakesEverythingForBegun(LyingMemory):
-    """Says yes to what it does not know."""
+    """Reports every effect as started."""
 
     def begun(self, key: str) -> bool:
         return True
@@ -350,7 +350,7 @@ async def test_a_durable_host_that_adopts_without_a_memory_is_caught(tmp_path: P
 
 
 class BraggingHost(SerialHost):
-    """Takes one effect at a time, and its controllers say otherwise."""
+    """Executes one effect at a time, and its controllers declare otherwise."""
 
     def adopt(self, attached: Attached, clock: Clock) -> tuple[EffectController, RunMemory]:
         return self._inner.adopt(attached, clock)

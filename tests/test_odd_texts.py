@@ -1,4 +1,4 @@
-"""Texts that look like something else are texts, wherever they stand."""
+"""Texts that look like other data remain texts everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every regular expression of ours takes time that is linear in the text, whatever the text.
+"""Every regular expression of pylash takes time that is linear in the text, whatever the text.
 
 The expressions are collected from the source, each with the methods it is called by. A child with bounded CPU
 time runs them on texts made of what the expression itself looks for: one that backtracks over the

@@ -514,7 +514,7 @@ class Lash:
         return await self._workflows.module(source)
 
     def trace_lashlang(self, sink: Callable[[dict[str, Any]], None]) -> None:
-        """Call sink for every node that a Lashlang program executes in this app.
+        """Call sink for every node that Lashlang programs execute in this app.
 
         Each event has a ``key``: the same key is the same event, also after a restart.
 

@@ -72,7 +72,7 @@ class Facade(Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[A], P], T]:
-    """Return an async method as one that waits for its result, with the same parameters and docstring."""
+    """Return a blocking version of an async method, with the same parameters and docstring."""
 
     @wraps(method)
     def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -2,7 +2,7 @@
 
 Rule 1. Every task has an owner; closing the owner ends it.
 Rule 2. A failure of a task that is not awaited is raised when the owner closes.
-Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait for ever. So a call in a
+Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait forever. So a call in a
         thread returns its exception as a value.
 """
 
@@ -45,7 +45,7 @@ class TaskOwner:
 
         Both cancel the served tasks together with all others before any task runs again. This differs from user
         code that cancels its own task, as long as the owner serves a task that is not that code. One cancelled task
-        is no sign: it is cancelled for a moment, too, when an ``asyncio.timeout`` inside it expires.
+        is not enough: a task is also cancelled for a moment when an ``asyncio.timeout`` inside it expires.
         """
         return all(task.cancelling() for task in self._serving)
 

@@ -1,4 +1,4 @@
-"""Acting: signal, cancel, retry, resolve and prune, with nothing but the store."""
+"""Commands that change a store: signal, cancel, retry, resolve and prune."""
 
 from __future__ import annotations
 

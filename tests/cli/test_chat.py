@@ -262,7 +262,7 @@ def test_a_chat_that_is_terminated_leaves_running_work_behind(chat: Terminal, sh
     chat.enter("wait please")
     chat.expect(WAITING)
     os.kill(chat.process.pid, signal.SIGTERM)
-    chat.expect("The turn goes on for a moment", LEAVING)
+    chat.expect("The turn gets a moment to end", LEAVING)
     assert chat.mode == chat.before
     (shop / "open").touch()
     assert chat.expect_end() == 0
@@ -270,7 +270,7 @@ def test_a_chat_that_is_terminated_leaves_running_work_behind(chat: Terminal, sh
 
 def test_an_answer_that_starts_again_has_a_note(chat: Terminal) -> None:
     chat.enter("stutter")
-    chat.expect("↺ the answer starts anew: ConnectionError: cut")  # before it does
+    chat.expect("↺ the answer starts again: ConnectionError: cut")  # before it does
     text = chat.expect("I heard 'stutter'.")
     assert text.count("↺") == 1
 
@@ -306,7 +306,7 @@ def test_failures_are_shown_in_one_sentence(chat: Terminal) -> None:
     text = chat.expect("✗ failed: The model is away.")
     assert "Traceback" not in text
     chat.enter("/nonsense")
-    chat.expect("There is no /nonsense: /help lists what there is.")
+    chat.expect("There is no /nonsense: /help lists the commands.")
 
 
 def test_what_subagents_do_is_indented(chat: Terminal) -> None:

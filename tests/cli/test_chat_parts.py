@@ -170,7 +170,7 @@ def test_what_was_streamed_of_an_answer_that_starts_anew_is_marked() -> None:
         TurnEvent("text_delta", "i1.llm", text="All of it."),
     ):
         lines.event(event)
-    assert shown(lines) == ["↺ the answer starts anew", "", "All of it."]
+    assert shown(lines) == ["↺ the answer starts again", "", "All of it."]
 
 
 def test_a_result_that_does_not_fit_beside_its_call_has_a_row_of_its_own() -> None:

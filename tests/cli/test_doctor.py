@@ -1,4 +1,4 @@
-"""The doctor: what it finds on healthy stores and on sick ones."""
+"""The doctor: its findings on healthy and on damaged stores."""
 
 from __future__ import annotations
 

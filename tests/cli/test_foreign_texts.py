@@ -1,4 +1,4 @@
-"""What programs, tools, models and people wrote: it never commands the terminal, forges a line or shows a secret."""
+"""Untrusted text of programs, tools, models and people never controls the terminal, forges a line or shows a secret."""
 
 from __future__ import annotations
 

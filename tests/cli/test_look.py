@@ -1,4 +1,4 @@
-"""Looking: ps, show, events and waits, on stores that are left as they were."""
+"""Commands that inspect a store without changing it: ps, show, events and waits."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_blocked_run_shows_where_the_replay_differed(
     assert "difference $.command.input.args[0]: recorded 500, now 600" in text
     assert "pylash retry order-7" in text
     monkeypatch.delenv("CENTS")
-    assert ask(pylash, "retry", "order-7")["done"] == "goes on"
+    assert ask(pylash, "retry", "order-7")["done"] == "continues"
     assert "to x, grown" in worked(place, ended("order-7"))
 
 

@@ -1,4 +1,4 @@
-"""Real processes, really killed: what was recorded stands, what was not runs again."""
+"""Real processes, really killed: recorded effects are kept, all others run again."""
 
 from __future__ import annotations
 

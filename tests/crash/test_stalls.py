@@ -1,4 +1,4 @@
-"""A run that blocks the event loop costs its workers their leases: it ends blocked, and its neighbours go on."""
+"""A run that blocks the event loop makes its workers lose their leases: it ends blocked, and other runs continue."""
 
 from __future__ import annotations
 

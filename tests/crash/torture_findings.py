@@ -1,4 +1,4 @@
-"""What there is after the torture, and what is wrong with it."""
+"""The state of a store after the torture test, and its defects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The parts of docs/internals/run-machine.md that are drawn from the code.
+"""The parts of docs/internals/run-machine.md that are generated from the code.
 
-``python -m tests.durable.machine_page`` writes them again.
+``python -m tests.durable.machine_page`` updates them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A program is a nested tuple: ``("step",)`` and ``("wait",)`` are effects; ``("fail",)`` raises; ``("all", …)``,
 ``("gather", …)`` and ``("race", …)`` have programs inside; ``("finally", body, cleanup)`` cleans up; ``("catch", body)``
-goes on after a cancel or a failure. Branches are generators, so that no event loop decides about any order.
+continues after a cancel or a failure. Branches are generators, so that the order does not depend on an event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A naive world around the machine of a run, for random walks.
 
-It does what the machine decides, and follows where every caller is from the decisions alone. After every fact it
-compares the counters of the machine with a scan, and its own picture with the machine's.
+It carries out the machine's decisions, and derives the place of every caller from the decisions alone. After every
+fact it compares the counters of the machine with a scan, and its own state with the machine's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that an agent's run is given as objects, by ``override`` or by ``run``: tests are written so."""
+"""Models that an agent's run is given as objects, by ``override`` or by ``run``, as tests of users do."""
 
 from __future__ import annotations
 

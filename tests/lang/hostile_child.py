@@ -1,4 +1,4 @@
-"""Runs the hostile programs, each in a process of its own that has little memory and little time."""
+"""Runs the hostile programs, each in a child process with little memory and little time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that nobody would write, for laws that hold for all programs."""
+"""Generated programs, for laws that hold for all programs."""
 
 from __future__ import annotations
 

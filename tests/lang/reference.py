@@ -1,4 +1,4 @@
-"""The pure part of Lashlang once more, as plainly as the specification says it: slow, and copying everything.
+"""A second, naive implementation of the pure part of Lashlang, which follows the specification and copies every value.
 
 It walks the linked tree. Nothing is shared with the engine but the tree itself.
 """

@@ -1,4 +1,4 @@
-"""Lashlang by its cases: the shared ones, and ours for the rules that those do not reach."""
+"""Lashlang conformance cases: the shared ones, and our own for rules that those do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar for editors knows every word of the language, where it is one."""
+"""The grammar for editors has every keyword of the language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that lead into corners: what reaches a new place in the language's code is kept, and changed again.
+"""Coverage-guided fuzzing: a program that reaches new code of the language is kept, and mutated again.
 
 The seed is printed; SEED=n repeats a run, as far as it gets in its time.
 """

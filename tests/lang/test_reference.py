@@ -1,4 +1,4 @@
-"""The tables of the reference say what is there: builtins, kinds of errors, bounds, public names."""
+"""The tables of the reference match the implementation: builtins, kinds of errors, bounds, public names."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_keys_that_change_from_run_to_run_are_a_defect(monkeypatch: pytest.Monke
     numbers = itertools.count()
     monkeypatch.setattr(Frame, "_sleep_key", lambda _: f"process:P:sleep:{next(numbers)}")
     said = problems(process(SLEEPS, finish=2))
-    assert said == "replayed, it touched the host: process:P:sleep:1"
+    assert said == "in the replay, it called the host: process:P:sleep:1"
 
 
 def test_a_key_used_twice_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +355,7 @@ def test_a_request_that_changes_from_run_to_run_is_a_defect(
     numbers = itertools.count()
     monkeypatch.setattr(frame, "milliseconds", lambda _: next(numbers))
     said = problems(process(SLEEPS, finish=2))
-    assert said.startswith("replayed, process:P:sleep:0 asked for")
+    assert said.startswith("in the replay, process:P:sleep:0 requested")
 
 
 def test_an_effect_that_is_not_asked_for_again_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,9 +366,11 @@ def test_an_effect_that_is_not_asked_for_again_is_a_defect(monkeypatch: pytest.M
             await self._host.event("process:P:event:0", "process.yield", {"value": 1, "text": "1"})
 
     monkeypatch.setattr(Frame, "emit", emit)
-    assert "replayed, P never asked for process:P:event:0" in problems(process(SLEEPS, finish=2))
+    assert "in the replay, P never requested process:P:event:0" in problems(
+        process(SLEEPS, finish=2)
+    )
 
 
 def test_what_is_no_json_does_not_leave_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "to_json", lambda value: value)
-    assert "is no JSON" in problems(cell("print 0 / 0", **{"continue": True}, prints=[None]))
+    assert "is not JSON" in problems(cell("print 0 / 0", **{"continue": True}, prints=[None]))

@@ -1,4 +1,4 @@
-"""Servers on this machine that speak what the vendors speak, as far as their clients listen."""
+"""Local servers that speak the vendors' protocols, as far as their clients need."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Snapshots: what a store holds each time that something was recorded, as a kill at that moment leaves it.
 
-``python -m tests.replay.snapshots`` records the programs that have no fixture yet; with names, records those anew.
+``python -m tests.replay.snapshots`` records the programs that have no fixture yet; with names, records those again.
 Record with code whose behaviour is to be kept, and never to make a failing test pass: a fixture that does not
 replay to its recorded end is a run in flight that a deploy would break.
 """

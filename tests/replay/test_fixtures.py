@@ -1,4 +1,4 @@
-"""Runs that were recorded before, at every moment of their lives, go on to the end they came to then."""
+"""Runs that earlier versions recorded, stopped at every point, continue to their recorded end."""
 
 from __future__ import annotations
 

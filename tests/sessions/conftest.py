@@ -1,4 +1,4 @@
-"""One backend where three would say the same."""
+"""One backend where three would test the same."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PARKING = WorkerConfig(park_after="1ms")
 
 
 class Slow:
-    """A script that says when it is asked, and thinks until it may go on: for ever, unless it may."""
+    """A scripted model that reports each call, and blocks until it may continue."""
 
     def __init__(self, reply: Callable[[ModelRequest], Any] | None = None) -> None:
         self.asked, self.go = asyncio.Event(), asyncio.Event()
@@ -34,7 +34,7 @@ class Slow:
 
 
 class Telling:
-    """A model that streams pieces and then thinks for ever, unless the question has an answer."""
+    """A model that streams pieces and then blocks forever, unless the question has an answer."""
 
     def __init__(self, *pieces: str, **answers: str | ModelReply) -> None:
         self.pieces, self.answers = pieces, answers
@@ -57,7 +57,7 @@ async def transcript(session: Session) -> str:
 
 
 def told(messages: Sequence[Message]) -> str:
-    """Return messages as lines, after a look that every provider would take them."""
+    """Return messages as lines, after a check that every provider would accept them."""
     if messages:
         assert refusal(list(messages)) is None
     return "\n" + "".join(f"{shown_message(message)}\n" for message in messages)
@@ -80,14 +80,14 @@ async def begin(session: Session, text: str, turn_id: str) -> None:
 
 
 async def state_of(app: Lash, session: str, turn: str) -> str:
-    """Return where a turn stands in the store."""
+    """Return the state of a turn in the store."""
     text = _scope(session, turn)
     states = await app.store.sessions.states([text])
     return str(states[text][0]) if text in states else "unknown"
 
 
 async def comes_to(app: Lash, session: str, turn: str, state: str) -> None:
-    """Return once a turn stands as given."""
+    """Return once a turn has the given state."""
 
     async def look() -> bool:
         return await state_of(app, session, turn) == state

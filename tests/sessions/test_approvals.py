@@ -1,4 +1,4 @@
-"""Approvals and deferrals: a person or an outsider decides, and the turn waits as long as it takes."""
+"""Approvals and deferrals: a person or another program decides, and the turn waits as long as it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling a turn: whatever it does, it ends with a transcript that any provider takes."""
+"""Cancelling a turn: whatever it does, it ends with a transcript that any provider accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chaos: whatever people and machines do to a conversation, every commit is one that providers take."""
+"""Chaos: whatever people and machines do to a conversation, providers accept every committed transcript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a turn hands to its host: runtime scopes, executors, and outcomes with triggers and streamed text."""
+"""What a turn passes to its host: runtime scopes, executors, and outcomes with triggers and streamed text."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ async def test_another_worker_goes_on_with_what_was_captured_last(durable: Backe
 
 
 class Changing(SessionPlugin):
-    """Has another prompt at each look; says so at the checkpoints that it is told."""
+    """Has another prompt at each read; reports it at the given checkpoints."""
 
     def __init__(self, announced: Sequence[int]) -> None:
         self.announced, self.looks = announced, 0

@@ -1,4 +1,4 @@
-"""Environments: a turn goes on with what it began with, whatever is deployed meanwhile."""
+"""Environments: a turn keeps the settings that it started with, whatever is deployed meanwhile."""
 
 from __future__ import annotations
 

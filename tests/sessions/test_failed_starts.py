@@ -1,4 +1,4 @@
-"""A process that a model asked for and that cannot be started is a reply to the model: the turn goes on."""
+"""If a process that a model requested cannot be started, the model gets the error and the turn continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that record nothing, also one that takes an effect at a time: everything else is as it is elsewhere."""
+"""Hosts that record nothing, including one that executes one effect at a time: everything else works as on any host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long chats: requests stay short, and nothing that was said is lost."""
+"""Long chats: requests stay short, and no message is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observing a session: everything that is said, once and in order, from wherever one left off."""
+"""Observing a session: every message once and in order, from any cursor."""
 
 from __future__ import annotations
 

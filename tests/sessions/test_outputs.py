@@ -1,4 +1,4 @@
-"""Structured answers: what is asked for is what comes, or the turn fails."""
+"""Structured answers: the answer has the requested type, or the turn fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins: parts of an agent, built for each session from what was captured."""
+"""Plugins: parts of an agent, built for each session from captured options."""
 
 from __future__ import annotations
 

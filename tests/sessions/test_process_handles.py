@@ -1,4 +1,4 @@
-"""A session uses the processes whose handles it holds: they are granted, listed, moved and given back."""
+"""Handles of processes that a session holds: granted, listed, transferred and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions inside processes: asking is an effect, and the process parks until it is answered."""
+"""Sessions inside processes: a turn is an effect, and the process is parked until the turn has ended."""
 
 from __future__ import annotations
 

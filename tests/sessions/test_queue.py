@@ -1,4 +1,4 @@
-"""The queue: words for a session that is busy, asleep or waiting; from people and from processes."""
+"""The queue: messages for a session that is busy, idle or waiting, from people and from processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residency: what stays in memory decides nothing about what is said."""
+"""Residency: caching messages in memory does not change the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: looked back at, forked, deleted, opened with other options."""
+"""Sessions: read, forked, deleted, opened with other options."""
 
 from __future__ import annotations
 

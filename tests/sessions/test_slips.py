@@ -1,4 +1,4 @@
-"""Slips: what people get wrong first is answered with one sentence, and nothing is hidden."""
+"""Common mistakes of new users: each gets an error of one sentence, and none is hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: everything a turn says, in order, live or recorded; listening costs it nothing."""
+"""Streams: all events of a turn, in order, live or recorded; listening does not slow the turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subagents: processes with sessions of their own, which a turn asks and waits for."""
+"""Subagents: processes with their own sessions, which a turn starts and waits for."""
 
 from __future__ import annotations
 

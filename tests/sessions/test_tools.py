@@ -1,4 +1,4 @@
-"""Tools in turns: called with what fits, as often as said, and answered whatever happens."""
+"""Tools in turns: called with valid arguments, retried as declared, and answered whatever happens."""
 
 from __future__ import annotations
 

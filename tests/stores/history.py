@@ -1,4 +1,4 @@
-"""A store with a past: rows of everything that ended, and the statements that must not read them all."""
+"""A store with many ended runs of every kind, and the statements that must not read them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row that cannot be claimed stops nobody else, and long concurrency keys are keys like others."""
+"""A row that cannot be claimed stops no other run, and long concurrency keys work like short ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done again and again costs the same however much has ended before."""
+"""Frequent operations cost the same however many runs have ended before."""
 
 from __future__ import annotations
 

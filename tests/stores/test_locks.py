@@ -1,6 +1,6 @@
-"""Locks are taken in one order: nothing that races on PostgreSQL waits for a deadlock to be found.
+"""Locks are taken in one order: concurrent operations on PostgreSQL do not deadlock.
 
-The laws of stores are watched for deadlocks where they are checked; these races are nobody's law.
+The laws of stores are also checked for deadlocks; the races here are not covered by a law.
 """
 
 from __future__ import annotations

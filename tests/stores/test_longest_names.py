@@ -1,4 +1,4 @@
-"""The longest names that are taken fit every index of every database, whatever they are made of."""
+"""Names of the maximum length fit every index of every database, whatever characters they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations: nothing is lost, newer databases are refused, older ones wait to be asked."""
+"""Migrations: nothing is lost, newer databases are refused, older ones are migrated only on request."""
 
 from __future__ import annotations
 

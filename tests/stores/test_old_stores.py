@@ -1,4 +1,4 @@
-"""A store of every schema that there ever was goes on where it stopped, or is refused in one sentence."""
+"""A store of every earlier schema continues where it stopped, or is refused with a clear error."""
 
 from __future__ import annotations
 

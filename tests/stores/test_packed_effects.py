@@ -1,4 +1,4 @@
-"""Effects that ride on nodes come back as they were, but for what they were asked."""
+"""Effects that are packed into nodes are read back unchanged, except for their commands."""
 
 from __future__ import annotations
 

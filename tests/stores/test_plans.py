@@ -1,4 +1,4 @@
-"""What a statement costs in a store with a past: none of them reads a table of what has ended from end to end."""
+"""Query plans in a store with many ended runs: no statement scans a whole table of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files beside a SQLite store: only their owner's, whatever the umask, and never through a link."""
+"""The files beside a SQLite store: accessible to their owner only, whatever the umask, and never opened through a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app asks its store while it works is found by an index, however much has ended before."""
+"""Queries of a working app use an index, however many ended runs the store has."""
 
 from __future__ import annotations
 

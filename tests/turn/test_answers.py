@@ -1,4 +1,4 @@
-"""A machine takes what it asked for and nothing else."""
+"""A turn machine accepts only the responses to its requests."""
 
 from __future__ import annotations
 

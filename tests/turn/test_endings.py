@@ -1,4 +1,4 @@
-"""However a turn ends, it ends once and leaves a transcript that any provider takes."""
+"""However a turn ends, it ends once and leaves a transcript that any provider accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a long history is sent: valid, within its tokens, and found without looking at the rest."""
+"""The part of a long history that is sent: valid, within its token limit, and found without reading the rest."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def _retry(options: StoreOptions, text: str) -> None:
             await _retry_session(host, store, text)
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
             raise NotBlocked(text, named.status, named.kind.capitalize())
-    _print_done(options, done="waits for a worker" if waits else "goes on", id=text)
+    _print_done(options, done="waits for a worker" if waits else "continues", id=text)
 
 
 async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> None:

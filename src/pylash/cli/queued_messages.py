@@ -1,4 +1,4 @@
-"""The queued messages that started a turn without a question of its own."""
+"""The queued messages that started a turn without a question."""
 
 from __future__ import annotations
 

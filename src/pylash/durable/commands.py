@@ -187,7 +187,7 @@ _COMMANDS: msgspec.json.Decoder[ProcessCommand] = msgspec.json.Decoder(ProcessCo
 
 def process_command(command: Any) -> ProcessCommand:
     """Return the command in an envelope."""
-    # Not msgspec.convert: it builds the union of types anew in each call, which takes ten times as long.
+    # Not msgspec.convert: it builds the union of types again in each call, which takes ten times as long.
     return _COMMANDS.decode(write(command))
 
 

@@ -78,7 +78,7 @@ class ToolBatch(_Command, frozen=True, gc=False, tag="tool_batch"):
 
 
 class ToolAttempt(_Command, frozen=True, gc=False, tag="tool_attempt"):
-    """Run one tool call once. Each attempt has a key of its own, so its number is not hashed.
+    """Run one tool call once. Each attempt has its own key, so its number is not hashed.
 
     ``execution_grant`` is not used and always None: the hashes of recorded attempts cover it.
     """

@@ -49,7 +49,7 @@ class Clock(Protocol):
 
 @runtime_checkable
 class WatchedClock(Clock, Protocol):
-    """A clock that stands still until everything that goes by it is quiet."""
+    """A clock that advances only when everything that uses it is idle."""
 
     def watch(self, quiet: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         """Wait for ``quiet`` before time moves on; return a function that stops it."""
@@ -89,7 +89,7 @@ class DurabilityTier(StrEnum):
 RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
 """Executes a command of the process registry; the number is the timeout of a wait.
 
-If it returns a future, the work is done in a task of its own, and goes on when the future is cancelled.
+If it returns a future, the work is done in a separate task, which continues when the future is cancelled.
 """
 
 RecordEffect = Callable[[Fence, JournalEntry], Awaitable[JournalEntry]]
@@ -264,7 +264,7 @@ class Runner(Protocol):
     def start(self, command: StartProcess) -> Awaitable[Any]:
         """Start a process, once, whether or not runs are executed here; the answer is its id, as ``{"id": …}``.
 
-        If the answer is a future, the start goes on when that is cancelled.
+        If it returns a future, the start continues when the future is cancelled.
         """
         ...
 
@@ -281,5 +281,5 @@ class Runner(Protocol):
         ...
 
     async def quiet(self) -> None:
-        """Return once every run here waits, and none is ready: a simulated clock may go on."""
+        """Return once every run here waits, and none is ready: a simulated clock may then advance."""
         ...

@@ -161,7 +161,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def target(self) -> str:
-        """The name of its program: a worker claims only runs whose targets it knows."""
+        """The name of its program: a worker claims only runs whose targets it has."""
         match self.input:
             case EngineInput(engine=engine, program=program):
                 return f"{engine}:{program}"

@@ -33,7 +33,7 @@ class LookAhead(Protocol):
         ...
 
     def begun(self, key: str) -> bool:
-        """Return whether the effect of key has begun, in any execution of the run."""
+        """Return whether the effect of key was started, in any execution of the run."""
         ...
 
     def recorded(self, key: str) -> bool:
@@ -90,9 +90,9 @@ class RunMemory(LookAhead, Protocol):
     """The records of one run, and its effects in flight."""
 
     def record_of(self, key: str) -> Recorded:
-        """Return what the record has under the key of an effect that the code asks for now.
+        """Return what is recorded under the key of an effect that the code requests now.
 
-        An engine that replays by position knows this too: ELSEWHERE while it replays, NOTHING after that.
+        An engine that replays by position can answer this too: ELSEWHERE while it replays, NOTHING after that.
         """
         ...
 
@@ -196,7 +196,7 @@ class NullMemory:
         return set()
 
     async def withdraw(self, envelope: Envelope) -> bool:  # noqa: ARG002 - as for all effects
-        """Return True: an effect that has not begun can always be cancelled."""
+        """Return True: an effect that has not started can always be cancelled."""
         return True
 
     def observe(self, progress_of: ProgressOf) -> None:

@@ -20,7 +20,7 @@ from pylash.values.names import check_name
 from pylash.values.turn_errors import SessionIdInvalid
 
 TURN_TARGET = "turn"
-"""The target of turns: every worker that has a model knows it."""
+"""The target of turns: every worker with a model claims it."""
 
 
 def session_lane(session_id: str) -> str:

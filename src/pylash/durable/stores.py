@@ -236,7 +236,7 @@ class Workers(Protocol):
         ...
 
     def has_any(self) -> Awaitable[bool]:
-        """Return whether a live worker can execute anything; one that only asks has no targets."""
+        """Return whether a live worker can execute anything; a client registers no targets."""
         ...
 
     def leave(self, worker: WorkerId) -> Awaitable[None]:
@@ -262,7 +262,7 @@ class Processes(Protocol):
     def perform(self, command: ProcessCommand, asker: str | None = None) -> Awaitable[Any]:
         """Do what command asks; ``asker`` is the process, or the turn, that asks.
 
-        Raises ProcessNotVisible if it asks for a session that has no access to the process.
+        Raises ProcessNotVisible if the command names a session that has no access to the process.
         """
         ...
 

@@ -118,7 +118,7 @@ class WaitName(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def promise(self) -> str:
-        """The name of the promise on an engine that has promises of its own."""
+        """The name of the promise on an engine with native promises."""
         return f"lash-await-event:{self.id}"
 
 

@@ -26,7 +26,7 @@ from pylash.values.errors import LashError
 from pylash.values.turn_errors import ProviderError
 
 WIRE_SECONDS: Final = 300.0
-"""How long a connection may be silent, unless the model has a ``timeout`` of its own."""
+"""How long a connection may be silent, unless the model sets a ``timeout``."""
 QUIET_SECONDS: Final = 600.0
 """How long a model may send no piece, even if its connection is alive."""
 

@@ -5,8 +5,8 @@ Rule 1. Every call has one result, under an id that every provider accepts and n
 Rule 2. Reasoning and files are sent back only to the model that they came from, with its provider's state; to
         another model, files are only mentioned.
 Rule 3. A stored message is converted once while its conversation is in use. A conversation is extended only by a
-        request that continues it (``Transcript.continues``); any other request is converted anew.
-Rule 4. A model gets a list of its own, which it may change and keep.
+        request that continues it (``Transcript.continues``); any other request is converted from scratch.
+Rule 4. A model gets its own list, which it may change and keep.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def origin_of(model: Model[Any]) -> str:
 def _profile(model: Model[Any]) -> Mapping[str, Any]:
     try:
         profile: Mapping[str, Any] = model.profile
-    except NotImplementedError:  # a fallback over several models has no profile of its own
+    except NotImplementedError:  # a fallback over several models has no profile
         return {}
     return profile
 

@@ -1,7 +1,7 @@
 """Checkpoints of a turn: the messages that join it before the model is called.
 
 Rule 1. Queued messages are taken only while the model's next reply is not recorded: a replay gets the same
-        messages as the first execution. A memory that cannot tell that ahead gets a record also of an empty queue.
+        messages as the first execution. If the memory cannot tell that in advance, an empty queue is recorded, too.
 Rule 2. The checkpoints of plugins are called once, as one effect.
 """
 
@@ -82,7 +82,7 @@ class Checkpoints:
             # Called again if the transaction is repeated, maybe with other messages.
             nonlocal messages, nodes
             messages = [queued_message(one) for one in queued]
-            # A turn that the queue began has its id in the first message.
+            # A turn that the queue started has its id in the first message.
             if messages and not turn.machine.messages:
                 messages[0] = replace(messages[0], turn_id=turn.turn_id)
             first = turn.writer.base + len(turn.machine.messages)
@@ -138,7 +138,7 @@ class Checkpoints:
 
 
 def _plugin_failure(error: BaseException) -> BaseException:
-    """Return the recorded failure for a plugin's exception: an error of ours as it is, any other as ``plugin``."""
+    """Return the recorded failure for a plugin's exception: a LashError unchanged, any other as ``plugin``."""
     if is_outcome(error) or isinstance(error, PluginError):
         return error
     return PluginError(f"{type(error).__name__}: {message_of(error)}")

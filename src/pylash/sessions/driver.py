@@ -1,6 +1,6 @@
-"""The driver of a turn: it performs the effects that the turn machine asks for.
+"""The driver of a turn: it performs the effects that the turn machine requests.
 
-Rule 1. Everything the machine asks for crosses the effect boundary under a key of its own, named by
+Rule 1. Every request of the machine crosses the effect boundary under its own key, named by
         iteration and call. Batches and checkpoints run again on replay; only their parts are recorded.
 Rule 2. The prompt, the tools and the model are captured once; a turn uses them to its end. Only a tool or a plugin
         of the turn can have the prompt and the tools captured again, before the next model call.
@@ -73,7 +73,7 @@ CANCELLED: Final = "cancelled"
 class TurnDriver:
     """Runs one turn inside a run: the turn's own, or that of a session-turn process.
 
-    ``nodes`` are those that earlier executions of the turn wrote, by place.
+    ``nodes`` are the nodes that earlier executions of the turn wrote, by place.
     """
 
     def __init__(
@@ -130,18 +130,18 @@ class TurnDriver:
             if not self.run.is_cancelled_here():
                 raise
             await self._cancel()
-        # Before LashError, of which these are kinds: trouble of the run is no failure of the turn.
+        # Before LashError, because these are subclasses: trouble of the run is not a failure of the turn.
         except (DurabilityError, StoreError) as error:
             self.run.give_up(error)
         except LashError as error:
-            # The results first: the machine then knows which calls it has to close. The events last, as they are made
+            # The results first: they tell the machine which calls it has to close. The events last, as they are made
             # from the messages that close them.
             self._answer_partially()
             machine.fail(error.message, error.code)
             self._complete_events()
 
     async def _answer(self, asked: Ask) -> Answer:
-        """Perform an effect that the machine asks for."""
+        """Perform an effect that the machine requests."""
         match asked:
             case SyncEnvironment(iteration=changed):
                 await self._sync(changed)
@@ -181,7 +181,7 @@ class TurnDriver:
         )
 
     async def _sync(self, changed: int | None) -> None:
-        """Capture the environment, or load the one that was captured; ``changed``: in which iteration it changed."""
+        """Capture the environment, or load the captured one; ``changed`` is the iteration in which it changed."""
         # Filled only if the effect is performed here. A replay, or another row under the key, leads to the stored one.
         made: dict[str, TurnEnvironment] = {}
         if changed is not None:
@@ -317,7 +317,7 @@ class TurnDriver:
             case Pause(iteration=iteration):
                 relayed = False  # the text of a failed attempt does not count
             case SyncEnvironment() | TakeCheckpoint():
-                # The dead worker had come further than its records show: it had called the model.
+                # The dead worker had called the model, although no record shows it.
                 iteration, relayed = self.machine.iteration + 1, True
             case _:
                 return ""

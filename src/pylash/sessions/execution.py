@@ -2,8 +2,8 @@
 
 Rule 1. A turn always ends with a commit: its messages, its result, and the lane for the next.
 Rule 2. A detached execution writes nothing more; any worker finishes the turn.
-Rule 3. A turn that cannot be replayed is blocked. If it was asked to end, it is given up instead.
-Rule 4. A turn whose tool or model this worker lacks is blocked as well. If it was asked to end, it is
+Rule 3. A turn that cannot be replayed is blocked. If its cancel was requested, it is given up instead.
+Rule 4. A turn whose tool or model this worker lacks is blocked as well. If its cancel was requested, it is
         executed again instead: a cancelled turn needs neither, and keeps its messages.
 """
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("pylash")
 
 
 class TurnExecution:
-    """Drives the turns of one worker, each in a task of its own."""
+    """Drives the turns of one worker, each in its own task."""
 
     def __init__(self, services: SessionServices, endings: Endings) -> None:
         self._services = services
@@ -112,7 +112,7 @@ class TurnExecution:
     @asynccontextmanager
     async def _relay_events(self, run: LiveRun, driver: TurnDriver) -> AsyncIterator[None]:
         """Write events for listeners in other processes, as soon as there is one."""
-        # At most one relay runs. It returns at once if no listener has asked for events, so another one may start later.
+        # At most one relay runs. It returns at once if no listener has requested events, so another one may start later.
         relaying: list[asyncio.Task[None]] = []
 
         def begin() -> None:
@@ -147,7 +147,7 @@ class TurnExecution:
         return (commit.state, {**commit.result, "text": end.text}), answer
 
     async def _give_up(self, run: LiveRun) -> tuple[Any, WriteAnswer]:
-        """End a turn that cannot be replayed and was asked to end: the messages it wrote are left out."""
+        """End a cancelled turn that cannot be replayed: the messages it wrote are left out."""
         trouble, driver = run.driver.trouble, self._driver(run, {})
         assert trouble is not None
         driver.machine.cancel(f"cancelled ({trouble.code}: {trouble.message})")

@@ -2,7 +2,7 @@
 
 Rule 1. A slow or missing listener costs the turn nothing and never fails it.
 Rule 2. A replayed turn emits no event twice.
-Rule 3. Relays write events to the store in chunks, and only if a listener in another process has asked for them.
+Rule 3. Relays write events to the store in chunks, and only if a listener in another process has requested them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Feed:
         return (kind, correlation_id) in self._once
 
     def begin_reply(self, correlation_id: str, attempt: int) -> None:
-        """Begin a reply; the text of an earlier attempt at it is reset."""
+        """Start a reply; the text of an earlier attempt at it is reset."""
         if correlation_id in self._replies:
             self.reset_reply(correlation_id, attempt)
         self._replies.add(correlation_id)
@@ -105,7 +105,7 @@ class Feed:
 
 
 def streamed_reply(events: Iterable[TurnEvent], correlation_id: str) -> str | None:
-    """Return the text of a reply as far as it was streamed; None if no event is about it."""
+    """Return the text of a reply as far as it was streamed; None if the reply has no event."""
     text: str | None = None
     for event in events:
         if event.correlation_id == correlation_id:
@@ -143,7 +143,7 @@ class Feeds:
         return feed
 
     def watch(self, on_open: Callable[[str], None]) -> Callable[[], None]:
-        """Call ``on_open`` whenever a turn begins to run here; return a function that stops it."""
+        """Call ``on_open`` whenever a turn starts to run here; return a function that unregisters it."""
         self._watchers.append(on_open)
         return lambda: self._watchers.remove(on_open)
 
@@ -152,7 +152,7 @@ class Feeds:
         return self._feeds.get(turn)
 
     def leave(self, turn: str, *, ended: bool) -> None:
-        """Close the feed of a turn that does not run here any more."""
+        """Close the feed of a turn that no longer runs here."""
         feed = self._feeds.get(turn)
         if feed is not None:
             feed.close(ended=ended)
@@ -180,7 +180,7 @@ class FeedListener:
         return self._feed is not None and self._feed.ended
 
     def listen_to(self, turn: str) -> bool:
-        """Listen to a turn; return whether its feed is another one than before."""
+        """Listen to a turn; return whether its feed has changed."""
         feed = self._feeds.open(turn)
         if feed is self._feed:
             return False

@@ -23,9 +23,9 @@ async def find_fork_point(
         for turn in await sessions.turns(session_id)
         if turn.scope.id == at and turn.settled and "nodes" in (turn.result or {})
     ]
-    for turn in reversed(settled):  # of two with one id the session's own, which came later
+    for turn in reversed(settled):  # if two turns have this id, the session's own is the later one
         head, whose = turn.result["nodes"][1], record
-        if turn.scope.session_id != session_id:  # one that it began with
+        if turn.scope.session_id != session_id:  # a turn from before the fork
             origin = await sessions.get(turn.scope.session_id)
             if origin is None:
                 continue

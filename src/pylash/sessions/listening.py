@@ -53,7 +53,7 @@ class TurnListener:
 
     async def events(self) -> AsyncIterator[TurnEvent]:
         """Yield the events of the turn until it has ended."""
-        # Started before the first look at where the turn runs: an end between two sources sets ``_ended``.
+        # Started before the first check where the turn runs: an end between two sources sets ``_ended``.
         watching = self._services.tasks.start(self._watch())
         try:
             async for event in self._live():
@@ -100,7 +100,7 @@ class TurnListener:
         """Close the feed when the turn has ended in another process."""
         await self._results.wait(self._run)
         self._ended.set()
-        # A turn that ran here closes its own feed, after its last event; one that moved away does not.
+        # A turn that ran here closes its own feed, after its last event; a turn that moved away does not.
         feed = self._services.feeds.find(self._run)
         if feed is not None and not self._runner.has(self._run):
             feed.close(ended=True)
@@ -207,7 +207,7 @@ def _text(reply: str, text: str) -> TurnEvent:
 
 
 def recorded_events(messages: Sequence[Message]) -> list[TurnEvent]:
-    """Return the events that stored messages stand for."""
+    """Return the events that correspond to stored messages."""
     events: list[TurnEvent] = []
     iteration = 0
     for message in messages:

@@ -101,7 +101,7 @@ class ModelCalls:
         except MODEL_UNAVAILABLE as error:
             if iteration == 1:
                 raise
-            # A turn that has begun is not lost because this worker lacks its model.
+            # A turn that has recorded work is not lost because this worker lacks its model.
             turn.run.give_up(TurnModelMissing(turn.turn_id, error.message))
         if stream.interrupted:
             reply = ModelReply(text=stream.text, usage=NO_USAGE)

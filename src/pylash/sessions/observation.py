@@ -1,7 +1,7 @@
 """Observing a session: its messages and the events of its turns, from any cursor on.
 
 Rule 1. A cursor is a place in the transcript. Messages committed after it are yielded once and in order.
-Rule 2. A cursor that is not valid any more, because its session was deleted, gets a gap with a fresh view.
+Rule 2. A cursor that is no longer valid, because its session was deleted, gets a gap with a fresh view.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Cursor(msgspec.Struct, frozen=True):
 async def observe_session(
     session_id: str, cursor: str | None, services: SessionServices, runner: Runner
 ) -> AsyncIterator[Observed]:
-    """Yield the messages after a cursor, then new messages and events, for ever."""
+    """Yield the messages after a cursor, then new messages and events, without end."""
     place = None if cursor is None else Cursor.read(cursor)
     local = FeedListener(services.feeds)
     # Both callbacks are registered before the first read, so that no change between a read and a wait is missed.
@@ -105,7 +105,7 @@ async def _read(
 def _messages_after(
     record: SessionRecord, messages: Sequence[Message], place: Cursor | None
 ) -> list[Observed]:
-    """Return the messages after a place, or a gap if the place does not exist any more."""
+    """Return the messages after a place, or a gap if the place no longer exists."""
     total = len(messages)
     if place is None:
         place = Cursor(record.number, 0)

@@ -111,7 +111,7 @@ class TurnStream(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave; the turn goes on."""
+        """Leave; the turn continues."""
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
         if not hasattr(self, "_new"):
@@ -183,7 +183,7 @@ class Session:
 
         ``output`` is the type of ``result.value``. ``timeout`` ends the waiting, not the turn.
 
-        Cancellation: safe, the turn goes on.
+        Cancellation: safe, the turn continues.
         """
         self._services.refuse_inside_process("session.turn")
         new, shape = await self.submit(input, turn_id, output)
@@ -217,7 +217,7 @@ class Session:
         output: None = None,
     ) -> TurnStream[None]: ...
     def stream(self, input: Input, *, turn_id: str | None = None, output: Any = None) -> Any:  # noqa: A002 - the public name
-        """Run a turn and stream its events; of a turn that has ended, the recorded ones."""
+        """Run a turn and stream its events; the recorded ones if it has ended."""
         self._services.refuse_inside_process("session.stream")
         return TurnStream(self, input, turn_id, output)
 
@@ -264,7 +264,7 @@ class Session:
     async def start(self, target: Any, /, *args: Any, **kwargs: Any) -> ProcessHandle[Any]:
         """Start a process for this session: it keeps the session's model and plugins, and ``ctx.wake`` reaches the session.
 
-        A name is that of a tool, of the app or of a plugin of the session: its call runs as a process. The
+        Instead of a process, pass the name of a tool of the app or of the session's plugins: its call runs as a process. The
         settings are captured now; the process never reads the session. Cancellation: atomic.
 
         >>> handle = await session.start(report, month="May")
@@ -301,7 +301,7 @@ class Session:
     # --- listening ---
 
     def events(self, new: NewTurn) -> AsyncIterator[TurnEvent]:
-        """Return the events of a turn, wherever it runs; of one that has ended, the recorded ones."""
+        """Return the events of a turn, wherever it runs; the recorded ones if it has ended."""
         return TurnListener(new.scope, self._services, self._runner, self._results).events()
 
     def observe(self, cursor: str | None = None) -> AsyncIterator[Observed]:
@@ -339,7 +339,7 @@ class Session:
 
         With ``next_turn`` the next turn receives it, with ``now`` the next checkpoint of this one;
         ``interrupt`` also replaces the answers that the turn waits for, and stops a model that streams its
-        reply. An idle session begins a turn. Cancellation: atomic.
+        reply. An idle session starts a turn. Cancellation: atomic.
         """
         self._services.refuse_inside_process("session.enqueue")
         if when not in ("next_turn", "now", "interrupt"):
@@ -369,7 +369,7 @@ class Session:
         """Return the processes whose handles the session holds: those that have not ended, or ``all``.
 
         A session holds the handle of every process that was started for it: by its turns, its tools and its programs, or
-        with ``wake=``. Each agent's ``frame`` in the session may have handles of its own.
+        with ``wake=``. Each agent's ``frame`` in the session may hold further handles.
 
         >>> for held in await session.processes():
         ...     print(held.id, held.status)
@@ -418,7 +418,7 @@ class Session:
         await self._services.control.perform(command)
 
     async def revoke_process(self, process_id: str, *, frame: str | None = None) -> bool:
-        """Take the handle of a process from the session; False if it had none. The process goes on.
+        """Take the handle of a process from the session; False if it had none. The process continues.
 
         >>> await session.revoke_process("onboard-ann")
         """
@@ -449,9 +449,9 @@ class Session:
     async def cancel_unreferenced_processes(
         self, keep: Sequence[str] = (), *, frame: str | None = None
     ) -> list[str]:
-        """Release all handles but those to ``keep``, and cancel the processes whose handles no one else holds.
+        """Release all handles except those to ``keep``, and cancel the processes whose handles no other session holds.
 
-        Returns the ids of the processes that were asked to end, with the reason ``requested by host``.
+        Returns the ids of the processes that were cancelled, with the reason ``requested by host``.
 
         >>> await session.cancel_unreferenced_processes(keep=["onboard-ann"])
         """
@@ -503,7 +503,7 @@ class Session:
     async def delete(self) -> DeleteReport:
         """Delete the session with its turns, messages, waits, queue and process handles; return what was removed.
 
-        Cancellation: the deletion goes on.
+        Cancellation: the deletion is completed.
         """
         self._services.refuse_inside_process("session.delete")
         record = await self._services.store.sessions.get(self.id)

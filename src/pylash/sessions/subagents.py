@@ -1,7 +1,7 @@
 """Subagents: turns of child sessions that run as processes.
 
 Rule 1. A session-turn process runs its turn in its own run: every effect is an effect of the process, and is executed
-        by the controller that the host gives for the scope of the process.
+        by the host's controller for the scope of the process.
 Rule 2. The state of the child session is recorded first, so that a replay continues from there.
 Rule 3. The usage of subagents counts for the turn that called them, and so does their budget.
 """
@@ -66,7 +66,7 @@ SPAWN: Final = "spawn_agent"
 async def run_session_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
     """Run one turn of a child session in a process's run; return its result.
 
-    Whatever goes wrong is a ProcessSessionTurnFailed: a failed turn, and an effect that the host refuses.
+    Raises ProcessSessionTurnFailed if the turn fails, or if the host refuses an effect.
     """
     try:
         return await _run_turn(services, run, given)
@@ -113,9 +113,9 @@ async def _recorded_session(
 
 
 async def _opened_session(sessions: Sessions, given: SessionTurnInput) -> SessionRecord:
-    """Return the child session, made if it is missing; refuse one that somebody else talks in.
+    """Return the child session, created if it is missing; refuse a session that has other turns.
 
-    An earlier execution that died may have made it. The process does not wait for the session's lane, so
+    An earlier execution that died may have created it. The process does not wait for the session's lane, so
     its turn must be the only one.
     """
     child, fork = given.session_id, given.fork
@@ -172,7 +172,9 @@ class SpawnAgent(TurnTool):
         left = remaining(turn.machine.budget, spent(turn.machine.messages))
         budget = budget_share(left, *_position(turn, call))
         env, plugin_options = turn.environment.process_env, turn.ask.options.plugin_options
-        if env is None:  # the turn began with an older version: its start was recorded like this
+        if (
+            env is None
+        ):  # the turn started with an older version, which recorded the start like this
             env, plugin_options = turn.services.env, None
         options = SessionOptions(agent=agent, budget=budget, plugin_options=plugin_options)
         ask = decode(write(TurnAsk(parts=(Text(task),), options=options)))
@@ -204,7 +206,7 @@ def _lanes(turn: TurnDriver) -> tuple[str, ...]:
 async def _perform(turn: TurnDriver, call: ToolCall, word: str, command: ProcessCommand) -> Any:
     """Perform a process command as an effect of a turn."""
     run, former = turn.run, f"{call.id}.{word}"
-    # What an earlier version recorded under its key is found there.
+    # Records of an earlier version are found under the key that it used.
     is_former = run.memory.begun(former)
     key = former if is_former else process_key(call.id, command.effect_id)
     local = process_executor(turn.services.registry_work(run, key))

@@ -1,8 +1,8 @@
 """The tool calls of a turn: each is checked, approved and attempted, and its result is a message.
 
-Rule 1. A failure of a call is its result: the model gets it, and the turn goes on.
+Rule 1. A failure of a call is its result: the model gets it, and the turn continues.
 Rule 2. An attempt is recorded together with its message.
-Rule 3. A batch begins only if this worker has all of its tools.
+Rule 3. A batch starts only if this worker has all of its tools.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ToolCalls:
     ) -> tuple[tuple[ToolMessage, ...], Outcome]:
         """Run the calls of one reply in parallel, each in a branch; those of serial tools share one, in order.
 
-        Returns the results in the order of the calls, and the outcome. No call begins if this worker lacks one of
+        Returns the results in the order of the calls, and the outcome. No call starts if this worker lacks one of
         the tools: a worker with all of them can run the batch. A cancelled turn calls no tools, so it needs none.
         """
         run, first = self._turn.run, len(self._turn.machine.messages)
@@ -125,7 +125,7 @@ class ToolCalls:
         try:
             await group.all()
         except BaseException:
-            # Of serial calls without a result only the first can have begun.
+            # Of serial calls without a result only the first can have started.
             queued = [calls[n].id for n in serial if calls[n].id not in done][1:]
             idle = {*self._unapproved, *queued}
             self.partial_results = tuple(
@@ -140,11 +140,11 @@ class ToolCalls:
         return self.partial_results, ToolBatchOutcome(ids, triggers)
 
     def _is_offered(self, call: ToolCall) -> bool:
-        """Return whether the model was offered the tool of a call; if not, the result is that there is no such tool."""
+        """Return whether the model was offered the tool of a call; if not, the result is an error."""
         return any(manifest.name == call.tool for manifest in self._turn.environment.tools)
 
     def _policy(self, tool: Tool[..., Any]) -> ToolPolicy:
-        """Return the policy of a tool that this turn was captured with."""
+        """Return the policy of a tool as it was captured for this turn."""
         policies = self._turn.environment.policies
         return tool.policy if policies is None else policies.get(tool.name, ToolPolicy())
 
@@ -234,8 +234,8 @@ class ToolCalls:
     async def _fill_references(self, tool: Tool[..., Any], arguments: Any, wanted: set[str]) -> Any:
         """Replace references in arguments by the attachments they refer to, except in the field the tool keeps.
 
-        A model may refer only to attachments of its own session. That holds for references that are kept as
-        well: the tool will follow them.
+        A model may refer only to attachments of its own session. This also applies to references that are kept,
+        because the tool will follow them.
         """
         for ref in sorted(wanted - await self._own_attachments(wanted)):
             raise AttachmentResolutionFailed(ref)

@@ -1,7 +1,7 @@
 """Health checks of a store. They change nothing.
 
 Rule 1. A check fails if the store will lose time, work or secrets; anything less is a warning.
-Rule 2. Every check reports a finding, also if there is no problem.
+Rule 2. Every check reports a finding, even if there is no problem.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lists of runs by their displayed status.
 
 Rule 1. The cost of a list depends on its length and on the open runs, never on the number of ended runs: completed
-        runs are read backwards from the newest, and failed ones have an index of their own.
-Rule 2. A run whose target no live worker knows is shown as blocked. That status is never written.
+        runs are read backwards from the newest, and failed ones have a separate index.
+Rule 2. A run whose target no live worker has is shown as blocked. That status is never written.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def list_runs(
 ) -> Steps[list[tuple[Any, ...]]]:
     """Return the newest runs of some kinds and statuses, the newest first.
 
-    Completed runs have no index of their own: they are searched among the newest ``most`` runs.
+    Completed runs have no index: they are searched among the newest ``most`` runs.
     """
     known = yield from known_targets()
     rows: list[tuple[Any, ...]] = []

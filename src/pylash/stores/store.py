@@ -233,7 +233,7 @@ def _check_columns(schema: int) -> Steps[None]:
 
 
 def _look() -> Steps[bytes]:
-    """Return the secret of a database, or refuse one that this code cannot use without a migration."""
+    """Return the secret of a database; refuse a database that this code cannot use without a migration."""
     meta = yield from _meta()
     schema, min_code = int(meta.get("schema", 0)), int(meta.get("min_code", 0))
     if min_code > SCHEMA:

@@ -12,7 +12,7 @@ from pylash.values.durations import Duration, seconds
 
 
 class SimClock:
-    """A clock that stands still until it is advanced.
+    """A clock that does not move until it is advanced.
 
     >>> clock = SimClock()
     >>> before = clock.now()

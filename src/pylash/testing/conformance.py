@@ -1,4 +1,4 @@
-"""Public conformance suites: check your own host or store against the laws of ours.
+"""Public conformance suites: check your own host or store against the laws that every implementation must keep.
 
 A suite takes ``make``, which gives a fresh, open subject (or an awaitable of one). A subject that
 survives a restart has ``async def reopen()``; a store also has ``async def second()``, which opens

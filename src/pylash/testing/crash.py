@@ -100,13 +100,13 @@ def crash_everywhere(
 
     ``target`` is a function that makes the app, not open yet, over a store's URL; ``scenario`` is an async
     function that is given the open app. Both may be ``"module:name"``. A scenario must work when it is
-    run twice over one store: it gives ids to everything that it starts and sends. Every run has a store of its own (a SQLite
-    file, or what ``store`` gives) and an event loop of its own. ``only`` tries one point, ``timeout`` is
-    for each run.
+    run twice over one store: it gives ids to everything that it starts and sends. Every run has its own store (a SQLite file,
+    or the result of ``store``) and its own event loop. ``only`` tries one point; ``timeout`` applies to
+    each run.
 
-    ``kill=True`` runs each in a process of its own that kills itself at the point, which takes a second or
-    so; target and scenario must then be importable. Otherwise the kill is simulated in this process: the
-    store falls silent, and the app is torn down.
+    ``kill=True`` runs each in a child process that kills itself at the point, which takes about a second;
+    target and scenario must then be importable. Otherwise the kill is simulated in this process: the
+    store stops answering, and the app is torn down.
 
     Raises AssertionError, naming the point, when a run does not end as the undisturbed one did.
 
@@ -119,7 +119,7 @@ def crash_everywhere(
     if kill:
         runner = partial(_in_a_child, _path_of(target), _path_of(scenario), seconds(timeout))
     else:
-        runner = partial(_here, _found(target), _found(scenario), seconds(timeout))
+        runner = partial(_here, _resolve_name(target), _resolve_name(scenario), seconds(timeout))
     with _fresh(store) as url:
         calm = runner(url)
     if calm.failure is not None:
@@ -165,11 +165,11 @@ def _fresh(store: FreshStore | None) -> Iterator[str]:
 def _here(
     make: MakeApp, scenario: Scenario, timeout: float, url: str, point: int | None = None
 ) -> Ending:
-    return _alone(lambda: run_scenario(make(url), scenario, timeout, point))
+    return _run_on_new_loop(lambda: run_scenario(make(url), scenario, timeout, point))
 
 
-def _alone(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run work on an event loop of its own, also if one is running here."""
+def _run_on_new_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run work on a new event loop, even if one is running here."""
     if not _a_loop_runs():
         return asyncio.run(work())
     with ThreadPoolExecutor(1) as thread:
@@ -232,7 +232,7 @@ async def _act(app: Lash, scenario: Scenario, timeout: float, ending: Ending) ->
         ending.failure = f"it has not ended in {timeout:g} s" if limit.expired() else raised
 
 
-def _found(given: str | Callable[..., Any]) -> Callable[..., Any]:
+def _resolve_name(given: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that is named ``module:name``."""
     if callable(given):
         return given
@@ -243,7 +243,7 @@ def _found(given: str | Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-# --- a run in a process of its own ---
+# --- a run in a child process ---
 
 
 def _path_of(given: str | Callable[..., Any]) -> str:
@@ -253,7 +253,7 @@ def _path_of(given: str | Callable[..., Any]) -> str:
         raise ValueError(
             f"{path} cannot be imported by a process that is killed: put it in a module"
         )
-    _found(path)
+    _resolve_name(path)
     return path
 
 
@@ -290,7 +290,7 @@ def _main() -> None:
     parser.add_argument("--timeout", type=float, default=30.0)
     parser.add_argument("--point", type=int)
     given = parser.parse_args()
-    make, scenario = _found(given.target), _found(given.scenario)
+    make, scenario = _resolve_name(given.target), _resolve_name(given.scenario)
 
     def write(ending: Ending) -> None:
         given.report.write_bytes(msgspec.json.encode(ending))

@@ -1,6 +1,6 @@
 """Simulated kills: end an open app as a kill would, in the same process.
 
-Rule 1. From the kill on, nothing is written and no operation returns: calls of the store wait for ever.
+Rule 1. After the kill, nothing is written and no operation returns: calls of the store wait forever.
 Rule 2. Then the app is closed without draining or releasing anything. Locks that die with a process
         are freed, so that the next app takes over at once.
 Rule 3. A boundary is an operation that changes the outcome of a scenario: it records an effect, opens or ends
@@ -41,7 +41,7 @@ HOUSEKEEPING: Final = frozenset(
         "observe",  # subscriptions to ends
     }
 )
-"""Operations that write but are no boundary: a crash beside one is a crash beside its neighbours."""
+"""Operations that write but are not crash points: a crash there is the same as at a neighbouring point."""
 
 LEAVING: Final = "_take_over"
 """The operation by which a worker leaves, before it frees its lock."""

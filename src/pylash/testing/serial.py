@@ -1,4 +1,4 @@
-"""A host that takes one effect at a time and knows nothing ahead, as an engine that replays by position does."""
+"""A host that executes one effect at a time and has no look-ahead, like an engine that replays by position."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pylash.values.durations import Duration
 
 
 class SerialHost(EffectHost):
-    """Wraps a host so that each run executes one effect at a time, and cannot look at its records ahead.
+    """Wraps a host so that each run executes one effect at a time and cannot tell in advance what is recorded.
 
-    An effect that begins while another one of its run is executed raises an AssertionError.
+    An effect that starts while another effect of the same run is executed raises an AssertionError.
 
     >>> app = Lash("sqlite:///agents.db", host=SerialHost)
     """

@@ -138,7 +138,7 @@ async def call_wait(
 
 
 async def approve(site: CallSite[Any], ready: Ready) -> Ready:
-    """Return the call after a person approved it, if its policy asks for that; raises CallRefused."""
+    """Return the call after a person approved it, if its policy requires that; raises CallRefused."""
     tool, call = ready.tool, ready.call
     reason = await _ask_tool(site, ready) if ready.policy.asks else ready.policy.approval
     if not reason:

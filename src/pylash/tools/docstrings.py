@@ -60,7 +60,7 @@ def _starts_section(lines: Sequence[str], n: int) -> bool:
 def _section(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the parameters that a section describes."""
     field = _SPHINX.match(lines[0])
-    names = [] if field is None else field[1].split()[-1:]  # a type may stand before the name
+    names = [] if field is None else field[1].split()[-1:]  # a type may precede the name
     if field is not None and names and _WORD.fullmatch(names[0]):
         yield names[0], " ".join((field[2], *_until_blank(lines[1:])))
     elif lines[0].strip().rstrip(":").lower() in _PARAMETERS:
@@ -76,7 +76,7 @@ def _until_blank(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _google(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield entries such as ``name (type): text``; deeper lines go on with the text."""
+    """Yield entries such as ``name (type): text``; deeper lines continue the text."""
     for block in _blocks(lines, inside=True):
         if (entry := _GOOGLE.fullmatch(block[0].strip())) is not None:
             yield entry[1], " ".join((entry[2], *block[1:]))

@@ -1,7 +1,7 @@
 """The names of tools and triggers in Lashlang, where a name is an identifier.
 
 Rule 1. Two tools never share an operation of a resource type, and two triggers never share a source type. A
-        program knows a tool by these names alone, so a shared name would run the wrong tool.
+        program identifies a tool by these names only, so a shared name would run the wrong tool.
 """
 
 from __future__ import annotations

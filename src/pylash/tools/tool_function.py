@@ -1,4 +1,4 @@
-"""The function of a tool: what its docstring and its annotations say.
+"""The function of a tool: what its docstring and its annotations declare.
 
 Names that are not defined yet, and pydantic if it is not imported yet, are resolved in ``prepare``.
 """

@@ -141,7 +141,7 @@ def _size(text: str) -> int:
 class Tail(msgspec.Struct, frozen=True):
     """The newest committed messages of a session. Places count from the session's first message.
 
-    ``start`` is the place of the first message here: older ones were not read. ``has_attachments`` says
+    ``start`` is the place of the first message here: older ones were not read. ``has_attachments`` tells
     whether any message here refers to bytes that are stored elsewhere.
     """
 

@@ -74,6 +74,6 @@ class Provider(Protocol):
     async def respond(self, request: ModelRequest, listen: Listen) -> ModelReply:
         """Answer request, passing the pieces to ``listen`` as they arrive.
 
-        Raises ProviderError; ``retryable`` says whether a retry may help.
+        Raises ProviderError, whose ``retryable`` tells whether a retry may help.
         """
         ...

@@ -1,10 +1,10 @@
 """Transcripts: the messages of a session or of a request, without copying a long history.
 
 Rule 1. A shared list only grows at its end, and only ``Transcript.plus`` changes it. So its first ``count``
-        messages are the same for ever, and two transcripts of one list share those of the shorter one.
+        messages never change, and two transcripts of one list share those of the shorter one.
 Rule 2. A transcript is a value: it has a fixed number of messages of its list, and never changes.
-Rule 3. A transcript continues another if it begins with equal messages. A list that both share proves this for
-        the messages in it without a look at them; all others are compared.
+Rule 3. A transcript continues another if it begins with equal messages. Messages in a list that both share need
+        no comparison; all others are compared.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Frozen data that crosses boundaries: canonical JSON and errors. Imports nothing of ours."""
+"""Frozen data that crosses boundaries: canonical JSON and errors. Imports no other package of pylash."""

@@ -199,7 +199,7 @@ def _refuse_surrogates(text: str, path: str) -> None:
         raise ValueNotJson(path, "the text contains a lone surrogate") from None
 
 
-# --- differences: shown when a replay asks for another command ---
+# --- differences: shown when a replay requests another command ---
 
 
 def digest_for_difference(command: bytes) -> bytes:

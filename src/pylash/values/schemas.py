@@ -1,7 +1,7 @@
 """Checks of plain values against JSON Schema, for the keywords that declarations use.
 
 Rule 1. An unknown keyword is not checked and refuses nothing.
-Rule 2. No value makes a check raise or loop for ever.
+Rule 2. No value makes a check raise or loop forever.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def _size(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
 
 def _pattern(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
     pattern = schema.get("pattern")
-    if isinstance(value, str) and isinstance(pattern, str) and not _found(pattern, value):
+    if isinstance(value, str) and isinstance(pattern, str) and not _matches_pattern(pattern, value):
         yield f"{place.path} is {_shown(value)}, not like {pattern!r}"
 
 
-def _found(pattern: str, value: str) -> bool:
+def _matches_pattern(pattern: str, value: str) -> bool:
     try:
         return re.search(pattern, value) is not None
     except re.error:  # not a pattern of Python's dialect

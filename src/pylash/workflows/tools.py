@@ -1,4 +1,4 @@
-"""Tools by which a model checks, starts, signals, lists and cancels workflows of its own.
+"""Tools with which a model checks, starts, signals, lists and cancels its workflows.
 
 Rule 1. A program may use only the tools that its session's model may call, with those of the session's plugins; that is
         checked when it is linked. Its processes are started with the session's environment, so that any worker can

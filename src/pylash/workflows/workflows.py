@@ -62,7 +62,7 @@ class Workflows:
         return self._offered[1]
 
     def tools(self) -> list[Tool[..., Any]]:
-        """Return the tools with which a model manages workflows of its own."""
+        """Return the tools with which a model manages its workflows."""
         return WorkflowTools(self._app, self.session_surface).tools()
 
     async def module(self, source: str) -> LashlangModule:

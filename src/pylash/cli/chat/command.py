@@ -1,6 +1,6 @@
 """``pylash chat``: talks to an app's agent, in a terminal or through pipes.
 
-Rule 1. Everything goes through sessions: a question is stored before it is shown as asked, and leaving,
+Rule 1. Everything goes through sessions: a question is stored before it is shown, and leaving,
         however it happens, loses nothing.
 Rule 2. A line is for the model unless it begins with / or answers a question; the model has no part in that.
 """
@@ -188,7 +188,7 @@ class Chat:
             name, _, rest = line[1:].partition(" ")
             known = COMMANDS.get(name.strip())
             if known is None:
-                self.view.note(f"There is no /{name}: /help lists what there is.", "bad")
+                self.view.note(f"There is no /{name}: /help lists the commands.", "bad")
             else:
                 await known[2](self, rest.strip())
         elif not await self.current.questions.answer(line) and line.strip():
@@ -219,7 +219,7 @@ class Chat:
         """Print how to resume."""
         to_stderr = not self.view.interactive
         if self._busy:
-            state = "is being cancelled" if self._cancelled else "goes on for a moment, and is kept"
+            state = "is being cancelled" if self._cancelled else "gets a moment to end, and is kept"
             click.echo(f"The turn {state}; Ctrl-C leaves at once.", err=True)
         if self._busy or self.view.interactive:
             click.echo(self.how_to_resume(), err=to_stderr)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Command = Callable[["Chat", str], Awaitable[None]]
 
 INTRODUCTION: Final = (
-    "Type and press Enter to ask. While a turn runs you can go on typing: a line steers it, "
+    "Type and press Enter to ask. While a turn runs you can keep typing: a line steers it, "
     "and reaches the model after the tools that run now.\n"
 )
 KEYS: Final = """

@@ -116,7 +116,9 @@ class FollowedSession:
             return
         self._head = record.head
         self._seen = {turn.run for turn in await sessions.turns(self.session.id)}
-        if not self._view.interactive:  # a program that pipes knows its earlier questions
+        if (
+            not self._view.interactive
+        ):  # a program that pipes questions does not need to see them again
             return
         messages, ends = await self.past()
         self._view.remember([one.text for one in messages if isinstance(one, UserMessage)])
@@ -166,7 +168,7 @@ class FollowedSession:
                 self._show_end(end)
 
     async def follow(self) -> None:
-        """Show every turn of the session, for ever."""
+        """Show every turn of the session, without end."""
         services = self.app.services
         topics = f"session:{self.session.id}", f"queue:{self.session.id}", "runs"
         # ``on_start`` is called in the context of the task that starts a run.
@@ -201,7 +203,7 @@ class FollowedSession:
         await wait_for_hint(self._hint, NET_SECONDS)
 
     async def _next(self) -> TurnRecord | None:
-        """Return the oldest turn that was not shown: one that ended meanwhile, or the current one."""
+        """Return the oldest turn that was not shown: a turn that ended meanwhile, or the current one."""
         sessions, session_id = self.app.store.sessions, self.session.id
         for turn_id in tuple(self._mine):
             turn = await sessions.turn(TurnScope(session_id, turn_id))

@@ -12,7 +12,7 @@ from pylash.turn.events import TurnEvent
 from pylash.values.texts import clipped
 
 INDENT: Final = "  "
-RESTARTED: Final = "↺ the answer starts anew"
+RESTARTED: Final = "↺ the answer starts again"
 STREAMED: Final = {"text": "", "reasoning": "dim"}
 
 
@@ -57,7 +57,7 @@ class Lines:
     def message(self, text: str) -> None:
         """Settle a message of the person."""
         self.finish()
-        self._last = self._last and "before"  # each question is a group of its own
+        self._last = self._last and "before"  # each question is a separate group
         lines = clean(text).strip().split("\n")
         rows = [each for line in lines for each in wrapped(line, self.width() - len(INDENT))]
         marks = [PROMPT, *[INDENT] * (len(rows) - 1)]
@@ -194,7 +194,7 @@ class Lines:
         return rows
 
     def forget(self) -> None:
-        """Forget running tools: they have ended, or are not shown any more."""
+        """Forget running tools: they have ended, or are no longer shown."""
         self.finish()
         self.tools.clear()
 

@@ -1,7 +1,7 @@
 """The chat without a terminal: a line is a turn, answers go to stdout and everything else to stderr.
 
 Rule 1. There are no control codes, and nothing is drawn twice.
-Rule 2. The next line is read when the turn has ended or asks for something.
+Rule 2. The next line is read when the turn has ended or waits for an answer.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     width = None if room is None else min(room, WIDEST)
     drawn = draw_timeline(shown, width=width, colour=coloured())
     print_line(
-        drawn if shown else paint("no effects are recorded, or none any more", "bright_black")
+        drawn if shown else paint("no effects are recorded, or they were pruned", "bright_black")
     )
     _print_failures(shown)
 

@@ -23,13 +23,13 @@ class EffectState(Enum):
     """What an effect in flight is doing."""
 
     QUEUED = "queued"
-    """It waits for its turn on a host that performs one effect at a time."""
+    """It is queued on a host that performs one effect at a time."""
     WORK = "work"
     """It is performed, or its wait is being opened."""
     RECORD = "record"
     """Its outcome is being written, or fetched from the record: it can be neither stopped nor cancelled."""
     REST = "rest"
-    """It waits for time or for others. Only in this state it does not keep its run in memory."""
+    """It waits for a timer or for others. Only in this state does it allow its run to be parked."""
 
 
 QUEUED: Final = EffectState.QUEUED
@@ -51,9 +51,9 @@ class Effect(msgspec.Struct, eq=False):
     verdict: str | None = None
     # Whether it ended while its verdict was open.
     landed: bool = False
-    # Whether it ended with a cancel that the record has for it.
+    # Whether it ended with a cancel that is recorded for it.
     has_cancel: bool = False
-    # Values of the driver: what was asked, and what it ended with, which the Answer hands to the callers.
+    # Values of the driver: the request, and the result that Answer passes to the callers.
     asked: Any = None
     result: Any = None
 
@@ -91,7 +91,7 @@ class StopWork(msgspec.Struct, frozen=True, gc=False):
 
 
 class EffectTable:
-    """The effects in flight by key; ``working`` is how many of them have something to do: they neither rest nor queue."""
+    """The effects in flight by key; ``working`` counts those that neither rest nor are queued."""
 
     __slots__ = ("in_flight", "working")
 
@@ -100,7 +100,7 @@ class EffectTable:
         self.working = 0
 
     def ask(self, key: str, caller: Hashable, state: EffectState = WORK) -> Perform | Share:
-        """Add a caller to the effect of key; begin it in the given state if it is not in flight."""
+        """Add a caller to the effect of key; add the effect in the given state if it is not in flight."""
         effect = self.in_flight.get(key)
         if effect is not None:
             effect.callers[caller] = None
@@ -116,7 +116,7 @@ class EffectTable:
         self.working += 1
 
     def holds(self, effect: Effect) -> bool:
-        """Return whether an effect is still in flight; another one may have its key since."""
+        """Return whether an effect is still in flight; another effect may have taken its key since."""
         return self.in_flight.get(effect.key) is effect
 
     def recording(self, effect: Effect) -> None:
@@ -126,7 +126,7 @@ class EffectTable:
             effect.state, effect.due = RECORD, None
 
     def rest(self, effect: Effect, due: int | None = None) -> None:
-        """Note that there is nothing to do until due, or until others did something."""
+        """Note that the effect has nothing to do until due, or until others act."""
         if effect.state is not REST and not effect.landed and self.holds(effect):
             self.working -= 1
             effect.state = REST
@@ -134,7 +134,7 @@ class EffectTable:
             effect.due = due
 
     def stir(self, effect: Effect) -> None:
-        """Note that there may be something to do again."""
+        """Note that the effect may have work to do again."""
         if effect.state is REST and self.holds(effect):
             self.working += 1
             effect.state, effect.due = WORK, None
@@ -159,7 +159,7 @@ class EffectTable:
         if effect.callers or effect.state is RECORD or not self.holds(effect):
             return None
         self.remove(effect)
-        # Queued work was never begun; work that has landed is over.
+        # Queued work was never started; work that has landed is over.
         is_begun = effect.state is not QUEUED and not effect.landed
         return StopWork(effect) if is_begun else None
 

@@ -1,11 +1,11 @@
-"""Where a cancel finds the branches of a run.
+"""Where a cancel reaches the branches of a run.
 
 Rule 1. A branch that waits is cancelled at its leaves: the branches at effects below its joins. The joins on the way
-        that wait for a whole group are interrupted: they end with a cancel, whatever came of their branches.
-Rule 2. A branch that does not wait is flagged. It meets its cancel at its next new effect or, at a join, when all
-        below it wait; until then no new effect begins below it.
-Rule 3. A delivery is written before any branch learns of it. Until it is answered, its effects do not land, its
-        leaves begin no new effect, and the joins that it interrupts do not end.
+        that wait for a whole group are interrupted: they end with a cancel, whatever the outcomes of their branches.
+Rule 2. A branch that does not wait is flagged. Its cancel is delivered at its next new effect or, at a join, when all
+        branches below it wait; until then no new effect starts below it.
+Rule 3. A delivery is written before it has any effect on branches. Until the write is acknowledged, its effects do not
+        land, its leaves start no new effect, and the joins that it interrupts do not end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def flag(run: RunState, branch: Branch, cancelling: bool) -> None:
 
 
 def end_joining(run: RunState, branch: Branch) -> None:
-    """Note that a branch, which has left JOIN, joins nothing any more: calls held below it may ask again."""
+    """Note that a branch, which has left JOIN, no longer joins: calls held below it may repeat their requests."""
     if branch.join is not None:
         branch.join = None
         run.cancels.pressing.pop(branch, None)
@@ -82,9 +82,9 @@ def is_below_cancel(branch: Branch) -> bool:
 def waits(branch: Branch, above: tuple[Branch, ...] = ()) -> bool:
     """Return whether a branch can be cancelled where it is.
 
-    All its pending effects can be cancelled, or it is held, or it joins and all it joins wait. A branch whose
-    code runs beside its asides does not wait. ``above`` are the branches that wait for it by ``awaits``: branches
-    that await each other wait for ever, and can be cancelled.
+    All its pending effects can be cancelled, or it is held, or it joins and all branches that it joins wait. A branch
+    whose code runs beside its asides does not wait. ``above`` are the branches that wait for it by ``awaits``: branches
+    that await each other are deadlocked, and can be cancelled.
     """
     if branch.at is JOIN and branch.awaits is not None:
         return branch in above or waits(branch.awaits, (*above, branch))
@@ -94,7 +94,7 @@ def waits(branch: Branch, above: tuple[Branch, ...] = ()) -> bool:
         return _all_wait(join.group, above) if join.one is None else waits(join.one, above)
     if branch.mixed and branch.at in (CODE, READY, WITHDRAW):
         return False
-    # A held branch begins nothing whatever its other effects do, and it is flagged where it is held.
+    # A held branch starts no effect, whatever its other effects do, and it is flagged where it is held.
     if branch.held:
         return True
     pending = pending_effects(branch)
@@ -105,9 +105,9 @@ def _all_wait(group: Group, above: tuple[Branch, ...]) -> bool:
     """Return whether all open branches of a group wait.
 
     ``suspects`` did not wait when they were last checked. While the last of them still does not, no other is checked;
-    so the checks of a group cost about as much as its branches have moves, and not that times their number.
+    so the total cost of the checks is linear in the state changes of the branches, not quadratic.
     """
-    # A branch that waited may have gone on since, so an empty list only means that all must be checked.
+    # A branch that waited may have continued since, so an empty list only means that all must be checked.
     suspects = group.suspects
     while suspects:
         if suspects[-1] in group.open and not waits(suspects[-1], above):
@@ -126,7 +126,7 @@ def pending_effects(branch: Branch) -> list[Effect]:
 
 
 def find_leaves(branch: Branch, leaves: list[Branch], groups: list[Group]) -> None:
-    """Add where a cancel finds a branch: the branches at effects, and the groups that are interrupted."""
+    """Add the places where a cancel reaches a branch: the branches at effects, and the groups that are interrupted."""
     if branch.at is not JOIN or branch.join is None:
         leaves.append(branch)
     elif branch.join.one is not None:
@@ -155,7 +155,7 @@ def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decis
     for leaf in leaves:
         flag(run, leaf, True)
         for effect in sorted(pending_effects(leaf), key=lambda effect: effect.key):
-            # Another delivery may be deciding about it: then that one's answer counts for both.
+            # If another delivery is deciding about it, that decision counts for both.
             if effect.is_cancellable and effect.verdict is None:
                 effects[effect] = None
     for effect in effects:
@@ -170,8 +170,8 @@ def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decis
 def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
     """Pass the cancel of a join on to its branches once all of them wait, the outermost join first.
 
-    ``touched``: the branches that may have begun to wait, None for any. A cancel is not passed on while another
-    delivery is on its way, so that a branch gets one before the next.
+    ``touched``: the branches that may have started to wait, None for any. A cancel is not passed on while another
+    delivery is being written, so that a branch gets one cancel at a time.
     """
     cancels = run.cancels
     while cancels.pressing and not cancels.deliveries:
@@ -180,7 +180,7 @@ def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]
             return
         assert branch.join is not None  # it is pressing
         group = branch.join.group.key
-        # The delivery takes the flag over. One that is recorded already was the answer to an earlier flag.
+        # The delivery consumes the flag. A delivery that is already recorded consumed an earlier flag.
         flag(run, branch, False)
         if group not in cancels.passed_on:
             cancels.passed_on.add(group)

@@ -1,7 +1,7 @@
-"""What the machine of a run may decide, besides Perform, Share, Answer and StopWork of the effect table.
+"""The decisions of the machine of a run, besides Perform, Share, Answer and StopWork of the effect table.
 
-A decision tells the driver what to do; the machine has made the move already. ``gc=False`` is safe because nothing
-that a decision points at points back at it.
+A decision tells the driver what to do; the machine has already changed its state. ``gc=False`` is safe because no
+object that a decision references refers back to it.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pylash.durable.machines.run_state import Branch, Caller, DetachReason, Last
 
 
 class Replay(msgspec.Struct, frozen=True, gc=False):
-    """Answer the caller from the record. A SideCall waits for GoOn first."""
+    """Return the recorded outcome to the caller. A SideCall waits for GoOn first."""
 
     caller: Caller
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
-    """Wait: the host performs one effect at a time. Perform follows when it is its turn."""
+    """Queue the effect: the host performs one effect at a time. Perform follows when its turn comes."""
 
     effect: Effect
     caller: Caller
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Begin nothing: another decision about this call follows."""
+    """Let the caller wait: another decision about this call follows."""
 
     caller: Caller
 
 
 class Withdraw(msgspec.Struct, frozen=True, gc=False):
-    """Record the effect of key as cancelled before it begins; then report ``withdrawn``."""
+    """Record the effect of key as cancelled before it starts; then report ``withdrawn``."""
 
     caller: Caller
     key: str
@@ -45,19 +45,19 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hang(msgspec.Struct, frozen=True, gc=False):
-    """Never answer the caller: it calls a closed run in a loop."""
+    """Let the caller wait forever: it calls a closed run in a loop."""
 
     caller: Caller
 
 
 class RaiseCancelled(msgspec.Struct, frozen=True, gc=False):
-    """Answer the callers with a cancel. Those that waited wait for GoOn first."""
+    """Raise a cancel in the callers. Those that waited wait for GoOn first."""
 
     callers: tuple[Caller, ...]
 
 
 class GoOn(msgspec.Struct, frozen=True, gc=False):
-    """Let callers continue, in this order. A fresh branch starts."""
+    """Let callers continue, in this order. A new branch starts."""
 
     callers: tuple[Caller, ...]
 
@@ -65,7 +65,7 @@ class GoOn(msgspec.Struct, frozen=True, gc=False):
 class Deliver(msgspec.Struct, frozen=True, gc=False):
     """Record a decision under ``key`` and cancelled outcomes for ``effects``, in one transaction.
 
-    Then report ``delivered``. ``cancelled`` and ``groups`` belong into the record: the names of the branches that
+    Then report ``delivered``. ``cancelled`` and ``groups`` are part of the record: the names of the branches that
     are cancelled and the keys of the groups that are interrupted. ``leaves`` are the branches of those names.
     """
 
@@ -77,13 +77,13 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
 
 
 class BecomeIdle(msgspec.Struct, frozen=True, gc=False):
-    """The run may be parked; ``park_now`` if it has a concurrency key, which counts it until then."""
+    """The run may be parked; ``park_now`` if it has a concurrency key, whose slot it holds until then."""
 
     park_now: bool
 
 
 class BecomeBusy(msgspec.Struct, frozen=True, gc=False):
-    """The run must not be parked any more."""
+    """The run must no longer be parked."""
 
 
 class TakeSlot(msgspec.Struct, frozen=True, gc=False):
@@ -95,9 +95,9 @@ class GiveSlot(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookAgain(msgspec.Struct, frozen=True, gc=False):
-    """Let the effects that wait for others look again.
+    """Let the effects that wait for other runs or for people read the store again.
 
-    Reading the store for everything the run waits for is a step of its own; ``looked`` reports it, with the wake_seq.
+    Reading everything that the run waits for is a separate step; ``looked`` reports it, with the wake_seq.
     """
 
 
@@ -119,15 +119,15 @@ class BreakOff(msgspec.Struct, frozen=True, gc=False):
 
 
 class Detach(msgspec.Struct, frozen=True, gc=False):
-    """Close the context: nothing of this execution counts any more."""
+    """Close the context: this execution records nothing more."""
 
     reason: DetachReason
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
-    """Make the last write, and repeat it while the store is away; then report ``written``.
+    """Make the last write, and repeat it while the store is unreachable; then report ``written``.
 
-    ``as_failure``: settle with the reason why what the code left could not be written.
+    ``as_failure``: settle with the reason why the outcome of the code could not be written.
     """
 
     what: LastWrite
@@ -135,7 +135,7 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """Drop the run from the worker's lists, if they still mean this very execution."""
+    """Remove the run from the worker's lists, if they still contain this execution."""
 
 
 Decision = (
@@ -164,4 +164,4 @@ Decision = (
     | Write
     | Forget
 )
-"""Whatever a fact may be answered with."""
+"""Any decision about a run."""

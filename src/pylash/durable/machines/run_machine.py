@@ -1,8 +1,8 @@
 """The machine of a run in memory: it receives facts and returns decisions, with no I/O.
 
-Rule 1. What is possible in which phase is the table in run_table; the methods below say what a fact does.
+Rule 1. The table in run_table defines which facts are possible in which phase; the methods below define their effects.
 Rule 2. Every fact returns the decisions that follow from it, in the order in which the driver carries them out. The
-        machine has already made the moves they stand for.
+        machine has already changed its state accordingly.
 Rule 3. Nothing here reads a clock or awaits: ``due`` is data, and the driver reports that time has passed.
 Rule 4. The facts of the run's code are methods of ``code``, those of its worker methods of the machine itself.
 """
@@ -81,7 +81,7 @@ NOTHING: Final[Decisions] = ()
 
 
 class CodeFacts:
-    """What the code of a run does: its branches, its calls, and the effects they wait for."""
+    """Facts about the code of a run: its branches, its calls, and the effects they wait for."""
 
     __slots__ = ("_run",)
 
@@ -90,7 +90,7 @@ class CodeFacts:
 
     @property
     def is_gate_open(self) -> bool:
-        """Whether code may go on. A branch calls ``enter`` before it acts while it may not."""
+        """Whether code may continue. While the gate is shut, a branch calls ``enter`` before it acts."""
         return self._run.phase is Phase.RUNNING and self._run.slot is Slot.HELD
 
     # --- calls ---
@@ -111,12 +111,12 @@ class CodeFacts:
         return settle(run, [])
 
     def ask(self, caller: Caller, key: str, recorded: Recorded = Recorded.NOTHING) -> Decisions:
-        """Note that a caller asks for the effect of key, and what the record has under it."""
+        """Note that a caller requests the effect of key, and what is recorded under it."""
         run = self._run
         self._check("ask" if isinstance(caller, Branch) else "ask_aside", caller)
         if run.closed:
             return self._refused(caller)
-        # Its last join is over for good, as it does something else now.
+        # Its last join is over, because it does something else now.
         if isinstance(caller, Branch) and caller.join is not None:
             end_joining(run, caller)
         if recorded is Recorded.OUTCOME or recorded is Recorded.CANCELLED:
@@ -158,7 +158,7 @@ class CodeFacts:
     def leave(self, caller: Caller) -> Decisions:
         """Note that the task of a caller was cancelled, not by a cancel of the run: it stops waiting.
 
-        A task that is cancelled at the gate goes on at once; any other waits for GoOn.
+        A task that is cancelled at the gate continues at once; any other waits for GoOn.
         """
         run = self._run
         self._check("leave")
@@ -169,7 +169,7 @@ class CodeFacts:
         touched = None if caller.at is WITHDRAW else (caller.owner,)
         if isinstance(caller, Branch):
             stop_awaiting(run, caller)
-        # A task that is cancelled at the gate runs, whatever we decide; the others wait there first.
+        # A task that is cancelled at the gate runs, whatever the decision; the others wait at the gate first.
         if caller.at is READY:
             run.ready.remove(caller)
             if isinstance(caller, Branch):
@@ -191,7 +191,7 @@ class CodeFacts:
             stop = run.effects.leave(effect, caller)
             if stop is not None:
                 out.append(stop)
-        elif effect.verdict == effect.key:  # its own withdrawal, which has no caller any more
+        elif effect.verdict == effect.key:  # its own withdrawal, which has lost its caller
             effect.verdict = None
             if effect.landed:
                 land_effect(run, effect, out)
@@ -217,7 +217,7 @@ class CodeFacts:
         return settle(run, [])
 
     def stir(self, effect: Effect) -> Decisions:
-        """Note that a resting effect was woken: it may have something to do."""
+        """Note that a resting effect was woken: it may have work to do."""
         run = self._run
         if not run.effects.holds(effect):
             return NOTHING
@@ -226,7 +226,7 @@ class CodeFacts:
         return settle(run, [])
 
     def land(self, effect: Effect, result: Any = None, *, cancelled: bool = False) -> Decisions:
-        """Note that an effect has ended; ``cancelled``: with a cancel that the record has for it."""
+        """Note that an effect has ended; ``cancelled``: with a cancel that is recorded for it."""
         run = self._run
         if not run.effects.holds(effect):
             return NOTHING
@@ -246,7 +246,7 @@ class CodeFacts:
         decided: RecordedCancel | None = None,
         passed_on: RecordedCancel | None = None,
     ) -> Decisions:
-        """Note that a branch begins a group, with the decision about it and its parent's cancel, if they are recorded."""
+        """Note that a branch opens a group, with the decision about it and its parent's cancel, if they are recorded."""
         run = self._run
         self._check("open_group")
         for recorded in (decided, passed_on):
@@ -288,14 +288,14 @@ class CodeFacts:
         """Note that a branch waits for all of a group; with ``one``, for that branch.
 
         With ``first``, it waits until more than that many branches of the group have ended. ``beside``: a task that
-        its code started does so in its place.
+        its code started waits instead of the branch.
         """
         run = self._run
         self._check("join", branch)
         if run.closed:
             return self._refused(branch)
         self._number(branch)
-        # Branches that it does not wait for any more are not below it, so they are not held for it.
+        # Branches that it no longer waits for are not below it, so they are not held for it.
         if one is not None or not branch.joins(group):
             end_joining(run, branch)
         branch.join = Join(group, one, first, beside)
@@ -305,9 +305,10 @@ class CodeFacts:
         return settle(run, [], (branch,))
 
     def await_branch(self, branch: Branch, other: Branch) -> Decisions:
-        """Note that a branch waits for one that another branch has forked.
+        """Note that a branch waits for a branch that another one has forked.
 
-        A cancel is not passed on to the other: it is raised while the branch waits, or when the other is cancelled.
+        A cancel is not passed on to the awaited branch: it is raised while this branch waits, or when the awaited
+        branch is cancelled.
         """
         run = self._run
         self._check("await_branch", branch)
@@ -330,7 +331,7 @@ class CodeFacts:
         return settle(run, []) if run.cancels.recheck else NOTHING
 
     def branch_ended(self, branch: Branch) -> Decisions:
-        """Note that the code of a branch has ended; its parent may be ready by that, in the same move."""
+        """Note that the code of a branch has ended; its parent may become ready in the same state change."""
         run, group = self._run, branch.group
         self._check("branch_ended", branch)
         if run.closed:
@@ -341,7 +342,7 @@ class CodeFacts:
         move(run, branch, DONE)
         del group.open[branch]
         group.ended.append(branch)
-        # The parent is ready, and so busy, in the same move: the run is never idle in between.
+        # The parent becomes ready, and so busy, in the same state change: the run is never idle in between.
         parent = group.parent
         if parent.at is JOIN:
             end_join(run, parent)
@@ -350,10 +351,10 @@ class CodeFacts:
         return settle(run, [], (parent,))
 
     def decide(self, group: Group) -> Decisions:
-        """Cancel what is left of a group: a race is won, a branch has failed, or a task group is left."""
+        """Cancel the open branches of a group: a race is won, a branch has failed, or a task group is left."""
         run = self._run
-        # The delivery on its way keeps the run busy. The parent is in its code, or a task that its code started
-        # waits for the group in its place while the parent is anywhere, even idle.
+        # The delivery that is being written keeps the run busy. The parent is in its code, or a task that its code
+        # started waits for the group while the parent may do anything, even wait.
         self._check("decide")
         if run.closed:
             return self._refused(group.parent)
@@ -382,7 +383,7 @@ class CodeFacts:
         return (Hang(caller) if caller.owner.refusals > MAX_REFUSALS else Refuse(caller),)
 
     def _replayed(self, caller: Caller, recorded: Recorded) -> Decisions:
-        """Answer from memory. A branch does not move for it; a side call still waits at the gate."""
+        """Replay from memory. A branch keeps its place; a side call still waits at the gate."""
         run = self._run
         out: list[Decision] = [Replay(caller)]
         if recorded is Recorded.CANCELLED:
@@ -408,10 +409,10 @@ class RunMachine:
         wake_seq: int = 0,
         cancelled: RecordedCancel | None = None,
     ) -> None:
-        # For this package, and for tests to look at.
+        # For this package and for tests.
         run = self.state = RunState(config, root)
         self.code = CodeFacts(run)
-        # The wake_seq of the run after whose reading everything it waits for was looked at.
+        # The wake_seq that was read before everything the run waits for was last read.
         self.wake_seq = wake_seq
         # Whether a wake-up came since the driver last cleared this: for turns, messages may be queued.
         self.stirred = False
@@ -424,7 +425,7 @@ class RunMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where the run stands."""
+        """The phase of the run."""
         return self.state.phase
 
     @property
@@ -439,7 +440,7 @@ class RunMachine:
 
     @property
     def cancel(self) -> CancelState:
-        """How far the cancel of the run has come in this epoch; the next one gets a cancel that is only noted."""
+        """The progress of the run's cancel in this epoch; a cancel that is only requested moves to the next epoch."""
         run = self.state
         if not run.cancels.is_asked:
             return CancelState.NONE
@@ -452,18 +453,18 @@ class RunMachine:
     # --- beginning, slots and wake-ups ---
 
     def begin(self) -> Decisions:
-        """Note that the code begins."""
+        """Note that the code starts."""
         self._check("begin")
         set_phase(self.state, Phase.RUNNING)
         return NOTHING
 
     def slot_granted(self) -> Decisions:
-        """Note that the slot that was asked for is there."""
+        """Note that the requested slot is granted."""
         run = self.state
         self._check("slot_granted")
         if run.slot is not Slot.ASKED:
             raise ImpossibleFact(run.phase, "slot_granted", f"slot {run.slot}")
-        # It was asked for before the run was detached; no caller goes on with it now.
+        # It was requested before the run was detached; no caller needs it now.
         if run.closed:
             run.slot = Slot.NONE
             return (GiveSlot(),)
@@ -471,7 +472,7 @@ class RunMachine:
         return settle(run, [])
 
     def woken(self) -> Decisions:
-        """Note a hint that something happened to the run. It never counts as having looked."""
+        """Note a hint that something happened to the run. It does not count as a read of the store."""
         self._check("woken")
         if self.state.closed:
             return NOTHING
@@ -479,12 +480,12 @@ class RunMachine:
         return (LookAgain(),)
 
     def take_stirred(self) -> bool:
-        """Return whether a wake-up came since this was last asked."""
+        """Return whether a wake-up came since the last call."""
         stirred, self.stirred = self.stirred, False
         return stirred
 
     def looked(self, wake_seq: int) -> Decisions:
-        """Note that everything was looked at after this wake_seq was read."""
+        """Note that everything the run waits for was read after this wake_seq was read."""
         self._check("looked")
         self.wake_seq = max(self.wake_seq, wake_seq)
         return NOTHING
@@ -498,14 +499,14 @@ class RunMachine:
         if run.phase is not Phase.IDLE:
             return NOTHING
         set_phase(run, Phase.PARKING)
-        # The deadline only asks for a cancel: a run that has one needs no waking for it.
+        # The deadline only requests a cancel: a run that is already cancelled need not be woken for it.
         has_asked = run.cancels.is_asked or run.config.heard_before
         times = (run.effects.next_due(), None if has_asked else run.config.deadline)
         until = min((time for time in times if time is not None), default=None)
         return (Park(until, self.wake_seq),)
 
     def park_answered(self, answer: ParkAnswer) -> Decisions:
-        """Note that the run is parked, or was woken since it looked, or that the store is away."""
+        """Note that the run is parked, or was woken since it read its wake_seq, or that the store is unreachable."""
         run = self.state
         self._check("park_answered")
         if run.closed:
@@ -517,14 +518,14 @@ class RunMachine:
         if answer is ParkAnswer.WOKEN:
             self.stirred = True
             out.append(LookAgain())
-        # Callers may have come to the gate meanwhile, so that it is decided anew whether the run is idle.
+        # Callers may have come to the gate meanwhile, so whether the run is idle is decided again.
         set_phase(run, Phase.RUNNING)
         if run.cancels.is_remembered:
             run.cancels.is_remembered = False
             run.cancels.is_asked = True
             deliver(run, cancel_key(), (run.root,), out)
         if run.is_quiet:
-            # Not at once, even with a concurrency key: the store is away, or something has happened to the run.
+            # Not at once, even with a concurrency key: the store is unreachable, or something has happened to the run.
             set_phase(run, Phase.IDLE)
             out.append(BecomeIdle(False))
         else:
@@ -534,7 +535,7 @@ class RunMachine:
     # --- cancel ---
 
     def cancel_seen(self) -> Decisions:
-        """Note that the run was asked to end. The cancel is delivered once, in one of its epochs."""
+        """Note that a cancel of the run was requested. It is delivered once, in one of its epochs."""
         run = self.state
         cancels = run.cancels
         self._check("cancel_seen")
@@ -544,7 +545,7 @@ class RunMachine:
             cancels.is_remembered = True
             return NOTHING
         cancels.is_asked = True
-        # Before the code begins, the root meets it at its first new effect, and replays what is recorded.
+        # Before the code starts: the root replays recorded effects and is cancelled at its first new one.
         if run.phase is Phase.STARTING:
             run.root.cancelling = True
             return NOTHING
@@ -553,7 +554,7 @@ class RunMachine:
         return settle(run, out)
 
     def delivered(self, key: str, cancelled: Collection[str] = ()) -> Decisions:
-        """Note that a delivery is written; these of its effects were cancelled, the others have an outcome.
+        """Note that a delivery is written; ``cancelled`` of its effects were cancelled, the others have an outcome.
 
         Without a record, the tasks of its leaves were cancelled instead.
         """
@@ -561,13 +562,13 @@ class RunMachine:
         self._check("delivered")
         if run.closed:
             return NOTHING
-        # First, as a join that it interrupts may end only when it is not on its way any more.
+        # First, because a join that it interrupts may end only when the delivery is no longer being written.
         delivery = run.cancels.deliveries.pop(key, None)
         if delivery is None:
             raise ImpossibleFact(run.phase, "delivered", f"{key} is not on its way")
         out: list[Decision] = []
         end_delivery(run, delivery, frozenset(cancelled), out)
-        # Calls that were held for it ask again, and a cancel that waited for it may be passed on.
+        # Calls that were held for it repeat their requests, and a cancel that waited for it may be passed on.
         run.cancels.recheck = True
         return settle(run, out, None)
 
@@ -580,7 +581,7 @@ class RunMachine:
     # --- the end ---
 
     def trouble(self, reason: DetachReason) -> Decisions:
-        """Detach the run: it cannot go on here, or the worker closes."""
+        """Detach the run: it cannot continue here, or the worker closes."""
         self._check("trouble")
         if self.state.closed:
             return NOTHING
@@ -589,14 +590,14 @@ class RunMachine:
         return out
 
     def code_ended(self, end: CodeEnd, *, asked_to_end: bool = False) -> Decisions:
-        """Note that the code has ended; ``asked_to_end``: the turn was asked to end, as the driver read just now."""
+        """Note that the code has ended; ``asked_to_end``: a cancel of the turn is requested, as the driver has just read."""
         run = self.state
         self._check("code_ended")
         out: list[Decision] = []
         if run.phase is Phase.RUNNING:
             if run.root.at is not CODE:
                 raise ImpossibleFact(run.phase, "code_ended", f"the root at {run.root.at.value}")
-            # A task that was cancelled from outside is no end of its process, which goes on elsewhere.
+            # A task that was cancelled from outside does not end its process, which continues elsewhere.
             if end is CodeEnd.STOPPED:
                 detach(run, DetachReason.RELEASED, out)
         if run.phase is Phase.RUNNING:
@@ -608,7 +609,7 @@ class RunMachine:
         return self._gone(out) if what_follows is None else self._write(what_follows, out)
 
     def written(self, answer: WriteAnswer) -> Decisions:
-        """Note how the last write was answered."""
+        """Note the result of the last write."""
         run = self.state
         self._check("written")
         if answer is WriteAnswer.REFUSED:
@@ -633,7 +634,7 @@ class RunMachine:
 
     def _gone(self, out: list[Decision]) -> Decisions:
         run = self.state
-        # A slot that is still asked for is given back when it arrives.
+        # A slot that is still requested is given back when it is granted.
         set_phase(run, Phase.GONE)
         out.append(Forget())
         if run.slot is Slot.HELD:
@@ -645,7 +646,7 @@ class RunMachine:
 def last_write(reason: DetachReason | None, *, asked_to_end: bool) -> LastWrite | None:
     """Return the last write of a detached run; None if it has none.
 
-    A turn that was asked to end is given up if it cannot be replayed. If only a tool or its model is missing
+    A turn with a requested cancel is given up if it cannot be replayed. If only a tool or its model is missing
     here, it is executed again: a cancelled turn needs neither.
     """
     match reason:
@@ -662,7 +663,7 @@ def last_write(reason: DetachReason | None, *, asked_to_end: bool) -> LastWrite 
 
 
 def write_instead(ending: Ending, *, is_turn: bool) -> LastWrite | None:
-    """Return what is written instead of a write that can never be made; None if nothing is left to try.
+    """Return the write that replaces a permanently refused one; None if nothing is left to try.
 
     A process settles with that failure. A turn, and a process whose failure cannot be written either, is blocked.
     """

@@ -1,8 +1,9 @@
-"""The moves of callers between their code, effects, joins and the gate, and what follows from them.
+"""State changes of callers (at their code, effects, joins and the gate), and the decisions that follow from them.
 
 Rule 1. ``at`` changes only here, together with the counter ``busy``.
-Rule 2. After every fact ``settle`` looks at the whole state: it passes cancels on and lets held calls ask again,
-        decides whether the run is idle, and opens the gate. A caller goes on only in phase RUNNING with a slot.
+Rule 2. After every fact ``settle`` examines the whole state: it passes cancels on, lets held calls repeat their
+        requests, decides whether the run is idle, and opens the gate. A caller continues only in phase RUNNING with a
+        slot.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ from pylash.durable.machines.run_table import IDLE, LEGAL, RUNNING
 def move(run: RunState, branch: Branch, at: At) -> None:
     """Move a branch and count it."""
     before = branch.is_busy
-    # From now on it is not known what its own task does between its calls: its asides excuse it no longer.
+    # From now on its own task may be running between its calls, so its asides no longer excuse it.
     if branch.asides and at is not CODE:
         branch.mixed = True
     branch.at = at
@@ -92,9 +93,9 @@ def attach_call(run: RunState, call: SideCall) -> None:
 
 
 def detach_call(run: RunState, call: SideCall) -> None:
-    """Note that a side call does not wait any more: its owner may be busy from now on."""
+    """Note that a side call no longer waits: its owner may be busy from now on."""
     owner = call.owner
-    # At WITHDRAW, and when it was answered from the record, it has never been attached.
+    # At WITHDRAW, and after a replay, it was never attached.
     if call not in owner.calls:
         return
     del owner.calls[call]
@@ -107,7 +108,7 @@ def detach_call(run: RunState, call: SideCall) -> None:
 
 def move_call(run: RunState, call: SideCall, at: At) -> None:
     """Move a side call and count it: it is busy at READY, HELD and WITHDRAW."""
-    # At WITHDRAW it is no effect yet, so it does not excuse its owner; its own count keeps the run busy.
+    # At WITHDRAW it is not an effect yet, so it does not excuse its owner; its own count keeps the run busy.
     if at is HELD or at is EFFECT:
         attach_call(run, call)
     else:
@@ -119,8 +120,10 @@ def move_call(run: RunState, call: SideCall, at: At) -> None:
 
 
 def make_ready(run: RunState, caller: Caller) -> None:
-    """Put a caller that has its answer at the gate."""
-    if caller.at is HELD and caller in run.cancels.held:  # else it was released to ask again
+    """Put a caller whose result is available at the gate."""
+    if (
+        caller.at is HELD and caller in run.cancels.held
+    ):  # else it was released to repeat its request
         release(run, caller)
     caller.effect = None
     run.ready.append(caller)
@@ -128,31 +131,31 @@ def make_ready(run: RunState, caller: Caller) -> None:
         move_call(run, caller, READY)
     elif caller.asides or caller.at is not EFFECT:
         move(run, caller, READY)
-    else:  # the usual case, at every answer
+    else:  # the usual case, at every result
         caller.at = READY
         run.busy += 1
 
 
 def end_join(run: RunState, branch: Branch) -> bool:
-    """Put a branch at the gate if what it joins has happened, and no unwritten delivery interrupts it."""
+    """Put a branch at the gate if the condition of its join is met and no unwritten delivery interrupts it."""
     join = branch.join
     if not branch.is_joined or (join is not None and is_interrupting(run, join.group)):
         return False
     stop_awaiting(run, branch)
     make_ready(run, branch)
-    # With ``after`` it looks at the group and will come back: branches below stay held until it does not.
+    # With ``after`` it polls the group and will join it again: branches below stay held as long as it does.
     if join is not None and join.after is None:
         end_joining(run, branch)
     return True
 
 
 def is_interrupting(run: RunState, group: Group) -> bool:
-    """Return whether a delivery on its way interrupts the join of a group."""
+    """Return whether a delivery that is being written interrupts the join of a group."""
     return any(group in delivery.groups for delivery in run.cancels.deliveries.values())
 
 
 def stop_awaiting(run: RunState, branch: Branch) -> None:
-    """Note that a branch does not wait for one of another group any more."""
+    """Note that a branch no longer waits for a branch of another group."""
     if branch.awaits is not None:
         branch.awaits.awaited_by.pop(branch, None)
         branch.awaits = None
@@ -160,19 +163,19 @@ def stop_awaiting(run: RunState, branch: Branch) -> None:
 
 
 def release(run: RunState, caller: Caller) -> None:
-    """Hold a caller no longer; where it goes is decided next."""
+    """Stop holding a caller; the caller of this function decides what it does next."""
     caller.owner.held -= 1
     del run.cancels.held[caller]
 
 
-# --- questions ---
+# --- requests ---
 
 
 def place(run: RunState, caller: Caller, key: str, recorded: Recorded, out: list[Decision]) -> None:
-    """Decide about a question for the effect of key: hold, withdraw, share or perform it."""
+    """Decide about a request for the effect of key: hold, withdraw, share or perform it."""
     owner = caller.owner
     caller.key = key
-    # A key that is recorded never meets a cancel, nor does a call that belongs to no branch.
+    # Neither a recorded effect nor a call that belongs to no branch is ever cancelled.
     if recorded is Recorded.NOTHING and (caller is owner or caller.excuses):  # type: ignore[union-attr]  # a SideCall
         if must_hold(run, owner):
             hold(run, caller, out)
@@ -183,14 +186,14 @@ def place(run: RunState, caller: Caller, key: str, recorded: Recorded, out: list
 
 
 def must_hold(run: RunState, owner: Branch) -> bool:
-    """Return whether a branch begins no new effect now: a cancel is on its way to it."""
+    """Return whether a branch may start no new effect now, because a cancel is being delivered to it."""
     if owner.cancelling and run.cancels.deliveries:
         return True
     return bool(run.cancels.pressing) and is_below_cancel(owner)
 
 
 def hold(run: RunState, caller: Caller, out: list[Decision]) -> None:
-    """Let a caller wait until the cancel has come."""
+    """Let a caller wait until the cancel is delivered."""
     caller.owner.held += 1
     run.cancels.held[caller] = None
     if isinstance(caller, Branch):
@@ -201,7 +204,7 @@ def hold(run: RunState, caller: Caller, out: list[Decision]) -> None:
 
 
 def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
-    """Meet the cancel of a flagged branch at its new effect; False if the effect is performed all the same."""
+    """Deliver the cancel of a flagged branch at its new effect; False if the effect is performed nevertheless."""
     if not run.config.is_durable:
         hear_cancel(run, caller)
         out.append(RaiseCancelled((caller,)))
@@ -210,8 +213,8 @@ def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
         return True
     effect = run.effects.in_flight.get(caller.key)
     if effect is not None and (effect.verdict is not None or not effect.is_cancellable):
-        return False  # it has an outcome, or its verdict is on its way: that one counts
-    # The key of the effect stands for the withdrawal: deliveries have other keys, so they cannot be mixed up.
+        return False  # it has an outcome, or another delivery is deciding about it, which takes precedence
+    # The withdrawal is identified by the key of the effect, which differs from the keys of all deliveries.
     if effect is not None:
         effect.verdict = caller.key
     caller.effect = effect
@@ -225,7 +228,7 @@ def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
 
 def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[Decision]) -> None:
     """Perform the effect of the caller's key, or share the one in flight."""
-    # A fetch from the record (RECORD) asks the host too, so it waits for its turn as well.
+    # Fetching an outcome from the record (RECORD) uses the host too, so it is queued as well.
     if run.config.is_serial and run.line:
         state = QUEUED
     decision = run.effects.ask(caller.key, caller, state)
@@ -260,7 +263,7 @@ def land_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
 
 def cancel_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
     """End an effect with the cancel that is recorded for it."""
-    # It leaves the table before its work is stopped: a new caller must not share what ends with a cancel.
+    # It leaves the table before its work is stopped: a new caller must not share an effect that ends with a cancel.
     run.effects.remove(effect)
     if effect.state is not QUEUED and effect.is_cancellable:
         out.append(StopWork(effect))
@@ -278,7 +281,7 @@ def _raise_cancelled(run: RunState, callers: tuple[Caller, ...], out: list[Decis
 def end_delivery(
     run: RunState, delivery: Delivery, cancelled: Collection[str], out: list[Decision]
 ) -> None:
-    """Do what was waiting for a delivery: end its effects and the joins that it interrupts."""
+    """Complete a delivery that was written: end its effects and the joins that it interrupts."""
     for decided in delivery.effects:
         # It may have left since, and another caller may have started it again: the record counts for that one.
         effect = run.effects.in_flight.get(decided.key)
@@ -289,7 +292,7 @@ def end_delivery(
             if effect.landed:
                 land_effect(run, effect, out)
     if not run.config.is_durable:
-        # The driver has cancelled the tasks of the leaves. A call that is held must not begin its effect before.
+        # The driver has cancelled the tasks of the leaves. A held call must not start its effect before that.
         leaves = set(delivery.leaves)
         _raise_cancelled(run, tuple(c for c in run.cancels.held if c.owner in leaves), out)
         for leaf in leaves:
@@ -312,8 +315,8 @@ def set_phase(run: RunState, phase: Phase) -> None:
 def settle(
     run: RunState, out: list[Decision], touched: Sequence[Branch] | None = ()
 ) -> Sequence[Decision]:
-    """Decide what follows from a fact; ``touched``: the branches that may have begun to wait, None for any."""
-    # While the run is being parked nothing moves but callers to the gate; its answer settles everything.
+    """Decide what follows from a fact; ``touched``: the branches that may have started to wait, None for any."""
+    # While the run is being parked, callers only move to the gate; ``park_answered`` decides everything else.
     if run.phase is not RUNNING and run.phase is not IDLE:
         return out
     # Cancels first: what they change decides whether the run is idle.
@@ -322,7 +325,7 @@ def settle(
         _settle_cancels(run, None if run.awaiting else touched, out)
     if run.line:
         _shorten_line(run)
-    # It repeats because a side call that goes on is not seen any more, so that the run may be idle at once.
+    # It repeats because a side call that continues is no longer counted, so the run may become idle at once.
     while not run.is_quiet:
         if run.phase is IDLE:
             set_phase(run, RUNNING)
@@ -341,25 +344,25 @@ def settle(
 
 
 def _take_slot(run: RunState, out: list[Decision]) -> None:
-    """Ask for a slot, unless one is on its way."""
+    """Request a slot, unless one is already requested."""
     if run.slot is Slot.NONE:
         run.slot = Slot.ASKED
         out.append(TakeSlot())
 
 
 def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
-    """Pass cancels on and let held calls ask again, until nothing changes."""
+    """Pass cancels on and let held calls repeat their requests, until nothing changes."""
     cancels = run.cancels
     pass_on(run, touched, out)
-    # A held call waits for every delivery on its way: what it would do next may depend on the record.
+    # A held call waits for all deliveries being written: its next decision may depend on what they record.
     while cancels.recheck and not cancels.deliveries:
         cancels.recheck = False
         for caller in [held for held in cancels.held if not is_below_cancel(held.owner)]:
             release(run, caller)
             place(run, caller, caller.key, Recorded.NOTHING, out)
         pass_on(run, None, out)
-    # A cancel is not passed on to a branch of another group. The branch that awaits such a one is cancelled there, once
-    # the awaited branch waits. A replay cancels it at the same place, because recorded effects do not wait.
+    # A cancel is not passed on to a branch of another group. A branch that awaits one is cancelled itself, once the
+    # awaited branch waits. A replay cancels it at the same place, because recorded effects do not wait.
     for branch in list(run.awaiting) if not cancels.deliveries else ():
         if branch.cancelling and branch.awaits is not None and waits(branch.awaits):
             stop_awaiting(run, branch)
@@ -367,13 +370,13 @@ def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[D
 
 
 def _shorten_line(run: RunState) -> None:
-    """Take effects that have ended or were left out of the front of the line."""
+    """Remove effects that have ended, or that all callers have left, from the front of the queue."""
     while run.line and not run.effects.holds(run.line[0]):
         run.line.popleft()
 
 
 def _perform_next(run: RunState, out: list[Decision]) -> None:
-    """Perform the next effect of a serial host, if it may begin."""
+    """Perform the next effect of a serial host, if it may start."""
     if run.has_turn:
         effect = run.line[0]
         run.effects.start(effect)
@@ -390,7 +393,7 @@ def _become_idle(run: RunState, out: list[Decision]) -> None:
 
 
 def _open_gate(run: RunState, out: list[Decision]) -> None:
-    # Effects land in any order; code must go on in the order in which it asked.
+    # Effects land in any order; callers must continue in the order of their requests.
     callers, run.ready = run.ready, []
     if not callers:
         return

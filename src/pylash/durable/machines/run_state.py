@@ -1,11 +1,11 @@
-"""What a run in memory consists of.
+"""The state of a run in memory.
 
 Rule 1. Nothing outside this package changes a field below; the driver only makes Branch, SideCall and Group objects
         and hands them to the machine.
-Rule 2. ``RunState.busy`` and ``EffectTable.working`` are counted with every move and never recomputed: a scan per
-        fact would be quadratic in a gather of thousands. The tests compare both with a scan.
-Rule 3. A caller that has its answer is READY, which is busy, in the same move. So a run is never idle between an
-        answer and the moment its task goes on.
+Rule 2. ``RunState.busy`` and ``EffectTable.working`` are updated with every state change and never recomputed: a scan
+        per fact would be quadratic in a gather of thousands. The tests compare both with a scan.
+Rule 3. A caller becomes READY, which counts as busy, in the same state change that gives it its result. So a run is
+        never idle between a result and the moment its task continues.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pylash.durable.machines.effect_table import QUEUED, Effect, EffectTable
 
 
 class Phase(StrEnum):
-    """Where a run in memory stands."""
+    """The phase of a run in memory."""
 
     STARTING = "starting"
-    """Leased; its code has not begun."""
+    """Leased; its code has not started."""
     RUNNING = "running"
     IDLE = "idle"
     """Everything waits, and the run holds no slot."""
     PARKING = "parking"
-    """The write that parks it is on its way; no caller goes on meanwhile."""
+    """The write that parks it is in progress; no caller continues meanwhile."""
     DETACHED = "detached"
-    """Nothing of this execution counts any more; its code may still unwind."""
+    """The execution was given up and records nothing more; its code may still unwind."""
     ENDING = "ending"
-    """The last write is on its way."""
+    """The last write is in progress."""
     GONE = "gone"
 
 
 class DetachReason(StrEnum):
-    """Why a run was detached; decides about its last write."""
+    """Why a run was detached; determines its last write."""
 
     PARKED = "parked"
     LEASE_LOST = "lease_lost"
@@ -58,28 +58,28 @@ class LastWrite(StrEnum):
     CONTINUE = "continue"
     BLOCK = "block"
     GIVE_UP = "give_up"
-    """Settle a turn as cancelled, without what it wrote."""
+    """Settle a turn as cancelled, without the messages it wrote."""
     POSTPONE = "postpone"
-    """Release it for a later attempt: the store had trouble with it."""
+    """Release it for a later attempt: an operation of the store failed."""
     RELEASE = "release"
 
 
 class WriteAnswer(StrEnum):
-    """What came of the last write."""
+    """The result of the last write."""
 
     WRITTEN = "written"
     NOT_OURS = "not_ours"
-    """The lease is lost, or the worker closed before the store answered: others go on with the run."""
+    """The lease is lost, or the worker closed before the store answered: another worker continues the run."""
     REFUSED = "refused"
-    """It can never be written as it is."""
+    """The store refuses this write permanently."""
 
 
 class ParkAnswer(StrEnum):
-    """What came of the write that parks; a lost lease is reported as trouble."""
+    """The result of the write that parks; a lost lease is reported as trouble."""
 
     PARKED = "parked"
     WOKEN = "woken"
-    """The run was woken since it last looked."""
+    """The run was woken since it last read its wake_seq."""
     STORE_AWAY = "store_away"
 
 
@@ -87,9 +87,9 @@ class CodeEnd(StrEnum):
     """How the code of a run ended."""
 
     FINISHED = "finished"
-    """It returned or raised; a cancel of the run that reached it is one of the ways."""
+    """It returned or raised, possibly because a cancel of the run reached it."""
     CONTINUED = "continued"
-    """It goes on as a new epoch."""
+    """It continues as a new epoch."""
     STOPPED = "stopped"
     """Its task was cancelled from outside."""
 
@@ -112,7 +112,7 @@ class CancelState(StrEnum):
 
 
 class Recorded(Enum):
-    """What the record has under the key of an effect."""
+    """What is recorded under the key of an effect."""
 
     NOTHING = "nothing"
     """No outcome: it is new, or its wait is open."""
@@ -129,13 +129,13 @@ class At(Enum):
 
     CODE = "code"
     READY = "ready"
-    """It has its answer and waits at the gate."""
+    """Its result is available, and it waits at the gate."""
     EFFECT = "effect"
     JOIN = "join"
     HELD = "held"
-    """It may not begin an effect before a cancel is passed on to it, or recorded for it."""
+    """It may not start an effect before a cancel is passed on to it, or recorded for it."""
     WITHDRAW = "withdraw"
-    """Its cancel is being recorded at an effect that has not begun."""
+    """Its cancel is being recorded at an effect that has not started."""
     DONE = "done"
 
 
@@ -156,12 +156,12 @@ class Branch(msgspec.Struct, eq=False):
     name: str = ""
     group: Group | None = None
     at: At = CODE
-    # The place of its last question among all of the run: branches go on in this order.
+    # The number of its last request among all requests of the run: branches continue in this order.
     asked: int = 0
     key: str = ""
     # What it waits for, at EFFECT; at WITHDRAW, the effect of its key that others have in flight.
     effect: Effect | None = None
-    # What it joins. A branch that looks at its group again and again joins it until it does something else.
+    # What it joins. A branch that polls its group counts as joining it until it does something else.
     join: Join | None = None
     # At JOIN, a branch that another branch has forked, if it waits for one of those instead.
     awaits: Branch | None = None
@@ -171,7 +171,7 @@ class Branch(msgspec.Struct, eq=False):
     calls: dict[SideCall, None] = {}
     # How many of ``calls`` excuse it: it is taken to wait for those tasks.
     asides: int = 0
-    # It was not at CODE all the time since the first of its asides, so they excuse it no longer.
+    # It has left CODE since its first aside, so its asides no longer excuse it.
     mixed: bool = False
     # How many of its calls, its own included, are at HELD.
     held: int = 0
@@ -187,7 +187,7 @@ class Branch(msgspec.Struct, eq=False):
 
     @property
     def is_busy(self) -> bool:
-        """Whether its code goes on by itself, as far as is known. HELD is busy: its run must not be idle."""
+        """Whether its code may be running. HELD counts as busy: the run must not be idle."""
         at = self.at
         if at is CODE:
             return not (self.asides and not self.mixed)
@@ -197,7 +197,7 @@ class Branch(msgspec.Struct, eq=False):
 
     @property
     def is_joined(self) -> bool:
-        """Whether what it joins has happened."""
+        """Whether the condition of its join is met."""
         if self.awaits is not None:
             return self.awaits.at is DONE
         join = self.join
@@ -220,8 +220,8 @@ class Branch(msgspec.Struct, eq=False):
 class SideCall(msgspec.Struct, eq=False):
     """One call of a task other than a branch, in the code of its owner.
 
-    ``excuses``: a library has declared that the owner waits for that task. Otherwise the task is one that user code
-    started by itself. Such a call is never held or withdrawn, and keeps the run busy through its owner.
+    ``excuses``: a library has declared that the owner waits for that task. Otherwise user code started the task.
+    Such a call is never held or withdrawn, and keeps the run busy through its owner.
     """
 
     owner: Branch
@@ -253,7 +253,7 @@ class Join(msgspec.Struct, frozen=True):
     one: Branch | None = None
     # It waits until more than this many branches of the group have ended.
     after: int | None = None
-    # Another task of user code joins in its place, so that its own code may run meanwhile: it is busy at JOIN too.
+    # Another task of user code joins for the branch, whose own code may run meanwhile: it counts as busy at JOIN, too.
     is_beside: bool = False
 
 
@@ -300,16 +300,16 @@ class Delivery(msgspec.Struct):
 
 
 class Ending(msgspec.Struct):
-    """How far the end of an execution has come."""
+    """The progress of the end of an execution."""
 
     reason: DetachReason | None = None
     last_write: LastWrite | None = None
-    # What the code left could not be written, so that something else is.
+    # The outcome of the code could not be written, so a failure is written instead.
     is_refused: bool = False
 
 
 class Cancels:
-    """The cancels of a run that are noted, on their way, or recorded."""
+    """The cancels of a run that are requested, being written, or recorded."""
 
     __slots__ = (
         "deliveries",
@@ -331,14 +331,14 @@ class Cancels:
         self.deliveries: dict[str, Delivery] = {}
         # Names of branches that are cancelled according to the record; a branch takes its flag when it is forked.
         self.flagged: set[str] = set()
-        # Keys of groups whose join ends with a cancel, whatever came of their branches.
+        # Keys of groups whose join ends with a cancel, whatever the outcomes of their branches.
         self.interrupted: set[str] = set()
         # Keys of groups to which the cancel of their parent was passed on, now or before.
         self.passed_on: set[str] = set()
         # Cancelling branches that join: their cancel is passed on when they are at JOIN and all below wait.
         self.pressing: dict[Branch, None] = {}
         self.held: dict[Caller, None] = {}
-        # Some of ``held`` may ask again: a cancel above them is gone, or a delivery was answered.
+        # Some of ``held`` may repeat their requests: a cancel above them is gone, or a delivery was acknowledged.
         self.recheck = False
 
 
@@ -367,7 +367,7 @@ class RunState:
         self.phase = Phase.STARTING
         # The facts that are possible in this phase.
         self.legal: frozenset[str] = frozenset()
-        # Whether it is detached, ending or gone: the code gets no more answers.
+        # Whether it is detached, ending or gone: the code gets no more results.
         self.closed = False
         self.ending = Ending()
         self.slot = Slot.HELD
@@ -380,21 +380,21 @@ class RunState:
         # On a serial host: the effect that is performed, then those that wait for it. Some may have left the table.
         self.line: deque[Effect] = deque()
         self.cancels = Cancels()
-        # How many questions there were so far; see Branch.asked.
+        # The number of requests so far; see Branch.asked.
         self.questions = 0
         # The branches that wait for one of another group.
         self.awaiting: dict[Branch, None] = {}
 
     @property
     def has_turn(self) -> bool:
-        """Whether the first effect in line may begin: no other is performed, and no cancel of it is being decided."""
+        """Whether the first effect in the queue may start: no other is performed, and no cancel of it is being decided."""
         return bool(self.line) and self.line[0].state is QUEUED and self.line[0].verdict is None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all that the run does is to wait.
+        """Whether the run only waits.
 
-        A slot that is on its way counts as work, so that it never arrives in an idle run.
+        A requested slot counts as work, so that it is never granted to an idle run.
         """
         if (
             self.busy

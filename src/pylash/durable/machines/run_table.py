@@ -1,7 +1,8 @@
-"""Which facts are possible in which phase of a run, and what may follow: the table that the machine obeys.
+"""Which facts are possible in which phase of a run, and what may follow: the table that the machine follows.
 
 A fact without a cell in a phase is impossible there: the machine raises ImpossibleFact, a defect of the driver that
-blocks only its run. The tests compare every walk with the cells, and docs/internals/run-machine.md is drawn from them.
+blocks only its run. The tests compare random walks with the cells, and docs/internals/run-machine.md is generated from
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def cell(decisions: str = "", *phases: Phase) -> Cell:
-    """Return a cell for decisions in one string, and the phases that may come."""
+    """Return a cell for decisions in one string, and the phases that may follow."""
     return Cell(frozenset(decisions.split()), frozenset(phases))
 
 
 def ignored(*phases: Phase) -> dict[Phase, Cell]:
-    """Return cells for phases in which a fact is taken without a decision, and the phase stays."""
+    """Return cells for phases in which a fact leads to no decision and no other phase."""
     return {phase: cell("", phase) for phase in phases}
 
 
@@ -40,13 +41,13 @@ def refused(*phases: Phase) -> dict[Phase, Cell]:
 
 
 OUT: Final = (DETACHED, ENDING, GONE)
-"""The phases in which nothing of the execution counts any more."""
+"""The phases in which the execution records nothing more."""
 IDLENESS: Final = " BecomeIdle GiveSlot"
 GATE: Final = " GoOn TakeSlot" + IDLENESS
-"""What follows when a caller has its answer: it goes on, or a slot is asked for. Others may excuse it."""
+"""What follows when a caller gets its result: it continues, or a slot is requested. Others may excuse it."""
 CANCELS: Final = " Deliver Perform Queue Share Withdraw RaiseCancelled"
-"""What follows when a branch begins to wait below a cancel: it is passed on, held calls ask again, or a branch that
-awaits that one is cancelled itself."""
+"""What follows when a branch starts to wait below a cancel: the cancel is passed on, held calls repeat their requests,
+or a branch that awaits this one is cancelled itself."""
 CLOSE: Final = "Detach BreakOff Refuse"
 
 TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {

@@ -1,10 +1,10 @@
 """The machine of a worker: its slots, the runs that are idle, suspects, and closing. It does no I/O.
 
-Rule 1. A slot is free, reserved for a claim or a start, or with a run. Runs that go on come before runs that begin:
-        a slot that is given back goes to the run that has waited longest, and is free only if none waits.
-Rule 2. A suspect is a run that may be the cause of crashes: it is executed alone. Nothing begins while it waits for
-        that, and idle runs are parked; but only for a while, then everything else has its turn.
-Rule 3. A worker that closes begins nothing. It parks what is idle, and detaches the rest when its grace is over.
+Rule 1. A slot is free, reserved for a claim or a start, or held by a run. Runs that continue take precedence over new
+        runs: a returned slot goes to the run that has waited longest, and is free only if none waits.
+Rule 2. A suspect is a run that may be the cause of crashes: it is executed alone. While it waits for that, no run
+        starts and idle runs are parked; but only for a limited time, then other runs may start again.
+Rule 3. A worker that closes starts nothing. It parks idle runs, and detaches the others when its grace period is over.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final
 import msgspec
 
 MAX_IDLE: Final = 256
-"""How many runs may wait in memory; beyond that the one that has been idle longest is parked."""
+"""How many runs may wait in memory; beyond that the run that has been idle longest is parked."""
 CLEARING_SECONDS: Final = 10.0
-"""How long a suspect may make everything else wait, and how long after that it may not."""
+"""How long a suspect may delay all other runs, and for how long after that it may not."""
 
 
 class WorkerPhase(StrEnum):
-    """What a worker lets begin."""
+    """Which runs a worker may start."""
 
     OPEN = "open"
     CLEARING = "clearing"
@@ -55,7 +55,7 @@ class DetachRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookForWork(msgspec.Struct, frozen=True, gc=False):
-    """Look what is ready in the store; then report ``looked``."""
+    """Read the store for ready runs; then report ``looked``."""
 
 
 class ClaimSuspect(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +85,7 @@ WORKER_FACTS: Final[Mapping[str, Collection[WorkerPhase]]] = {
     "close": ANY_PHASE,
     "grace_over": (CLOSING,),
 }
-"""In which phases a fact is possible."""
+"""The phases in which each fact is possible."""
 
 
 class ImpossibleWorkerFact(RuntimeError):
@@ -129,14 +129,14 @@ class WorkerMachine:
         self._idle: dict[Hashable, float] = {}
         # Whether runs are ready for which there was no slot.
         self._has_backlog = False
-        # When it last began to wait for a suspect.
+        # When it last started to wait for a suspect.
         self._cleared_since: float | None = None
-        # Whether the claim of a suspect is on its way: until it is answered, ``looked`` changes no phase.
+        # Whether a suspect is being claimed: until the store answers, ``looked`` changes no phase.
         self._claims_suspect = False
 
     @property
     def phase(self) -> WorkerPhase:
-        """What the worker lets begin."""
+        """The phase of the worker: which runs it may start."""
         return self._phase
 
     @property
@@ -148,7 +148,7 @@ class WorkerMachine:
 
     @property
     def may_start(self) -> bool:
-        """Whether a new run may begin here at once: nothing that is ready comes before it."""
+        """Whether a new run may start here at once: no ready run takes precedence."""
         return self.room > 0 and not self._has_backlog
 
     @property
@@ -157,7 +157,7 @@ class WorkerMachine:
         since = next(iter(self._idle.values()), None)
         return None if since is None else since + self._park_after
 
-    # --- what begins ---
+    # --- starts and claims ---
 
     def claim_sent(self, limit: int) -> WorkerDecisions:
         """Reserve slots for runs that are being claimed, or one for a run that is being started."""
@@ -169,28 +169,28 @@ class WorkerMachine:
         return ()
 
     def claim_answered(self, limit: int, runs: Collection[Hashable]) -> WorkerDecisions:
-        """Note that these were claimed, of as many as there was a limit."""
+        """Note that these runs were claimed, of at most ``limit``."""
         self._check("claim_answered")
         return self._begin(limit, runs)
 
     def looked(self, *, backlog: bool, suspect: bool, now: float) -> WorkerDecisions:
-        """Note whether runs are ready that found no slot, and whether a suspect is."""
+        """Note whether ready runs found no slot, and whether a suspect is ready."""
         self._check("looked")
         self._has_backlog = backlog
         if self._phase not in (OPEN, CLEARING) or self._claims_suspect:
             return ()
         self._phase = CLEARING if suspect and self._may_clear(now) else OPEN
         if self._phase is OPEN:
-            return self._look_if_room()  # a slot may have been given back during the look
+            return self._look_if_room()  # a slot may have been given back during the read
         return [*self._park(list(self._idle)), *self._claim_suspect_if_alone()]
 
     def suspect_claimed(self, run: Hashable | None) -> WorkerDecisions:
-        """Note that a suspect was claimed, or that there is none any more."""
+        """Note that a suspect was claimed, or that there is none left."""
         self._check("suspect_claimed")
         if not self._claims_suspect:
             raise ImpossibleWorkerFact(self._phase, "suspect_claimed", "none is being claimed")
         self._claims_suspect = False
-        # While closing it stays so: a suspect that was claimed last is detached like any other run.
+        # CLOSING never changes: a suspect that was claimed last is detached like any other run.
         if self._phase is CLEARING:
             self._phase = OPEN if run is None else ALONE
         decisions = self._begin(1, () if run is None else (run,))
@@ -199,7 +199,7 @@ class WorkerMachine:
     # --- slots ---
 
     def slot_wanted(self, run: Hashable) -> WorkerDecisions:
-        """Grant a slot to a run that goes on, now or when its turn comes."""
+        """Grant a slot to a run that continues, now or when its turn comes."""
         self._check("slot_wanted")
         if run in self._waiting:
             raise ImpossibleWorkerFact(self._phase, "slot_wanted", "it waits for one")
@@ -218,7 +218,7 @@ class WorkerMachine:
     # --- idle runs ---
 
     def became_idle(self, run: Hashable, now: float, *, park_now: bool = False) -> WorkerDecisions:
-        """Note that a run may be parked; its time begins anew if it was idle before."""
+        """Note that a run may be parked; its idle time starts again if it was idle before."""
         self._check("became_idle")
         if run not in self.live:
             raise ImpossibleWorkerFact(self._phase, "became_idle", "it is not executed here")
@@ -232,7 +232,7 @@ class WorkerMachine:
         return ()
 
     def became_busy(self, run: Hashable) -> WorkerDecisions:
-        """Note that a run must not be parked any more."""
+        """Note that a run must no longer be parked."""
         self._check("became_busy")
         self._idle.pop(run, None)
         return ()
@@ -250,7 +250,7 @@ class WorkerMachine:
     # --- the end ---
 
     def run_gone(self, run: Hashable) -> WorkerDecisions:
-        """Note that a run is not executed here any more; its slot is returned on its own."""
+        """Note that a run is no longer executed here; its slot is returned separately."""
         self._check("run_gone")
         self.live.discard(run)
         self._idle.pop(run, None)
@@ -262,7 +262,7 @@ class WorkerMachine:
         return self._all_gone() if self._phase is CLOSING else self._look_if_room()
 
     def close(self) -> WorkerDecisions:
-        """Begin nothing any more, and park what is idle."""
+        """Stop starting runs, and park those that are idle."""
         self._check("close")
         self._phase = CLOSING
         return [*self._park(list(self._idle)), *self._all_gone()]
@@ -303,19 +303,19 @@ class WorkerMachine:
     def _look_if_room(self) -> WorkerDecisions:
         """Return LookForWork if there is a backlog, and room for some of it.
 
-        The backlog stays until the worker has looked, so that no start gets the slot before it.
+        The backlog flag stays set until the worker has read the store, so that no new start takes the slot first.
         """
         return (LookForWork(),) if self._has_backlog and self.room else ()
 
     def _may_clear(self, now: float) -> bool:
-        """Return whether a suspect may make everything else wait: for a while, then not for as long."""
+        """Return whether a suspect may delay all other runs: for a while, and then not for the same time."""
         since = self._cleared_since
         if since is None or now - since > 2 * CLEARING_SECONDS:
             since = self._cleared_since = now
         return now - since < CLEARING_SECONDS
 
     def _claim_suspect_if_alone(self) -> WorkerDecisions:
-        # Whatever changes one of these three asks again, so the claim is not forgotten.
+        # Every change of one of these three calls this again, so the claim is not forgotten.
         if self.live or self.pending or not self.free:
             return ()
         self.free -= 1

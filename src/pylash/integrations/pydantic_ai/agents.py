@@ -240,7 +240,7 @@ class Durability(BaseDurabilityCapability[D]):
         """The toolsets of the agent's capabilities at the time of the call to ``durable``."""
 
     def for_agent(self, agent: AbstractAgent[D, Any]) -> Any:
-        """Return this capability bound to an agent; a run passes one that is bound already."""
+        """Return this capability bound to an agent; a run passes an already bound one."""
         return self if self.agent is agent else super().for_agent(agent)
 
     @property

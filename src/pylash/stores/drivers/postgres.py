@@ -2,7 +2,7 @@
 
 Rule 1. Every operation may be repeated: after a deadlock, a lost connection, and a COMMIT whose answer was
         lost. So operations have idempotency tokens.
-Rule 2. An operation runs in a task of its own, so that a cancelled caller does not interrupt a transaction.
+Rule 2. An operation runs in its own task, so that a cancelled caller does not interrupt a transaction.
 Rule 3. One connection listens for notifications; its session holds the advisory locks of our workers.
 """
 
@@ -148,13 +148,13 @@ class PostgresDriver(Publisher):
                 await asyncio.sleep(REPEAT_SECONDS * min(repeats, 50))
             except LOST as error:
                 if isinstance(error, ValueError):  # a parameter asyncpg cannot encode
-                    raise _refused(error) from error
+                    raise _store_error(error) from error
                 until = until or self._loop.time() + RETRY_SECONDS
                 if self._loop.time() >= until:
                     raise _unreachable(self._hidden(error)) from error
                 await asyncio.sleep(BACKOFF_SECONDS)
             except asyncpg.PostgresError as error:
-                raise _refused(error) from error
+                raise _store_error(error) from error
 
     async def _drive(self, link: Link, operation: Operation[T]) -> T:
         """Run the statements of an operation on link, in a transaction unless it needs none."""
@@ -225,7 +225,7 @@ def _unreachable(reason: str) -> StoreUnavailable:
     )
 
 
-def _refused(error: Exception) -> StoreError:
+def _store_error(error: Exception) -> StoreError:
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull(
             f"PostgreSQL's disk is full and nothing of the operation was written ({error})."

@@ -101,7 +101,7 @@ class Pool:
     async def lend(self, *, urgent: bool = False) -> AsyncIterator[Link]:
         """Lend a connection. An urgent borrower does not wait: it gets an additional one."""
         async with contextlib.nullcontext() if urgent else self._room:
-            # The last one that was returned: it has the most prepared statements.
+            # The connection that was returned last: it has the most prepared statements.
             link = self._idle.pop() if self._idle else Link(await self.connect())
             self._links.add(link)
             try:

@@ -140,7 +140,7 @@ class SqliteDriver(Publisher):
             self._writer.give(batch)
 
     def _finish(self, batch: list[Job]) -> None:
-        """Give the writer the next batch, and complete the futures of one that was committed."""
+        """Give the writer the next batch, and complete the futures of the committed one."""
         for job in batch:
             if job.operation.flow is not None:
                 self._newcomers.done()

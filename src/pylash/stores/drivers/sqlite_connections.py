@@ -1,4 +1,4 @@
-"""Connections to a SQLite file: one that writes, with group commits, and one that reads.
+"""Connections to a SQLite file: one for writes, with group commits, and one for reads.
 
 Rule 1. Each connection is used by one thread at a time: ``GroupCommit`` by the thread that opens the store and then
         by the writer thread only, ``Reader`` by its own thread.

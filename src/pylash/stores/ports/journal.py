@@ -55,7 +55,7 @@ select id, fence, owner, settled,
        case when lane is not null and state = 'queued' and at is null then 1 end, state, {now}
 from pylash_runs where scope = ? {update}"""
 
-# A statement of its own: a statement that waited for the lock of the run would see the workers as of its start.
+# A separate statement: a statement that waited for the lock of the run would see the workers as of its start.
 _IS_HELD = "select 1 from pylash_workers where id = ? and expires > {now}"
 
 # An outcome that the run recorded for a wait (a cancel) takes precedence over the end of the wait.
@@ -197,7 +197,7 @@ class SqlJournal(RunPort):
     async def prune(self, age: int, limit: int) -> int:
         """Delete the effects of up to ``limit`` runs that ended longer ago than age; return how many runs.
 
-        A call continues where the last one stopped; one that returns less than ``limit`` has reached the end.
+        A call continues where the last one stopped; a call that returns less than ``limit`` has reached the end.
         """
         found, self._pruned_to = await self._old(age, limit, self._pruned_to)
         if found:

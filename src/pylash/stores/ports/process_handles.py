@@ -1,7 +1,7 @@
 """Handles of processes in SQL: which sessions may use which processes.
 
-Rule. A session may see, await, signal and cancel a process if it holds the process's handle, or if the run that asks for
-      it started the process itself. ``check_access`` is the only place that decides it. The app may use every process.
+Rule. A session may see, await, signal and cancel a process if it holds the process's handle, or if the requesting run
+      started the process itself. Only ``check_access`` decides this. The app may use every process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def grants_of(holder: SessionRef) -> Steps[list[HandleGrant]]:
 
 
 def check_access(holder: By, process_id: str, asker: str | None) -> Steps[None]:
-    """Raise ProcessNotVisible if a session may not use a process; ``asker`` is the run that asks for it, if one does."""
+    """Raise ProcessNotVisible if a session may not use a process; ``asker`` is the requesting run, if any."""
     if isinstance(holder, msgspec.UnsetType):
         return
     held = (process_id, holder.session_id, holder.frame or "")

@@ -228,7 +228,7 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known
-        # At every look: who lost access while it waited does not get the result.
+        # Checked at every read: a session that loses its access while it waits does not get the result.
         yield from handles.check_access(command.by, command.process_id, _asker(fence))
         row = yield from table.watch_process(command.process_id)
         if row is None:

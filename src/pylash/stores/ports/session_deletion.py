@@ -2,7 +2,7 @@
 
 Rule 1. The first transaction fences the session off: it revokes waits, ends turns, wakes waiting runs and cancels
         subagents. Then rows are deleted in small batches. The first transaction stores what is left to do, so that
-        another deletion can complete one that was interrupted.
+        another deletion can complete an interrupted one.
 Rule 2. Nodes that a fork begins with are kept until the fork is deleted.
 """
 

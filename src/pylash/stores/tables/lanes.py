@@ -50,7 +50,7 @@ _NEXT_SESSION_NUMBER = "{next_session_number}"
 _ADD_SESSION = """
 update pylash_lanes set number = ?, revision = ?, calls = ? where lane = ? and number is null"""
 
-# Every node up to the new head must be of this turn: another run in its place has written meanwhile.
+# Every node up to the new head must belong to this turn; otherwise another run has written there meanwhile.
 _MOVE_HEAD = """
 update pylash_lanes set head = ?, revision = revision + 1, calls = ?, usage = ?
 where lane = ? and number = ? and head = ?

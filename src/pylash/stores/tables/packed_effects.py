@@ -1,4 +1,4 @@
-"""Effects that are packed into nodes: an effect that a turn records with a message needs no row of its own.
+"""Effects that are packed into nodes: an effect that a turn records with a message needs no separate row.
 
 Rule 1. Small outcomes of the run of a turn are packed; waits, sleeps and large outcomes have rows in the journal.
 Rule 2. The input of a packed effect is not stored, only its hash: it follows from the messages of the turn.

@@ -97,7 +97,7 @@ class SqlWorkers(Port):
 
     @operation(read_only=True)
     def has_any(self) -> Steps[bool]:
-        """Return whether a live worker can execute anything; one that only asks has no targets."""
+        """Return whether a live worker can execute anything; a client registers no targets."""
         return bool((yield from known_targets()))
 
     @operation(read_only=True)

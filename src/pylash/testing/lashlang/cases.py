@@ -30,11 +30,11 @@ Reference = Literal["module_ref", "process_ref", "required_surface_ref"]
 
 
 class BadCases(Exception):
-    """A file that is not of the format, or a case that asks for what the format does not know."""
+    """A file in another format, or a case with a field or expectation that the format does not define."""
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may hold exactly these fields."""
+    """A record that may have exactly these fields."""
 
 
 class Signal(Strict, frozen=True):
@@ -274,9 +274,9 @@ EXPECTS: dict[str, set[str]] = {
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the cases of a file as they stand there; each is judged by itself, by `case`.
+    """Return the cases of a file undecoded; `case` decodes and checks each one.
 
-    Raises BadCases: the file is not one of cases.
+    Raises BadCases if it is not a file of cases.
     """
     try:
         document = msgspec.json.decode(path.read_bytes())
@@ -284,9 +284,9 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise BadCases(f"cannot read {path}: {problem}") from problem
     head = {"format": FORMAT, "host": HOST}
     if not isinstance(document, dict) or not isinstance(document.get("cases"), list):
-        raise BadCases(f"{path} is no file of cases")
+        raise BadCases(f"{path} is not a file of cases")
     if {key: value for key, value in document.items() if key != "cases"} != head:
-        raise BadCases(f"{path} must begin with {head} and hold nothing else but cases")
+        raise BadCases(f"{path} must have {head} and cases, and no other fields")
     ids = [str(case.get("id")) if isinstance(case, dict) else "?" for case in document["cases"]]
     twice = sorted({name for name in ids if ids.count(name) > 1})
     if twice:
@@ -295,34 +295,34 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def case(document: dict[str, Any]) -> Case:
-    """Return a case that asks for nothing that would not be checked.
+    """Return a decoded case of which every field and expectation is checked.
 
-    Raises BadCases: it does not.
+    Raises BadCases if it has any other field or expectation.
     """
     kind = document.get("kind")
     if isinstance(kind, str) and kind in TAKES:
-        _known("field", document.keys(), TAKES[kind] | _EVERY, kind)
+        _check_known("field", document.keys(), TAKES[kind] | _EVERY, kind)
         if isinstance(document.get("expect"), dict):
-            _known("expectation", document["expect"].keys(), EXPECTS[kind] | {"note"}, kind)
+            _check_known("expectation", document["expect"].keys(), EXPECTS[kind] | {"note"}, kind)
     try:
         found = msgspec.convert(document, Case)
     except msgspec.ValidationError as problem:
         raise BadCases(_with_fields(str(problem))) from problem
-    _present("field", _NEEDS[found.kind] - document.keys(), found.kind)
+    _check_present("field", _NEEDS[found.kind] - document.keys(), found.kind)
     _check_outcomes(found, document["expect"].keys() - {"note"})
     _check_calls(found)
     return found
 
 
-def _known(what: str, names: Collection[str], known: set[str], kind: str) -> None:
+def _check_known(what: str, names: Collection[str], known: set[str], kind: str) -> None:
     strange = set(names) - known
     if strange:
         listed = ", ".join(sorted(known))
-        raise BadCases(f"a {kind} case knows no {what} {min(strange)!r}; it knows {listed}")
+        raise BadCases(f"a {kind} case has no {what} {min(strange)!r} (known: {listed})")
 
 
 def _with_fields(problem: str) -> str:
-    """Return a message of msgspec, with the fields that are known where another one was given."""
+    """Return a message of msgspec; for an unknown field, with the known ones."""
     if problem.endswith("at `$.kind`"):
         return f"{problem}; kinds are {', '.join(TAKES)}"
     path = problem.removesuffix("`").rpartition("`")[2]  # such as $.expect.events[0]
@@ -333,7 +333,7 @@ def _with_fields(problem: str) -> str:
     return f"{problem}; known are {', '.join(sorted(field.encode_name for field in fields))}"
 
 
-def _present(what: str, names: set[str], kind: str) -> None:
+def _check_present(what: str, names: set[str], kind: str) -> None:
     if names:
         raise BadCases(f"a {kind} case needs the {what} {min(names)!r}")
 
@@ -344,7 +344,7 @@ def _check_outcomes(found: Case, expected: set[str]) -> None:
         case "cells" | "triggers":
             _check_cells(found)
         case "model":
-            _present("expectation", {"turn"} - expected, found.kind)
+            _check_present("expectation", {"turn"} - expected, found.kind)
         case "identity":
             _check_identity(found, expected)
         case _ if len(outcomes) != 1:
@@ -374,7 +374,7 @@ def _check_identity(found: Case, expected: set[str]) -> None:
             raise BadCases(f"there is no scenario {scenario!r}")
     if not expected & needed:
         raise BadCases(f"the case needs one of the expectations {sorted(needed)}")
-    _known("expectation", expected, allowed, f"{found.scenario or 'comparing'} identity")
+    _check_known("expectation", expected, allowed, f"{found.scenario or 'comparing'} identity")
 
 
 def _check_calls(found: Case) -> None:

@@ -129,7 +129,7 @@ def run_one_cell(case: Case) -> Observed:
     """Run the source as one cell."""
     session = Session(case)
     outcome = session.run(case.source)
-    seen = _seen(session)
+    seen = _observe_session(session)
     seen.outcome = outcome
     return seen
 
@@ -141,13 +141,13 @@ def run_cells(case: Case) -> Observed:
     started = [
         process for occurrence in case.deliver for process in _deliver(session.world, occurrence)
     ]
-    seen = _seen(session)
+    seen = _observe_session(session)
     seen.cells = outcomes
     seen.started = [_start_record(process) for process in started]
     return seen
 
 
-def _seen(session: Session) -> Observed:
+def _observe_session(session: Session) -> Observed:
     session.world.scheduler.run()
     return Observed(
         world=session.world,
@@ -341,7 +341,7 @@ def trace_defects(body: Body) -> Iterator[str]:
 
 
 def replay_defects(world: World) -> Iterator[str]:
-    """Yield what goes wrong when each process runs again from its start over what was recorded."""
+    """Yield the differences when each process runs again from its start with its recorded effects."""
     for process in list(world.processes.values()):
         if process.body.journal.open is None and "cancelled" in (process.outcome or {}):
             continue  # it was cancelled before it began
@@ -355,21 +355,21 @@ def replay_defects(world: World) -> Iterator[str]:
             outcome = None
         yield from _replay_differences(process, outcome, body)
         for key in replay.left():
-            yield f"replayed, {process.id} never asked for {key}"
+            yield f"in the replay, {process.id} never requested {key}"
 
 
 def _replay_differences(process: Process, outcome: Outcome | None, again: Body) -> Iterator[str]:
     first = process.outcome
     if first is None or "cancelled" in first:
         if outcome is not None:
-            yield f"replayed, {process.id} did not come to where it waited, but ended with {outcome}"
+            yield f"in the replay, {process.id} did not reach its wait, but ended with {outcome}"
         return
     if _slow(first) and outcome is not None and _slow(outcome):
         return  # the position at which computing time runs out cannot be repeated
     if outcome != first:
-        yield f"replayed, {process.id} ended with {outcome}, not {first}"
+        yield f"in the replay, {process.id} ended with {outcome}, not {first}"
     elif again.traced != process.body.traced:
-        yield f"replayed, {process.id} left another trace"
+        yield f"in the replay, {process.id} left another trace"
 
 
 def _slow(outcome: Outcome) -> bool:

@@ -36,7 +36,7 @@ def plain(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise Defect(f"{value!r} left the program and is no JSON: {error}") from error
+        raise Defect(f"{value!r} left the program and is not JSON: {error}") from error
 
 
 class Journal:
@@ -90,27 +90,27 @@ class Replay(Journal):
         self._recorded = recorded
 
     async def effect(self, key: str, request: Any, perform: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what was recorded, or end where the record ends."""
+        """Return the recorded value, or end where the record ends."""
         del perform
         return self.answer(key, request)
 
     async def batch(
         self, requests: dict[str, Any], perform: Callable[[], Awaitable[list[Any]]]
     ) -> list[Any]:
-        """Return what was recorded for each, or end where the record ends."""
+        """Return the recorded values, or end where the record ends."""
         del perform
         return [self.answer(key, request) for key, request in requests.items()]
 
     def answer(self, key: str, request: Any) -> Any:
-        """Return what was recorded for an effect."""
+        """Return the recorded value of an effect."""
         self.begin(key, request)
         entry = self._recorded.entries.get(key)
         if entry is None:
             if self.open == self._recorded.open:
                 raise Suspended
-            raise Defect(f"replayed, it touched the host: {key}")
+            raise Defect(f"in the replay, it called the host: {key}")
         if entry.request != plain(request):
-            raise Defect(f"replayed, {key} asked for {plain(request)}, not {entry.request}")
+            raise Defect(f"in the replay, {key} requested {plain(request)}, not {entry.request}")
         result = json.loads(entry.result)
         self.record(key, request, result, refused=entry.refused)
         if entry.refused:
@@ -118,5 +118,5 @@ class Replay(Journal):
         return result
 
     def left(self) -> list[str]:
-        """Return the keys that were recorded and never asked for."""
+        """Return the keys that were recorded and never requested."""
         return [key for key in self._recorded.entries if key not in self.entries]

@@ -70,11 +70,11 @@ class Scheduler:
         promise.waiting.clear()
 
     def at(self, due: int, act: Callable[[], None]) -> None:
-        """Act at the time due; of one time, in the order in which it was asked for."""
+        """Act at the time due; at the same time, in the order of the calls."""
         heapq.heappush(self._timers, (due, next(self._order), act))
 
     def cancel(self, job: Job) -> None:
-        """End a job where it waits; one that does not wait is left alone."""
+        """End a job where it waits; a job that does not wait is left alone."""
         if job.waits_for is not None and job in job.waits_for.waiting:
             job.waits_for.waiting.remove(job)
             job.cancelled = True

@@ -1,4 +1,4 @@
-"""One case, judged: what differs from what it expects."""
+"""The verdict on one case: the differences from its expectations."""
 
 from __future__ import annotations
 
