@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylash.durable.effects import Envelope
+from pylash.durable.machines.replay_order import ReplayOrder
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.runs import Instant, JournalEntry
 
@@ -96,6 +97,14 @@ class RunMemory(LookAhead, Protocol):
         """
         ...
 
+    @property
+    def replay(self) -> ReplayOrder | None:
+        """The recorded effects that the code has not asked for yet; None if nothing new has to wait for them.
+
+        An engine that replays by position has none: it refuses every difference itself.
+        """
+        ...
+
     # --- decisions and notes ---
 
     def decision(self, key: str) -> Any:
@@ -160,6 +169,7 @@ class NullMemory:
 
     looks_ahead = False
     is_replaying = False
+    replay = None
     cancels_tasks = True
     is_stopping = False
 

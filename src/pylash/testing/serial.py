@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pylash.durable.effects import Envelope, Outcome
+from pylash.durable.machines.replay_order import ReplayOrder
 from pylash.durable.ports import (
     Cancellation,
     Clock,
@@ -119,6 +120,10 @@ class _PositionalMemory:
     @property
     def is_replaying(self) -> bool:
         return self._inner.is_replaying
+
+    @property
+    def replay(self) -> ReplayOrder | None:
+        return self._inner.replay
 
     @property
     def cancels_tasks(self) -> bool:

@@ -351,6 +351,18 @@ class EffectReplayMismatch(DurabilityError, fields="key difference"):
         }
 
 
+class EffectReplayDiverged(DurabilityError, fields="requested expected recorded"):
+    template = (
+        "The code {requested} where {expected!r} is expected, which was recorded at {recorded}: deploy the code that "
+        "recorded it and retry, keep the recorded name with name= or renamed=, or guard the new part with "
+        "ctx.patched()."
+    )
+
+    def __init__(self, requested: str, expected: str, recorded: str) -> None:
+        data = {"expected": expected, "recorded": recorded}
+        super().__init__(requested, expected, recorded, data=data)
+
+
 class JournalFull(DurabilityError, fields="scope limit"):
     template = "{scope} has recorded {limit:,} effects, the limit of one run: continue the work in a new run earlier."
 

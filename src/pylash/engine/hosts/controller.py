@@ -144,7 +144,7 @@ class JournalController(HostedController):
         attached = memory.attached or await self._attach()
         entry = memory.entries.get(key)
         if entry is not None:
-            memory.unread.discard(key)
+            memory.ask(key)
             if entry.outcome is not None and entry.hash == asked.digest:
                 return _recorded(entry.outcome, kind)
         # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
@@ -261,7 +261,7 @@ class JournalController(HostedController):
         # Work of a run that another worker has taken over must not begin: it could not be recorded.
         if self._given_up != host.membership.times_given_up:
             await self._check_fence(fence)
-        started = host.clock.now()
+        started = self.memory.start_time()
         try:
             performed = await perform(asked.envelope, local)
         except asyncio.CancelledError as error:
@@ -307,7 +307,7 @@ class JournalController(HostedController):
         if entry is None:
             # Notes first, before every write: what is recorded later may depend on them.
             await self.memory.record_notes(fence)
-            begun = asked.entry(clock.now())
+            begun = asked.entry(self.memory.start_time())
             entry, now = await journal.begin_sleep(fence, begun, command.duration_ms * 1000)
             self.memory.entries[asked.key] = entry
             if entry.hash != asked.digest:
@@ -334,7 +334,7 @@ class JournalController(HostedController):
 
         async def open_wait() -> WaitStatus:
             await self.memory.record_notes(fence)
-            entry = asked.entry(self._host.clock.now())
+            entry = asked.entry(self.memory.start_time())
             stands, status = await self._host.store.waits.open_for(fence, entry, opening)
             # Open until the wait has returned below: an entry with an outcome is answered from memory.
             self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
@@ -362,7 +362,7 @@ class JournalController(HostedController):
         asked, fence, _, progress = execution
         await self.memory.record_notes(fence)
         processes, clock = self._host.store.processes, self._host.clock
-        opening = asked.entry(clock.now())
+        opening = asked.entry(self.memory.start_time())
         try:
             if isinstance(command, Awaited):
                 return await self._happened(execution, command)
@@ -382,7 +382,7 @@ class JournalController(HostedController):
     async def _happened(self, execution: Execution, command: Awaited) -> Outcome:
         """Wait until a signal has come, or another run has ended."""
         asked, fence, local, progress = execution
-        opening = asked.entry(self._host.clock.now())
+        opening = asked.entry(self.memory.start_time())
         while True:
             # The bell is taken before the look, so that a wake-up in between is not missed.
             bell = self.memory.bell(progress)

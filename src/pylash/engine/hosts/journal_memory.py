@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pylash.durable.effects import EffectKind, Envelope
+from pylash.durable.machines.replay_order import Expected, ReplayOrder, is_expected
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.ports import Clock
 from pylash.durable.run_memory import Progress, ProgressOf, unobserved
@@ -64,8 +65,8 @@ def asked_of(envelope: Envelope, key: str) -> Asked:
 class JournalMemory:
     """The journal of one run in memory: what is recorded for it, and its effects under way.
 
-    ``entries`` has every entry that is known to be in the store, and the notes that will be. ``unread`` are the
-    keys of a claimed run that its code has not come to yet. The controller writes both, and ``attached``.
+    ``entries`` has every entry that is known to be in the store, and the notes that will be. The controller writes it,
+    and ``attached``. ``replay`` is the order of what a claimed run recorded, until its code has asked for all of it.
     """
 
     looks_ahead = True
@@ -75,12 +76,14 @@ class JournalMemory:
         # The run and its fence; None until the first effect attaches it.
         self.attached: Attached | None = None
         self.entries: dict[str, JournalEntry] = {}
-        self.unread: set[str] = set()
+        self.replay: ReplayOrder | None = None
         # Set once, by the driver of the run before its code begins. Callers outside a run report to a table of their own.
         self.progress_of: ProgressOf = unobserved
         self._journal = journal
         self._clock = clock
         self._tasks = tasks
+        # The latest start of a recorded effect. Starts of later ones are after it, whatever the clocks of workers say.
+        self._started = 0
         # When the store's time was ``attached.now``, by our monotonic clock.
         self._attached_at = 0.0
         # Notes that are in ``entries`` and not in the store yet. The lock is held while some are written.
@@ -94,7 +97,7 @@ class JournalMemory:
     @property
     def is_replaying(self) -> bool:
         """Whether there are recorded effects that the code has not come to yet."""
-        return bool(self.unread)
+        return self.replay is not None and self.replay.is_behind
 
     @property
     def is_stopping(self) -> bool:
@@ -109,12 +112,30 @@ class JournalMemory:
         """Take what is recorded for a run that is ours."""
         self._attached_at = self._clock.monotonic()
         self.entries = dict(attached.entries)
+        self._started = max((entry.started for entry in self.entries.values()), default=0)
         self.attached = attached
 
     def adopt(self, attached: Attached) -> None:
         """Take a run that this worker has claimed: its code comes to everything that is recorded."""
         self.attach(attached)
-        self.unread = set(self.entries)
+        expected = [
+            Expected(entry.started, entry.key)
+            for entry in self.entries.values()
+            if is_expected(entry.key, entry.kind)
+        ]
+        self.replay = ReplayOrder(expected, self.entries) if expected else None
+
+    def ask(self, key: str) -> None:
+        """Note that the code has come to a key."""
+        if self.replay is not None:
+            self.replay.ask(key)
+            if self.replay.is_over:
+                self.replay = None
+
+    def start_time(self) -> Instant:
+        """Return the time at which an effect is started: unique in the run, and later than all before."""
+        self._started = max(self._clock.now(), self._started + 1)
+        return Instant(self._started)
 
     def wake(self) -> None:
         """Let every effect that waits for others look again."""
@@ -150,7 +171,7 @@ class JournalMemory:
         """Return the value recorded under key, or make one that is recorded with the next effect."""
         entry = self.entries.get(key)
         if entry is not None and entry.outcome is not None:
-            self.unread.discard(key)
+            self.ask(key)
             return decode(entry.outcome)
         # Not written yet: it counts only for effects that are recorded after it, so it is written before them.
         value = make()
@@ -178,7 +199,7 @@ class JournalMemory:
         entry = self.entries.get(key)
         if entry is None or entry.outcome is None:
             return None
-        self.unread.discard(key)
+        self.ask(key)
         return decode(entry.outcome)
 
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
@@ -212,7 +233,7 @@ class JournalMemory:
         assert self.attached is not None
         key = envelope.invocation.replay_key
         assert key is not None
-        self.unread.discard(key)
+        self.ask(key)
         if self.recorded(key):
             return False
         entry = self._cancelled(envelope)
@@ -226,7 +247,7 @@ class JournalMemory:
         """Return the entry of an effect that is cancelled, whether or not it has begun."""
         key, now = envelope.invocation.replay_key, self._clock.now()
         assert key is not None
-        opening = self.entries.get(key) or asked_of(envelope, key).entry(now)
+        opening = self.entries.get(key) or asked_of(envelope, key).entry(self.start_time())
         data = withdrawn(_cancel_code(opening))
         return replace(opening, outcome=data, size=len(data), ended=now)
 

@@ -100,6 +100,8 @@ class BranchGroup:
         number = len(self.tasks)
         path = (*self._parent.path, f"{self._name}.{number}")
         branch = Branch(self._run, path, self.node)
+        if self._run.memory.replay is not None:
+            self._run.memory.replay.open(branch.name)
         task = self._start(branch, work)
         self._numbers[branch.node] = number
         self.branches.append(branch)
@@ -140,6 +142,8 @@ class BranchGroup:
 
     def _end(self, branch: Branch) -> None:
         driver = self._run.driver
+        if self._run.memory.replay is not None:
+            self._run.memory.replay.close(branch.name)
         driver.take_back(branch)
         driver.branches.pop(branch.node, None)  # a run that is gone has dropped all of them
         driver.tell(self._run.machine.code.branch_ended, branch.node)

@@ -59,6 +59,10 @@ class Branch:
     def take(self, name: str) -> tuple[str, int]:
         """Return the next part of a key for name."""
         count = self._counts[name] = self._counts.get(name, 0) + 1
+        run = self._run()
+        if run is not None and run.memory.replay is not None:
+            # Now, and not when the effect is awaited: works of a gather are all asked for before one executes.
+            run.memory.replay.ask(self.key((name, count)))
         return name, count
 
     def key(self, *parts: str | tuple[str, int]) -> str:

@@ -34,6 +34,7 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.engine.runs.driver import Call, Detached, RunDriver
+from pylash.engine.runs.replays import check_end, until_replayed
 from pylash.engine.runs.slots import Slots
 from pylash.engine.runs.standings import Standing
 from pylash.engine.store_answers import Unanswered, answer_of
@@ -155,6 +156,8 @@ class LiveRun:
 
         Cancellation: a cancel of the run surfaces here, recorded.
         """
+        if self.memory.replay is not None and not self.cancelled:
+            await until_replayed(self, key, name, command.kind)
         branch, code = current_branch(self), self.machine.code
         if branch is not None and branch.node.at is not CODE and not self.closed:
             branch = None  # another task waits in its place
@@ -281,6 +284,8 @@ class LiveRun:
     async def end_code(self, end: CodeEnd, *, asked_to_end: bool = False) -> Write | None:
         """Note that the code has ended; return the last write of this execution, if there is one."""
         self.root.task = None  # from now on it writes, and must not be cancelled
+        if end is not CodeEnd.STOPPED and not (self.closed or self.cancelled or asked_to_end):
+            check_end(self)
         self.driver.take_back(self.root)
         if not (self.closed or self.machine.code.is_gate_open):
             # Calls of libraries that the code left behind excused it, so that the run is idle or being parked.

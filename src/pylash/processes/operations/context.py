@@ -41,7 +41,6 @@ from pylash.processes.operations.steps import (
     DEFAULT_OPTIONS,
     StepContext,
     StepOptions,
-    check_effect_name,
 )
 from pylash.processes.operations.tool_calls import ProcessCallSite
 from pylash.processes.waits import signal_wait
@@ -54,6 +53,7 @@ from pylash.turn.messages import Input
 from pylash.values.canonical import decode, write, write_payload
 from pylash.values.durations import Duration, micros
 from pylash.values.errors import AwaitEventUnknownOrRevoked
+from pylash.values.names import check_name
 from pylash.values.process_errors import (
     ArgumentsInvalid,
     NotAProcess,
@@ -155,7 +155,7 @@ class ProcessContext(StepContext[D]):
         >>> await ctx.options(retry=Retry(5), timeout="30s").step(fetch, url)
         """
         if key is not None:
-            check_effect_name(self._run, "step key", key)
+            check_name("step key", key)
         return StepContext(self._run, StepOptions(key, retry, timeout))
 
     # --- time and chance ---
@@ -229,7 +229,7 @@ class ProcessContext(StepContext[D]):
 
         >>> key = ctx.wait_key("approval")
         """
-        check_effect_name(self._run, "wait name", name)
+        check_name("wait name", name)
         epoch = self._run.process.state.epoch
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
@@ -353,7 +353,7 @@ class ProcessContext(StepContext[D]):
 
         >>> await ctx.emit("progress", Progress(done=3, total=10))
         """
-        check_effect_name(self._run, "event type", kind)
+        check_name("event type", kind)
         return self._append("emit", kind, self._event_payload(kind, payload))
 
     def _event_payload(self, kind: str, payload: Any) -> Any:
@@ -365,8 +365,7 @@ class ProcessContext(StepContext[D]):
         plain = (
             ANY.dump(payload) if declared is None else declared.dump(self._run.id, kind, payload)
         )
-        if not self._run.memory.is_replaying:  # recorded events stay valid if the rules change
-            semantics_of(registration, kind, plain)
+        semantics_of(registration, kind, plain)
         return plain
 
     def wake(self, text: str) -> Coroutine[Any, Any, None]:
@@ -406,7 +405,7 @@ class ProcessContext(StepContext[D]):
         >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
         """
         branch = own_branch(self._run, "gather")
-        check_effect_name(self._run, "gather key", key)
+        check_name("gather key", key)
         part = branch.take(key)
 
         async def run_all() -> list[Any]:
@@ -417,7 +416,7 @@ class ProcessContext(StepContext[D]):
     def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
         """Run works at once and return the result of the first to end; the others are cancelled."""
         branch = own_branch(self._run, "race")
-        check_effect_name(self._run, "race key", key)
+        check_name("race key", key)
         part = branch.take(key)
 
         async def run_race() -> T:
@@ -444,7 +443,7 @@ class ProcessContext(StepContext[D]):
         ...     first = group.create_task(fetch(ctx, 1))
         """
         branch = own_branch(self._run, "task_group")
-        check_effect_name(self._run, "task group key", key)
+        check_name("task group key", key)
         group = BranchGroup(self._run, branch, branch.take(key))
         try:
             yield TaskGroup(group)
@@ -476,6 +475,8 @@ class ProcessContext(StepContext[D]):
         name, number = part or branch.take(command.effect_id)
         numbered = command.effect_id if number == 1 else f"{command.effect_id}#{number}"
         key = process_key(branch.name or "root", numbered)
+        if self._run.memory.replay is not None:
+            self._run.memory.replay.ask(key)
         local = process_executor(self._services.registry_work(self._run, key), timeout)
         plain = decode(write(command))
 

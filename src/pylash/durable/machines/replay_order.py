@@ -1,0 +1,222 @@
+"""The order of a replay: when code may execute an effect that is not recorded.
+
+A run that is executed again may have other code than the one that recorded its journal. Its keys name *which* recorded
+effect answers; this module decides *when something new may execute*, so that a renamed step is not executed twice.
+
+Rule 1. A line is a sequence of effects whose order the code decides: the root of a run, a branch, a call with parts of
+        its own. Lines form a tree, and the key of an effect names its line.
+Rule 2. An effect is asked for when its method is called. A recorded effect that was not asked for is passed over once
+        a later one of its line, or of a line above it, is asked for.
+Rule 3. A new effect executes when every recorded effect of its line, of the lines above it, and of the lines below those
+        which are not open, was asked for or was passed over before the new effect was asked for.
+Rule 4. Notes (decisions, times, messages from the queue), repeated attempts and their delays are never expected: the
+        first attempt stands for its step.
+
+"Later" is by the time at which an effect was started. Those times are unique and increase within a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+from typing import Final
+
+import msgspec
+
+from pylash.durable.effects import EffectKind
+
+ROOT: Final = ""
+"""The line of the code of the run itself."""
+
+_COMMAND: Final = ":process:"
+_REPEATED: Final = re.compile(
+    r"(?:^|[./])(?:delay\.\d+|attempt\.(?!1$)\d+|llm\.\d+|llm(?:\.\d+)?\.pause)$"
+)
+_TURN_CALL: Final = re.compile(r"i\d+\.c\d+(?=[.:]|$)")
+
+_EXPECTED: Final = frozenset(EffectKind) - {EffectKind.SYNC_EXECUTION_ENVIRONMENT}
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """A recorded effect, in the order of the replay."""
+
+    started: int
+    key: str
+
+
+def is_expected(key: str, kind: str) -> bool:
+    """Return whether a recorded effect must be asked for or passed over before something new executes."""
+    return kind in _EXPECTED and _REPEATED.search(key) is None
+
+
+def line_of(key: str) -> str:
+    """Return the line of an effect. The keys of a turn's tool calls begin with the call.
+
+    >>> line_of("gather.0/fetch#2"), line_of("gather.0:process:wait_signal:go"), line_of("root:process:start:child")
+    ('gather.0', 'gather.0', '')
+    >>> line_of("i2.c0.attempt.1"), line_of("i2.llm")
+    ('i2.c0', '')
+    """
+    if (call := _TURN_CALL.match(key)) is not None:
+        return call[0]
+    branch, found, _ = key.partition(_COMMAND)
+    if found:
+        return ROOT if branch == "root" else branch
+    return key.rpartition("/")[0]
+
+
+class Line:
+    """One line: its recorded effects that were not asked for yet, and the lines below it."""
+
+    def __init__(self, above: Line | None, *, is_call: bool = False) -> None:
+        self.above = above
+        # A call has no order among the other calls of its line: a new effect in it does not look at them.
+        self.is_call = is_call
+        # Whether its code runs. An open line is replayed on its own, so the lines above and beside it do not wait for it.
+        self.is_open = False
+        # The recorded effects, the latest last. Asked ones are removed from the end only, when the end is looked at.
+        self.recorded: list[Expected] = []
+        # When the latest effect was started that was asked for, 0 before the first.
+        self.reached = 0
+        # The lines below that are not open and may have recorded effects which were not asked for.
+        self.closed: dict[str, Line] = {}
+
+
+class ReplayOrder:
+    """The recorded effects of a run that its code has not asked for yet.
+
+    The run reports what its code asks for and which lines are open, and asks before it executes something new.
+    """
+
+    def __init__(self, recorded: Iterable[Expected], known: Container[str] = ()) -> None:
+        # The keys of everything that is recorded, also of what is never expected.
+        self._known = known
+        self._lines: dict[str, Line] = {ROOT: Line(None)}
+        self._lines[ROOT].is_open = True
+        self._missing = {effect.key: effect for effect in recorded}
+        # What was reached in its line when an effect that is not recorded was asked for.
+        self._reached: dict[str, int] = {}
+        # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
+        self.progress = 0
+        for effect in sorted(self._missing.values(), key=lambda effect: effect.started):
+            self._line(line_of(effect.key)).recorded.append(effect)
+        # The lines that may still have effects which the code comes to.
+        self._behind = {name: line for name, line in self._lines.items() if line.recorded}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything that is recorded was asked for."""
+        return not self._missing
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether recorded effects are left that the code may still ask for: neither asked for nor passed over."""
+        # What a line has reached only grows, so a line that is not behind any more is not looked at again.
+        while self._behind:
+            name, line = next(iter(self._behind.items()))
+            reached, above = line.reached, line.above
+            while above is not None:
+                reached, above = max(reached, above.reached), above.above
+            if _latest_of(line.recorded, self._missing) > reached:
+                return True
+            del self._behind[name]
+        return False
+
+    def not_asked_for(self) -> list[str]:
+        """Return the keys of the recorded effects that were not asked for, in their order."""
+        return [one.key for one in sorted(self._missing.values(), key=lambda one: one.started)]
+
+    def ask(self, key: str) -> None:
+        """Note that the code asks for an effect, recorded or new. Asking again changes nothing."""
+        effect = self._missing.pop(key, None)
+        line = self._line(line_of(key))
+        if effect is not None:
+            line.reached = max(line.reached, effect.started)
+            self.progress += 1
+        else:
+            self._reached.setdefault(key, line.reached)
+
+    def is_recorded(self, key: str) -> bool:
+        """Return whether an effect is recorded, so that it is answered at any time and in any order."""
+        return key in self._known
+
+    def open(self, name: str, *, is_call: bool = False) -> None:
+        """Note that the code of a line begins."""
+        line = self._line(name)
+        line.is_open, line.is_call = True, is_call or line.is_call
+        if line.above is not None:
+            line.above.closed.pop(name, None)
+        self.progress += 1
+
+    def close(self, name: str) -> None:
+        """Note that the code of a line has ended."""
+        line = self._line(name)
+        line.is_open = False
+        if line.above is not None and _latest(line, self._missing) > 0:
+            line.above.closed[name] = line
+        self.progress += 1
+
+    def expected_before(self, key: str) -> Expected | None:
+        """Return the first recorded effect that must be asked for before a new one executes, None if it may execute."""
+        line = self._line(line_of(key))
+        found = self._overdue(line, self._reached.get(key, line.reached), beside_calls=False)
+        while found is None and line.above is not None:
+            found = self._overdue(line.above, line.above.reached, beside_calls=line.is_call)
+            line = line.above
+        if found is None:
+            self._reached.pop(key, None)  # it executes: nobody asks for it again
+        return found
+
+    def expected_at_end(self) -> Expected | None:
+        """Return the first recorded effect that must be asked for before the run ends, None if it may end."""
+        root = self._lines[ROOT]
+        return self._overdue(root, root.reached, beside_calls=False)
+
+    def _overdue(self, line: Line, reached: int, *, beside_calls: bool) -> Expected | None:
+        latest = _latest_of(line.recorded, self._missing)
+        for name, below in list(line.closed.items()):
+            late = _latest(below, self._missing)
+            if late == 0:
+                del line.closed[name]
+            elif not (beside_calls and below.is_call):
+                latest = max(latest, late)
+        if latest <= reached:
+            return None
+        # Only here, where the run stops: otherwise a replay would sort once for each new effect.
+        late_ones = [
+            one
+            for one in self._missing.values()
+            if one.started > reached and self._is_in(one.key, line, beside_calls=beside_calls)
+        ]
+        return min(late_ones, key=lambda one: one.started)
+
+    def _is_in(self, key: str, line: Line, *, beside_calls: bool) -> bool:
+        """Return whether an effect is in a line, or in a line below it that is not open."""
+        at: Line | None = self._line(line_of(key))
+        while at is not None and at is not line:
+            if at.is_open or (beside_calls and at.is_call):
+                return False
+            at = at.above
+        return at is line
+
+    def _line(self, name: str) -> Line:
+        line = self._lines.get(name)
+        if line is None:
+            is_call = _TURN_CALL.fullmatch(name) is not None
+            above = self._line(name.rpartition("/")[0])
+            line = self._lines[name] = above.closed[name] = Line(above, is_call=is_call)
+        return line
+
+
+def _latest(line: Line, missing: dict[str, Expected]) -> int:
+    """Return when the latest effect was started that a line which is not open left behind, 0 if there is none."""
+    latest = _latest_of(line.recorded, missing)
+    for below in line.closed.values():
+        latest = max(latest, _latest(below, missing))
+    return latest if latest > line.reached else 0
+
+
+def _latest_of(recorded: list[Expected], missing: dict[str, Expected]) -> int:
+    while recorded and recorded[-1].key not in missing:
+        recorded.pop()
+    return recorded[-1].started if recorded else 0

@@ -1,0 +1,69 @@
+"""Replays: a run whose code differs from the code that recorded its journal is blocked before it repeats anything.
+
+``ReplayOrder`` decides what may execute; this module waits for it, and detaches the run otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pylash.durable.effects import EffectKind
+from pylash.durable.runs import SECOND
+from pylash.engine.runs.branches import current_branch
+from pylash.values.errors import EffectReplayDiverged
+
+if TYPE_CHECKING:
+    from pylash.durable.machines.replay_order import Expected, ReplayOrder
+    from pylash.engine.runs.run import LiveRun
+
+HELD_SECONDS: Final = 1.0
+"""How long a new effect waits for the replay of other tasks of its run without any progress."""
+
+POLL_SECONDS: Final = 0.005
+
+
+async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) -> None:
+    """Wait until an effect may execute; block the run if its code differs from the code that recorded it."""
+    replay = run.memory.replay
+    assert replay is not None
+    replay.ask(key)
+    # A fork asks people again: the answers to its waits were not copied.
+    is_exempt = kind is EffectKind.AWAIT_EVENT and run.seed != run.id
+    if is_exempt or replay.is_recorded(key):
+        return
+    # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
+    # they recorded: a branch of a task group runs beside the code that opens the next one.
+    is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
+    expected = replay.expected_before(key)
+    if expected is not None and not is_alone:
+        expected = await _held(run, replay, key)
+    if expected is not None and not run.closed:
+        run.give_up(_diverged(f"asks for {name!r} ({key})", expected))
+
+
+async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
+    """Return what is expected before an effect, once it may execute or the replay of the run makes no progress."""
+    time = asyncio.get_running_loop().time
+    seen, since = replay.progress, time()
+    while (expected := replay.expected_before(key)) is not None and not run.closed:
+        if replay.progress != seen:
+            seen, since = replay.progress, time()
+        if time() - since > HELD_SECONDS:
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    return expected
+
+
+def check_end(run: LiveRun) -> None:
+    """Detach a run that ends at a place which its recorded execution had passed: it is blocked instead."""
+    replay = run.memory.replay
+    expected = None if replay is None else replay.expected_at_end()
+    if expected is not None:
+        run.close(_diverged("ends", expected))
+
+
+def _diverged(requested: str, expected: Expected) -> EffectReplayDiverged:
+    moment = datetime.fromtimestamp(expected.started / SECOND, UTC)
+    return EffectReplayDiverged(requested, expected.key, f"{moment:%Y-%m-%d %H:%M:%S} UTC")
