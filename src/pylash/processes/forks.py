@@ -38,7 +38,7 @@ def _copied_effects(
 ) -> list[str]:
     """Return the keys of the effects that had ended when ``from_effect`` began. Waits are left out: the fork opens them again."""
     done = [entry for entry in effects if entry.size or entry.due is not None]
-    done = [entry for entry in done if entry.kind != AWAIT and not entry.key.startswith("!")]
+    done = [entry for entry in done if entry.kind != AWAIT and not entry.key.startswith("!cancel")]
     if from_effect is None:
         return [entry.key for entry in done]
     began = [entry.started for entry in effects if entry.key == from_effect]

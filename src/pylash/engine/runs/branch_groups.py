@@ -100,6 +100,7 @@ class BranchGroup:
         number = len(self.tasks)
         path = (*self._parent.path, f"{self._name}.{number}")
         branch = Branch(self._run, path, self.node)
+        branch.patches.update(self._parent.patches)
         if self._run.memory.replay is not None:
             self._run.memory.replay.open(branch.name)
         task = self._start(branch, work)

@@ -48,6 +48,8 @@ class Branch:
         self.task: asyncio.Task[Any] | None = None
         # Whether a cancel of the run was raised in its code, so that a CancelledError which ends it is that cancel.
         self.was_cancelled = False
+        # The answers to ``patched`` in this branch; it begins with those its parent had when it was opened.
+        self.patches: dict[str, bool] = {}
         # How often each name was taken in this execution: a replay takes the same names in the same order.
         self._counts: dict[str, int] = {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pylash.durable.effects import EffectKind
 from pylash.durable.runs import SECOND
-from pylash.engine.runs.branches import current_branch
+from pylash.engine.runs.branches import Branch, current_branch
 from pylash.values.errors import EffectReplayDiverged
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ HELD_SECONDS: Final = 1.0
 
 POLL_SECONDS: Final = 0.005
 
+PATCHED: Final = "!patched "
+"""The beginning of a key that records a patch which was taken."""
+
 
 async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) -> None:
     """Wait until an effect may execute; block the run if its code differs from the code that recorded it."""
@@ -33,27 +36,39 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     is_exempt = kind is EffectKind.AWAIT_EVENT and run.seed != run.id
     if is_exempt or replay.is_recorded(key):
         return
-    # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
-    # they recorded: a branch of a task group runs beside the code that opens the next one.
-    is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
-    expected = replay.expected_before(key)
-    if expected is not None and not is_alone:
-        expected = await _held(run, replay, key)
+    expected = await _held(run, replay, key)
     if expected is not None and not run.closed:
         run.give_up(_diverged(f"asks for {name!r} ({key})", expected))
 
 
 async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
-    """Return what is expected before an effect, once it may execute or the replay of the run makes no progress."""
+    """Return what is expected before a new effect, once it may execute or the replay of the run makes no progress."""
+    # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
+    # they recorded: a branch of a task group runs beside the code that opens the next one.
+    is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
     time = asyncio.get_running_loop().time
     seen, since = replay.progress, time()
     while (expected := replay.expected_before(key)) is not None and not run.closed:
         if replay.progress != seen:
             seen, since = replay.progress, time()
-        if time() - since > HELD_SECONDS:
+        if is_alone or time() - since > HELD_SECONDS:
             break
         await asyncio.sleep(POLL_SECONDS)
     return expected
+
+
+async def is_patched(run: LiveRun, branch: Branch, patch: str) -> bool:
+    """Return whether a branch takes a patch: if it did so before, or nothing behind this place is recorded."""
+    known = branch.patches.get(patch)
+    if known is not None:
+        return known
+    key, replay = branch.key(f"{PATCHED}{patch}"), run.memory.replay
+    is_taken = run.memory.decision(key) is not None
+    if not is_taken and (replay is None or await _held(run, replay, key) is None):
+        # Recorded with the next effect, before anything can depend on it.
+        is_taken = bool(run.memory.note(key, lambda: True))
+    branch.patches[patch] = is_taken
+    return is_taken
 
 
 def check_end(run: LiveRun) -> None:

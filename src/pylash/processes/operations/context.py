@@ -32,6 +32,7 @@ from pylash.engine.executors import await_options, process_executor, sleep_execu
 from pylash.engine.retries import Retry
 from pylash.engine.runs.branch_groups import BranchGroup, BranchTask
 from pylash.engine.runs.branches import Branch, own_branch
+from pylash.engine.runs.replays import is_patched
 from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.processes.definition import Definition, Prepared, as_prepared
 from pylash.processes.handles import ChildHandle, without_result
@@ -197,6 +198,28 @@ class ProcessContext(StepContext[D]):
         branch = own_branch(self._run, "uuid")
         data = digest(self._run.seed, self._run.epoch, branch.key(branch.take("uuid")))
         return uuid_text(data[:16])
+
+    # --- changed code ---
+
+    async def patched(self, patch: str) -> bool:
+        """Return whether this run takes a patch: new code behind which nothing is recorded yet.
+
+        A run that has passed this place with the old code gets False, on every replay; all others get True. The answer
+        holds for the whole branch.
+
+        >>> if await ctx.patched("fraud-check"):
+        ...     await ctx.step(check_fraud, order)
+        """
+        branch = own_branch(self._run, "patched")
+        return await is_patched(self._run, branch, check_name("patch", patch))
+
+    def deprecate_patch(self, patch: str) -> None:
+        """Mark a patch that every run has taken: its old code is gone, and runs that recorded it go on.
+
+        >>> ctx.deprecate_patch("fraud-check")
+        """
+        own_branch(self._run, "deprecate_patch")
+        check_name("patch", patch)
 
     # --- signals and waits ---
 
