@@ -201,7 +201,7 @@ class H1App:
             sleeps = sorted(
                 (one for one in effects if one.kind == "sleep"), key=lambda one: one.started
             )
-            slept = [(one.due - one.started) // 1000 for one in sleeps]
+            slept = [round((one.due - one.started) / 1000) for one in sleeps]
             found += list_differences("sleeps", expect.sleeps, slept)
         return found
 

@@ -41,6 +41,7 @@ from pylash.engine.runs.branches import CURRENT, LANES
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Programs
+from pylash.engine.runs.replays import excuse
 from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered
 from pylash.engine.user_code import current_task, is_failure
@@ -182,15 +183,21 @@ class Execution:
         except BaseException as error:
             if not is_failure(error, task):
                 raise
-            if isinstance(error, BaseExceptionGroup):
-                continued = error.subgroup(ContinueAs)
-                if continued is not None:
-                    return _first_exception(continued)
-            _log_failure(run, error)
-            return failure_of(error)
+            return self._failure(run, error)
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _failure(self, run: LiveRun, error: BaseException) -> Failure | ContinueAs:
+        """Return how a program ended that raised an error."""
+        if isinstance(error, BaseExceptionGroup):
+            continued = error.subgroup(ContinueAs)
+            if continued is not None:
+                return _first_exception(continued)
+        if isinstance(error, ProcessRecoveryFailed | WorkflowFailed):
+            excuse(run)
+        _log_failure(run, error)
+        return failure_of(error)
 
     def _cancel_outcome(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
         """Return how a program ended that raised CancelledError: by a cancel, by its own error, or detached."""

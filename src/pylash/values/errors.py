@@ -354,7 +354,7 @@ class EffectReplayMismatch(DurabilityError, fields="key difference"):
 class EffectReplayDiverged(DurabilityError, fields="requested expected recorded"):
     template = (
         "The code {requested} where {expected!r} is expected, which was recorded at {recorded}: deploy the code that "
-        "recorded it and retry, keep the recorded name with name= or renamed=, or guard the new part with "
+        "recorded it and retry, keep the recorded name with key= or renamed=, or guard the new part with "
         "ctx.patched()."
     )
 

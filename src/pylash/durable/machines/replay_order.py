@@ -140,6 +140,10 @@ class ReplayOrder:
         """Return whether an effect is recorded, so that it is answered at any time and in any order."""
         return key in self._known
 
+    def clear(self) -> None:
+        """Expect nothing any more."""
+        self._missing.clear()
+
     def open(self, name: str, *, is_call: bool = False) -> None:
         """Note that the code of a line begins."""
         line = self._line(name)

@@ -32,8 +32,10 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     replay = run.memory.replay
     assert replay is not None
     replay.ask(key)
-    # A fork asks people again: the answers to its waits were not copied.
-    is_exempt = kind is EffectKind.AWAIT_EVENT and run.seed != run.id
+    # An environment is recorded with the effect after it. A fork asks people again: answers to waits are not copied.
+    is_exempt = kind is EffectKind.SYNC_EXECUTION_ENVIRONMENT or (
+        kind is EffectKind.AWAIT_EVENT and run.seed != run.id
+    )
     if is_exempt or replay.is_recorded(key):
         return
     expected = await _held(run, replay, key)
@@ -47,6 +49,7 @@ async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
     # they recorded: a branch of a task group runs beside the code that opens the next one.
     is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
     time = asyncio.get_running_loop().time
+    # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
     seen, since = replay.progress, time()
     while (expected := replay.expected_before(key)) is not None and not run.closed:
         if replay.progress != seen:
@@ -77,6 +80,13 @@ def check_end(run: LiveRun) -> None:
     expected = None if replay is None else replay.expected_at_end()
     if expected is not None:
         run.close(_diverged("ends", expected))
+
+
+def excuse(run: LiveRun) -> None:
+    """Let a run end whose code cannot run at all, because something that it needs is missing: it asked for nothing."""
+    replay = run.memory.replay
+    if replay is not None and replay.progress == 0:
+        replay.clear()
 
 
 def _diverged(requested: str, expected: Expected) -> EffectReplayDiverged:

@@ -42,6 +42,7 @@ from pylash.processes.operations.steps import (
     DEFAULT_OPTIONS,
     StepContext,
     StepOptions,
+    check_effect_name,
 )
 from pylash.processes.operations.tool_calls import ProcessCallSite
 from pylash.processes.waits import signal_wait
@@ -156,7 +157,7 @@ class ProcessContext(StepContext[D]):
         >>> await ctx.options(retry=Retry(5), timeout="30s").step(fetch, url)
         """
         if key is not None:
-            check_name("step key", key)
+            check_effect_name(self._run, "step key", key)
         return StepContext(self._run, StepOptions(key, retry, timeout))
 
     # --- time and chance ---
@@ -252,7 +253,7 @@ class ProcessContext(StepContext[D]):
 
         >>> key = ctx.wait_key("approval")
         """
-        check_name("wait name", name)
+        check_effect_name(self._run, "wait name", name)
         epoch = self._run.process.state.epoch
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
@@ -376,7 +377,7 @@ class ProcessContext(StepContext[D]):
 
         >>> await ctx.emit("progress", Progress(done=3, total=10))
         """
-        check_name("event type", kind)
+        check_effect_name(self._run, "event type", kind)
         return self._append("emit", kind, self._event_payload(kind, payload))
 
     def _event_payload(self, kind: str, payload: Any) -> Any:
@@ -428,7 +429,7 @@ class ProcessContext(StepContext[D]):
         >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
         """
         branch = own_branch(self._run, "gather")
-        check_name("gather key", key)
+        check_effect_name(self._run, "gather key", key)
         part = branch.take(key)
 
         async def run_all() -> list[Any]:
@@ -439,7 +440,7 @@ class ProcessContext(StepContext[D]):
     def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
         """Run works at once and return the result of the first to end; the others are cancelled."""
         branch = own_branch(self._run, "race")
-        check_name("race key", key)
+        check_effect_name(self._run, "race key", key)
         part = branch.take(key)
 
         async def run_race() -> T:
@@ -466,7 +467,7 @@ class ProcessContext(StepContext[D]):
         ...     first = group.create_task(fetch(ctx, 1))
         """
         branch = own_branch(self._run, "task_group")
-        check_name("task group key", key)
+        check_effect_name(self._run, "task group key", key)
         group = BranchGroup(self._run, branch, branch.take(key))
         try:
             yield TaskGroup(group)

@@ -25,6 +25,7 @@ from pylash.engine.user_code import FailsAs, called
 from pylash.tools.signatures import ANY, result_of
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import LashError, StepFailed
+from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid, StepTimeout
 
 D = TypeVar("D")
@@ -52,6 +53,14 @@ class StepOptions(msgspec.Struct, frozen=True):
 
 
 DEFAULT_OPTIONS: Final = StepOptions()
+
+
+def check_effect_name(run: LiveRun, what: str, name: str) -> str:
+    """Return the name of a new effect, or refuse an invalid one.
+
+    While a run is replayed nothing is checked: recorded names stay valid if the rules change.
+    """
+    return name if run.memory.is_replaying else check_name(what, name)
 
 
 class StepContext(Generic[D]):
