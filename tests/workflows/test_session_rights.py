@@ -92,8 +92,9 @@ async def test_a_program_of_no_session_does_not_reach_a_sessions_triggers() -> N
         (view,) = await programs.app.triggers.list()
         key = view.subscription.key
         assert await programs.run(None, "stop", key=key) is False
-        refused = await programs.register(None, key)
-        assert (refused["ok"], "session:" in refused["error"]) == (False, True)
+        for wanted in (key, "session:b/x"):
+            refused = await programs.register(None, wanted)
+            assert (refused["ok"], "only keys of sessions" in refused["error"]) == (False, True)
         target = (await programs.app.lashlang(SUBSCRIBE))["names"]
         with pytest.raises(ArgumentsInvalid, match="'session:"):
             await programs.app.triggers.register(
