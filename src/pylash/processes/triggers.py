@@ -111,6 +111,7 @@ class Triggers:
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
         chosen.definition.arguments.check_names(given)
+        await chosen.definition.prepare()
         command = chosen.template(constants, self._app.template, session_id)
         subscription = Subscription(
             key=key,
