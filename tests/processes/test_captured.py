@@ -252,6 +252,25 @@ async def test_a_workflow_of_a_model_uses_the_plugins_of_its_session_on_any_work
         assert await handle.result(timeout="10s") == ["Hi Bob, writer", "HEY"]
 
 
+@pytest.mark.proves("T8")
+async def test_a_model_is_told_the_operations_that_the_workflows_of_its_session_may_call() -> None:
+    model = ScriptedModel(lambda _: say("Hello."))
+    app, _ = shop("memory://", model=model)
+    app.workflows()
+    async with app:
+        await app.session("all").turn("go", timeout="10s")
+        await app.session("some", tools=["start_workflow"]).turn("go", timeout="10s")
+    first, second = (
+        next(one.description for one in request.tools if one.name == "start_workflow")
+        for request in model.requests
+    )
+    for operation in ("tools.greet({ name: str })", "tools.shout({ text: str })"):
+        assert operation in first
+        assert operation in second
+    assert "tools.lookup({ order: str })" in first
+    assert "tools.lookup({" not in second.partition("Operations:")[2]
+
+
 @pytest.mark.proves("P9")
 @each_host
 async def test_a_process_whose_plugin_cannot_be_built_fails_with_its_code(
