@@ -478,3 +478,32 @@ def test_it_ends_the_same_wherever_it_dies(story: Callable[[Lash], Any]) -> None
     report = crash_everywhere(make_app, story)
     assert report.outcome[0] in (1, "Done.")
     assert len(report.points) > 10
+
+
+@pytest.mark.proves("P3")
+async def test_forks_triggers_and_messages_go_through_the_host(durable: Backend) -> None:
+    app = foreign(durable, lambda request: say(f"Read: {request.messages[-1].text}"))
+    app.trigger("tick")
+
+    @app.process
+    async def waits(ctx: ProcessContext[None], n: int) -> list[Any]:
+        return [await ctx.step(lambda: 2 * n), await ctx.wait_signal("go")]
+
+    async with app:
+        await app.start(waits.options(id="p"), n=2)
+        await is_parked(app, "p")
+        await app.fork_process("p", id="fork")
+        await app.triggers.register("tick", source_key="s", target=waits, key="k", inputs={"n": 5})
+        (ticked,) = await app.triggers.emit("tick", source_key="s")
+        for process_id, doubled in (("p", 4), ("fork", 4), (ticked.process_id, 10)):
+            handle = app.process_handle(process_id)
+            await handle.signal("go", 1)
+            assert await handle.result(timeout="10s") == [doubled, 1]
+        session = app.session("chat")
+        assert (await session.turn("one", timeout="10s")).text == "Read: one"
+        await session.enqueue("two")
+
+        async def answered() -> bool:
+            return [message.text for message in await session.history()][-1] == "Read: two"
+
+        await eventually(answered)

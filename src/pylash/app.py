@@ -22,6 +22,7 @@ from typing import (
     overload,
 )
 
+from pylash.durable.commands import ForkProcess
 from pylash.durable.ports import Clock, EffectHost, Runner, WatchedClock
 from pylash.durable.processes import (
     ExternalInput,
@@ -353,7 +354,7 @@ class Lash:
         results = partial(RunResults, services.hub, runs_here=runner.has, tasks=services.tasks)
         process_results = results("process", store.processes)
         services.control = ProcessControl(
-            effects, store, services.new_id, runner.start, process_results.wait
+            effects, store, services.new_id, runner, process_results.wait
         )
         turn_results = results("turn", TurnSource(store.sessions))
         return OpenParts(effects, services, template, runner, process_results, turn_results)
@@ -495,7 +496,7 @@ class Lash:
         else:
             new_id = check_name("process id", id, error=MissingProcessExecutionId)
         registration, keys = await fork_registration(self.store, process_id, from_effect, new_id)
-        await self.store.processes.fork(process_id, registration, keys)
+        await services.control.perform(ForkProcess(process_id, registration, tuple(keys)))
         return self._handle(registration.id)
 
     # --- Lashlang ---

@@ -6,15 +6,17 @@ import asyncio
 import base64
 import logging
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
 from pylash import Lash, LashError, ProcessContext, Retry
-from pylash.cli.log_format import LogFormatter, log_handler
+from pylash.cli.log_format import LogFormatter
 from pylash.cli.worker import show_event, worker_facts
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import eventually
@@ -73,10 +75,44 @@ def test_secrets_are_hidden_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == "Authorization: Basic [hidden] with [hidden] and '[hidden]'"
 
 
-def test_the_chats_own_log_is_written_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
-    handler = log_handler("%(message)s")
-    handler.emit(record(EVIL))
-    assert_plain(capsys.readouterr().err)
+CHAT = """
+import logging
+from pylash import Lash
+from pylash.testing import ScriptedModel, say
+EVIL = {evil!r}
+
+def reply(request):
+    logging.getLogger("pylash").error(EVIL)
+    return say("Done.")
+
+app = Lash("memory://", model=ScriptedModel(reply))
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the file of a program, in the folder in which commands are called."""
+    monkeypatch.delenv("PYLASH_STORE", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2] / 'src'}")
+    return tmp_path / "hostile.py"
+
+
+@pytest.mark.slow
+def test_the_chats_own_log_is_written_the_same_way(hostile: Path) -> None:
+    hostile.write_text(CHAT.format(evil=EVIL))
+    command = [sys.executable, "-m", "pylash", "chat", "hostile:app"]
+    done = subprocess.run(
+        command,
+        cwd=hostile.parent,
+        input="go",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "Done.\n"
+    assert_plain(done.stderr)
+    assert "x\\x1b[2J" in done.stderr
 
 
 APP = """
@@ -91,28 +127,46 @@ async def broken(ctx: ProcessContext[None], text: str) -> None:
 """
 
 
-@pytest.mark.slow
-def test_a_worker_logs_nothing_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hostile.py").write_text(APP.format(evil=EVIL))
-    monkeypatch.setenv("SHOP_API_KEY", SECRET)
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2] / 'src'}")
+def start_broken(url: str, text: str) -> None:
+    """Start a process of the program above that fails with a text."""
 
     async def start() -> None:
-        async with Lash(f"sqlite:///{tmp_path}/shop.db", worker=None) as client:
+        async with Lash(url, worker=None, migrate=True) as client:
 
             async def broken(ctx: ProcessContext[None], text: str) -> None: ...
 
             definition = client.process(name="broken")(broken)
-            await client.start(definition.options(id="broken-1"), text=SECRET)
+            await client.start(definition.options(id="broken-1"), text=text)
 
     asyncio.run(start())
-    with started("worker", "hostile:app", cwd=tmp_path) as worker:
+
+
+def log_of_worker(*args: str, cwd: Path) -> str:
+    """Return what a worker logs from the failure of the process on."""
+    with started("worker", "hostile:app", *args, cwd=cwd) as worker:
         line = until(worker.stderr, lambda line: "broken-1" in line)
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
-        text = line + worker.stderr.read()
+        return line + worker.stderr.read()
+
+
+@pytest.mark.slow
+def test_a_worker_logs_nothing_raw(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile.write_text(APP.format(evil=EVIL))
+    monkeypatch.setenv("SHOP_API_KEY", SECRET)
+    start_broken(f"sqlite:///{hostile.parent}/shop.db", SECRET)
+    text = log_of_worker(cwd=hostile.parent)
     assert_plain(text)
     assert "x\\x1b[2J" in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_a_worker_logs_no_password_of_its_store(place: str, hostile: Path) -> None:
+    hostile.write_text(APP.format(evil=""))
+    start_broken(place, f"told {SECRET}")
+    url = f"{place}&password={quote_plus(SECRET)}"  # a server that trusts us ignores it
+    assert "told [hidden]" in (text := log_of_worker("--store", url, cwd=hostile.parent))
     assert SECRET not in text
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from pylash.durable.commands import AppendEvent, ProcessCommand, StartProcess
+from pylash.durable.commands import AppendEvent, ProcessCommand, StartProcess, SubmitTurn
 from pylash.durable.effects import (
     OUTCOMES,
     AwaitEvent,
@@ -70,6 +70,11 @@ def test_the_same_input_hashes_the_same_and_other_input_differs() -> None:
             "yield",
             AppendEvent("", "process.yield", {"value": 1, "text": "1"}, "0"),
             "6640b34afda5334be52ec9ff309f62e096f1e19ec7f42a0929275ac5a3a1d2a2",
+        ),
+        (
+            "submit",
+            SubmitTurn("s", "t", "00", {"parts": []}, {"model": "m"}, {"instructions": "Be."}),
+            "a91accee29c4e0d35fb43151610fc051f4153993e56f7500aa585dfbaf751de8",
         ),
         (
             "start child",

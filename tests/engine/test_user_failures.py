@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 import pytest
@@ -422,3 +424,72 @@ async def test_a_timeout_of_a_step_is_its_failure_though_timers_of_ours_expire_w
             app.services.tasks.serve(expire_again_and_again())
         handles = [await app.start(patient) for _ in range(10)]
         assert [await handle.result(timeout="10s") for handle in handles] == [15] * 10
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise where the code is, as it does where asyncio has no handler of its own."""
+
+    def on_signal(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def app_that_calls(act: Callable[[str], None], url: str) -> Lash:
+    """Return an app whose code calls ``act`` with the name of its place."""
+
+    def reply(request: ModelRequest) -> Any:
+        act("model")
+        return call("use") if request.messages[-1].text == "go" else say("Done.")
+
+    app = Lash(url, model=ScriptedModel(reply))
+
+    @app.tool
+    async def use() -> None:
+        act("tool")
+
+    async def work(ctx: ProcessContext[None]) -> None:
+        await ctx.sleep("1ms")
+        act("branch")
+
+    async def step() -> None:
+        act("step")
+
+    @app.process
+    async def run(ctx: ProcessContext[None]) -> str:
+        await ctx.step(step)
+        await ctx.gather(work(ctx), ctx.sleep("1ms"))
+        act("body")
+        return "Done."
+
+    return app
+
+
+@pytest.mark.parametrize("place", ["step", "branch", "body", "tool", "model"])
+@pytest.mark.usefixtures("interrupts")
+def test_a_ctrl_c_stops_the_program_and_fails_no_code(place: str, tmp_path: Path) -> None:
+    calls: Counter[str] = Counter()
+
+    def press(where: str) -> None:
+        calls[where] += 1
+        if where == place and calls[where] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    async def result() -> Any:
+        async with app_that_calls(press, f"sqlite:///{tmp_path}/store.db") as app:
+            if place in ("tool", "model"):
+                return (await app.session("s").turn("go", turn_id="t", timeout="20s")).text
+            run = app.services.definitions["run"].options(id="p")
+            return await (await app.start(run)).result(timeout="20s")
+
+    async def stopped() -> None:
+        with suppress(KeyboardInterrupt):  # it left the loop; closing the app raises it again
+            await result()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(stopped())
+    assert calls[place] == 1
+    assert asyncio.run(result()) == "Done."

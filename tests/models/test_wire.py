@@ -441,6 +441,16 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(
     assert await _after(server, reply) == ("completed", "Well.", 2)
 
 
+@pytest.mark.parametrize("server", [Google()], indirect=True, ids=lambda d: d.name)
+async def test_an_answer_that_its_provider_calls_malformed_is_asked_for_again(
+    server: WireServer,
+) -> None:
+    *begun, last = server.dialect.stream(Say(["I look it up."]))
+    broken = last.replace(b"STOP", b"MALFORMED_FUNCTION_CALL")
+    assert broken != last
+    assert await _after(server, Send([*begun, broken])) == ("completed", "Well.", 2)
+
+
 @pytest.mark.parametrize("end", ["nothing", "half an event", "no JSON", "null", "an error"])
 async def test_a_stream_that_breaks_after_any_event_is_asked_for_again(
     server: WireServer, end: str

@@ -15,6 +15,7 @@ from pylash import (
     ProcessFailed,
     ProcessHandle,
     RuntimeEffectProcessTaskJoin,
+    ToolContext,
     WorkerConfig,
 )
 from pylash.durable.ports import EffectHost
@@ -44,6 +45,7 @@ def make_app(url: str, host: EffectHost | None = None, **options: Any) -> Lash:
     async def waits(ctx: ProcessContext[None]) -> Any:
         return await ctx.wait_signal("go")
 
+    app.trigger("push")
     return app
 
 
@@ -72,16 +74,27 @@ async def log(handle: ProcessHandle[Any]) -> list[str]:
 async def test_the_commands_of_an_app_are_effects_of_operations(
     kind: str, durable: Backend
 ) -> None:
-    async with observed(kind, durable.url) as host, make_app(durable.url, host) as app:
+    model = ScriptedModel(lambda _: say("Hello."))
+    async with (
+        observed(kind, durable.url) as host,
+        make_app(durable.url, host, model=model) as app,
+    ):
         handle = await start(app)
         await handle.signal("go", 7, id="s1")
         assert await handle.result(timeout="10s") == 7
         other = await start(app, "q")
         await other.cancel("enough")
-        await app.session("chat").enqueue("hello")
-        await app.session("chat").delete()
+        await app.fork_process("p", id="fork")
+        await app.triggers.emit("push", source_key="repo")
+        session = app.session("chat")
+        assert (await session.turn("Hi.", turn_id="t1", timeout="10s")).text == "Hello."
+        await session.enqueue("And you?")
+        await session.cancel()
+        await session.delete()
         outside = [
-            one for one in host.commands if not isinstance(one.execution_scope, ProcessScope)
+            one
+            for one in host.commands
+            if isinstance(one.execution_scope, RuntimeOperationScope | SessionDeleteScope)
         ]
     assert [one.effect_id for one in outside] == [
         "start:python:waits",
@@ -89,6 +102,11 @@ async def test_the_commands_of_an_app_are_effects_of_operations(
         "await:p",
         "start:python:waits",
         "cancel:q",
+        "fork:p",
+        "emit:push",
+        "submit_turn:chat:t1",
+        "enqueue:chat",
+        "cancel_turn:chat",
         "delete_session:chat",
     ]
     scopes = [one.execution_scope for one in outside]
@@ -140,16 +158,43 @@ async def test_a_timeout_is_a_cancel_at_the_boundary(kind: str, durable: Backend
 async def test_a_host_that_refuses_a_command_sees_it_and_nothing_is_done() -> None:
     host = RecordingHost()
     async with make_app("memory://", host, worker=None) as app:
-        for asked in (start(app), app.process_handle("p").cancel(), app.session("chat").delete()):
+        session = app.session("chat")
+        for asked in (
+            start(app),
+            app.process_handle("p").cancel(),
+            app.triggers.emit("push", source_key="repo", idempotency_key="k"),
+            session.turn("Hi.", turn_id="t1"),
+            session.enqueue("And you?"),
+            session.cancel(),
+            session.delete(),
+        ):
             with pytest.raises(LashError) as caught:
                 await asked
             assert caught.value.code == "recording_effect_host_unsupported_command"
         assert await app.processes() == []
+        for table in ("runs", "occurrences", "queue", "lanes"):
+            assert await rows(app, f"select count(*) from pylash_{table}") == [(0,)], table
     assert [one.effect_id for one in host.effects] == [
         "start:python:waits",
         "cancel:p",
+        "emit:push",
+        "submit_turn:chat:t1",
+        "enqueue:chat",
+        "cancel_turn:chat",
         "delete_session:chat",
     ]
+
+
+async def test_a_host_that_refuses_a_fork_sees_it_and_nothing_is_done(durable: Backend) -> None:
+    async with make_app(durable.url, worker=None) as app:
+        await start(app)
+    host = RecordingHost()
+    async with make_app(durable.url, host, worker=None) as app:
+        with pytest.raises(LashError) as caught:
+            await app.fork_process("p", id="fork")
+        assert caught.value.code == "recording_effect_host_unsupported_command"
+        assert [one.id for one in await app.processes()] == ["p"]
+    assert [one.effect_id for one in host.effects] == ["fork:p"]
 
 
 async def test_the_registry_is_the_record_of_an_operation(durable: Backend) -> None:
@@ -172,6 +217,54 @@ async def test_the_registry_is_the_record_of_an_operation(durable: Backend) -> N
         assert await log(handle) == ["process.started", "signal.go", "process.cancel_requested"]
         assert await rows(app, "select count(*) from pylash_runs") == [(1,)]
         assert await rows(app, "select count(*) from pylash_effects") == [(0,)]
+
+
+async def test_the_store_is_the_record_of_forks_triggers_and_turns(durable: Backend) -> None:
+    """Each is one operation of the store (a message also opens its session), and repeating it changes nothing."""
+    async with make_app(durable.url, worker=None) as app:
+        assert isinstance(app.store, SqlStore)
+        await start(app)
+        session = app.session("chat")
+        operations, honest = list[str](), app.store.driver.run
+
+        def noted(operation: Operation[Any]) -> Awaitable[Any]:
+            if not operation.read_only:
+                operations.append(operation.name)
+            return honest(operation)
+
+        app.store.driver.run = noted  # type: ignore[method-assign]
+        for _ in range(2):
+            await app.fork_process("p", id="fork")
+            await app.triggers.emit("push", source_key="repo", idempotency_key="k")
+            await session.submit("Hi.", "t1", None)
+            await session.enqueue("And you?", key="m1")
+        assert operations == 2 * ["fork", "emit", "submit", "open", "_enqueue"]
+        assert await rows(app, "select count(*) from pylash_runs") == [(3,)]
+        assert await rows(app, "select count(*) from pylash_occurrences") == [(1,)]
+        assert await rows(app, "select count(*) from pylash_queue") == [(1,)]
+        assert await rows(app, "select count(*) from pylash_effects") == [(0,)]
+
+
+@HOSTS
+async def test_a_trigger_of_a_tool_is_emitted_at_the_boundary(kind: str, durable: Backend) -> None:
+    model = ScriptedModel([call("report"), say("Reported.")])
+    async with observed(kind, durable.url) as host:
+        app = make_app(durable.url, host, model=model)
+
+        @app.tool
+        async def report(ctx: ToolContext[None]) -> str:
+            ctx.emit("push", source_key="repo", payload={"n": 1})
+            return "done"
+
+        async with app:
+            waits = app.services.definitions["waits"]
+            await app.triggers.register("push", source_key="repo", target=waits, key="ci")
+            session = app.session("chat")
+            assert (await session.turn("go", turn_id="t1", timeout="20s")).text == "Reported."
+            assert len(await app.processes()) == 1
+        (emitted,) = [one for one in host.commands if one.effect_id == "emit:push"]
+    assert isinstance(emitted.execution_scope, RuntimeOperationScope)
+    assert emitted.replay_key == f"{emitted.execution_scope.id}:process:emit:push"
 
 
 @HOSTS
@@ -255,6 +348,7 @@ async def test_a_start_outlives_its_caller(
 
 SIGNALLED = ["process.started", "signal.go"]
 ASKED_TO_END = ["process.started", "process.cancel_requested"]
+TURNS = "pylash_runs where target = 'turn'"
 
 
 @HOSTS
@@ -284,6 +378,38 @@ async def test_a_signal_and_a_cancel_outlive_their_caller(
         assert slow.count == 1
         await ask(handle)
         assert await log(handle) == found
+
+
+@HOSTS
+@pytest.mark.parametrize(
+    ("ask", "operation", "sql"),
+    [
+        (lambda app: app.fork_process("p", id="f"), "fork", "pylash_processes where id = 'f'"),
+        (
+            lambda app: app.triggers.emit("push", source_key="repo", idempotency_key="k"),
+            "emit",
+            "pylash_occurrences",
+        ),
+        (lambda app: app.session("chat").submit("Hi.", "t1", None), "submit", TURNS),
+        (lambda app: app.session("chat").enqueue("Hi.", key="m1"), "_enqueue", "pylash_queue"),
+    ],
+    ids=["fork", "emit", "submit", "enqueue"],
+)
+async def test_a_fork_a_trigger_and_a_turn_outlive_their_caller(
+    kind: str, ask: Callable[[Lash], Awaitable[Any]], operation: str, sql: str, durable: Backend
+) -> None:
+    async with observed(kind, durable.url) as host, make_app(durable.url, host, worker=None) as app:
+        await start(app)
+        slow = SlowStore(app, operation)
+        await leave(slow, ask(app))
+
+        async def is_done() -> bool:
+            return await rows(app, f"select count(*) from {sql}") == [(1,)]
+
+        await eventually(is_done)
+        assert slow.count == 1
+        await ask(app)
+        assert await is_done()
 
 
 @HOSTS
@@ -419,9 +545,10 @@ async def test_the_commands_of_turns_and_their_tools_name_their_effects(
             session = app.session("chat")
             assert (await session.turn("go", turn_id="t1", timeout="20s")).text == "Done."
         begin, answer = commands_of(host, TurnScope("chat", "t1"))
-        (workflow,) = [
+        submit, workflow = [
             one for one in host.commands if isinstance(one.execution_scope, RuntimeOperationScope)
         ]
+    assert submit.effect_id == "submit_turn:chat:t1"
     call_id, _, started = str(begin.replay_key).partition(":process:")
     assert started == "start:session_turn"
     assert str(answer.replay_key).startswith(f"{call_id}:process:await:helper-")

@@ -252,6 +252,25 @@ async def test_a_workflow_of_a_model_uses_the_plugins_of_its_session_on_any_work
         assert await handle.result(timeout="10s") == ["Hi Bob, writer", "HEY"]
 
 
+@pytest.mark.proves("T8")
+async def test_a_model_is_told_the_operations_that_the_workflows_of_its_session_may_call() -> None:
+    model = ScriptedModel(lambda _: say("Hello."))
+    app, _ = shop("memory://", model=model)
+    app.workflows()
+    async with app:
+        await app.session("all").turn("go", timeout="10s")
+        await app.session("some", tools=["start_workflow"]).turn("go", timeout="10s")
+    first, second = (
+        next(one.description for one in request.tools if one.name == "start_workflow")
+        for request in model.requests
+    )
+    for operation in ("tools.greet({ name: str })", "tools.shout({ text: str })"):
+        assert operation in first
+        assert operation in second
+    assert "tools.lookup({ order: str })" in first
+    assert "tools.lookup({" not in second.partition("Operations:")[2]
+
+
 @pytest.mark.proves("P9")
 @each_host
 async def test_a_process_whose_plugin_cannot_be_built_fails_with_its_code(
@@ -452,3 +471,69 @@ async def test_an_agent_that_code_starts_has_the_plugin_options_of_its_session(
         assert await (await session.start(parent)).result(timeout="10s") == "Hi Ann"
         result = await (await app.start(greeter, "go")).result(timeout="10s")
         assert result.text == "Hello Ann"
+
+
+# --- sessions of processes ---
+
+
+def writers(url: str, host: str = "journal", **options: Any) -> tuple[Lash, Any]:
+    """Return an app with a process that writes in a session once it is told to."""
+    app, _ = shop(url, host, **options)
+
+    @app.process
+    async def write_letter(ctx: ProcessContext[None], session: str, model: str | None) -> Any:
+        await ctx.wait_signal("go")
+        return (await ctx.session(session, model=model).turn("go")).text
+
+    return app, write_letter
+
+
+def revealing(name: str) -> ScriptedModel:
+    """Return a model that greets, and then reveals its name and its instructions."""
+
+    def reply(request: ModelRequest) -> Any:
+        if request.messages[-1].role == "user":
+            return call("greet", name="Ann")
+        prompt = [message.text for message in request.messages if message.role == "system"]
+        return say(f"{name}: {prompt} {request.messages[-1].text}")
+
+    model = ScriptedModel(reply)
+    model.name = name  # type: ignore[attr-defined]  # apps capture it
+    return model
+
+
+@pytest.mark.proves("P9", "T8")
+@each_host
+async def test_a_session_of_a_process_has_the_settings_that_the_process_was_captured_with(
+    durable: Backend, host: str
+) -> None:
+    old: dict[str, Any] = {"model": revealing("first"), "instructions": "Write."}
+    asking, write_letter = writers(durable.url, worker=None, **old)
+    async with asking:
+        await asking.start(write_letter.options(id="app"), "s1", None)
+        session = asking.session("chat", plugin_options=HI, instructions="Chat.")
+        await session.start(write_letter.options(id="session"), "s2", None)
+        await asking.start(write_letter.options(id="given"), "s3", "second")
+        await asking.start(write_letter.options(id="owned"), "chat", None)
+    new: dict[str, Any] = {"model": revealing("second"), "instructions": "Write briefly."}
+    working, _ = writers(durable.url, host, **new)
+    working.model("first", revealing("first"))
+    async with working:
+        found = {}
+        for name in ("app", "session", "given", "owned"):
+            handle = working.process_handle(name)
+            await handle.signal("go")
+            found[name] = await handle.result(timeout="10s")
+        assert found == {
+            "app": "first: ['Write.'] Hello Ann",
+            "session": "first: ['Chat.'] Hi Ann",
+            "given": "second: ['Write.'] Hello Ann",
+            # What the session itself has comes first.
+            "owned": "first: ['Chat.'] Hi Ann",
+        }
+        # The sessions do not keep the settings of the process: other turns have those of the app.
+        answer = await working.session("s1").turn("go", timeout="10s")
+        assert answer.text == "second: ['Write briefly.'] Hello Ann"
+        record = await working.store.sessions.get("s1")
+        assert record is not None
+        assert not record.options

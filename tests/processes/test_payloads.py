@@ -56,6 +56,7 @@ IN_A_PROCESS: dict[str, InProcess] = {
     "event": lambda ctx, _: ctx.emit("said", BIG),
     "wake": lambda ctx, _: ctx.wake(BIG),
     "question": lambda ctx, _: ctx.session("s").turn(BIG),
+    "new arguments": lambda ctx, _: ctx.continue_as(text=BIG),
 }
 
 
@@ -66,7 +67,7 @@ async def test_a_process_is_refused_a_large_payload_before_anything_is_written(
     sentences = []
 
     @app.process
-    async def parent(ctx: ProcessContext[None]) -> None:
+    async def parent(ctx: ProcessContext[None], text: str = "") -> None:
         for asked in IN_A_PROCESS.values():
             try:
                 await asked(ctx, app.services.definitions["child"])
@@ -168,6 +169,24 @@ async def test_every_call_refuses_a_large_payload_with_the_same_sentence(
         assert await app.triggers.list() == []
         await handle.signal("go", "done")
         assert await handle.result(timeout="10s") == "done"
+
+
+@pytest.mark.parametrize("call", ["turn", "enqueue"])
+async def test_a_session_keeps_its_options_if_a_message_is_refused(
+    backend: Backend, low_limit: None, call: str
+) -> None:
+    prompts = []
+
+    def reply(request: Any) -> Any:
+        prompts.append(request.messages[0].text)
+        return say("hello")
+
+    async with Lash(backend.url, model=ScriptedModel(reply)) as app:
+        await app.session("s", instructions="Be kind.").turn("hi", timeout="10s")
+        with pytest.raises(PayloadTooLarge, match=SENTENCE):
+            await getattr(app.session("s", instructions="Be rude."), call)(BIG)
+        await app.session("s").turn("hi", timeout="10s")
+    assert prompts == ["Be kind."] * 2
 
 
 async def test_a_signal_that_is_too_large_for_its_wait_is_the_failure_of_the_wait(

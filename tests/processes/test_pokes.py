@@ -80,6 +80,22 @@ async def test_a_process_that_others_register_runs_at_once(
 
 
 @pytest.mark.usefixtures("no_polling")
+async def test_workers_that_are_notified_together_run_each_process_once(durable: Backend) -> None:
+    ran: list[str] = []
+    config = WorkerConfig(lease="1h")
+    async with (
+        make_app(durable.url, config, ran.append) as one,
+        make_app(durable.url, config, ran.append) as two,
+    ):
+        for app in (one, two):
+            await app.runner.quiet()
+        names = [f"p{number}" for number in range(10)]
+        for name in names:
+            await register(durable.url, name)
+    assert ran == names
+
+
+@pytest.mark.usefixtures("no_polling")
 async def test_a_turn_that_others_submit_runs_at_once(durable: Backend) -> None:
     config = WorkerConfig(lease="1h")
     async with make_app(durable.url, config) as app, make_app(durable.url, None) as other:

@@ -221,6 +221,7 @@ async def test_an_approval_shows_the_reference_and_may_correct_the_rest() -> Non
         assert await handle.result(timeout="10s") == f"{LETTER.decode()} to bob"
 
 
+@pytest.mark.proves("T4")
 async def test_a_tool_that_nobody_has_is_refused_whatever_its_arguments_refer_to() -> None:
     app = office("memory://")
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from pylash import Lash, ProcessContext, WorkerConfig
+from pylash.durable.sessions import Policy
+from pylash.durable.stores import Store
+from pylash.durable.triggers import Occurrence
 from pylash.stores.drivers.fair_queue import FairQueue
 from pylash.testing import ScriptedModel, say
-from pylash.testing.laws.stores.subjects import new_turn, submitted
+from pylash.testing.laws.stores.subjects import new_turn, started, submitted
 from pylash.testing.laws.suites import together
 from tests.backends import Backend, eventually
 
@@ -134,16 +139,33 @@ async def test_the_starts_go_on_while_turns_are_taken_first(durable: Backend) ->
         assert sum(turn.done() for turn in turns) < 20
 
 
-async def test_a_submit_does_not_wait_for_those_of_another_session(
-    durable: Backend, monkeypatch: pytest.MonkeyPatch
+Hog = Callable[[Store, int], Awaitable[Any]]
+
+HOGS: dict[str, Hog] = {
+    "turns": lambda store, _: submitted(store, new_turn("hog")),
+    "messages": lambda store, n: store.sessions.enqueue("hog", f"{n}", "Well?", Policy.NOW),
+    "starts": lambda store, _: started(store),
+    "events": lambda store, n: store.triggers.emit(
+        Occurrence(type="tick", source="hog", idempotency_key=f"{n}")
+    ),
+}
+"""What a source of new work may send in bursts."""
+
+
+@pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS)
+async def test_a_submit_does_not_wait_for_a_burst_of_others(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch, hog: Hog
 ) -> None:
     monkeypatch.setattr("pylash.stores.drivers.sqlite.NEWCOMERS", 4)
     store, ended = await durable.store(), list[str]()
 
-    async def submit(session: str) -> None:
-        await submitted(store, new_turn(session))
-        ended.append(session)
+    async def ask(name: str, work: Awaitable[Any]) -> None:
+        await work
+        ended.append(name)
 
-    await together(*(submit("hog") for _ in range(BURST)), submit("neighbour"))
+    await together(
+        *(ask("hog", hog(store, n)) for n in range(BURST)),
+        ask("neighbour", submitted(store, new_turn("neighbour"))),
+    )
     assert ended.index("neighbour") < BURST / 4
     assert ended.count("hog") == BURST

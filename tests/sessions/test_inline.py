@@ -19,6 +19,7 @@ from pylash import (
     WaitTimeout,
 )
 from pylash.testing import ScriptedModel, SerialHost, SimClock, call, calls, fail, say
+from tests.backends import eventually
 from tests.sessions.scenes import begin, open_wait, transcript
 
 Inline = Callable[[Any], Lash]
@@ -328,3 +329,45 @@ async def test_the_pauses_of_a_turn_take_the_time_of_the_clock_that_was_given() 
         await clock.advance("1ms")
         assert len(model.requests) == 2
         assert (await session.turn("hi", turn_id="t1")).text == "Hello."
+
+
+@pytest.mark.parametrize("host", [InlineHost, lambda: SerialHost(InlineHost())])
+async def test_signals_children_and_turns_wake_a_process_that_waits_for_them(host: Any) -> None:
+    """The clock stands still, so nothing is found by looking for it now and then."""
+    model = ScriptedModel(lambda _: say("Hello."))
+    app = Lash("memory://", model=model, host=host(), clock=SimClock())
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> Any:
+        return await ctx.wait_signal("go", timeout="1h")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> list[Any]:
+        started = await ctx.start(child.options(id="child"))
+        signal = await ctx.wait_signal("go")
+        return [signal, await started.result(), (await ctx.session("chat").turn("Hi.")).text]
+
+    async with asyncio.timeout(4), app:  # less than the interval at which lost hints are made good
+        handle = await app.start(parent)
+        await handle.signal("go", 1)
+        await eventually(lambda: app.store.processes.get("child"))
+        await app.process_handle("child").signal("go", 2)
+        assert await handle.result() == [1, 2, "Hello."]
+
+
+async def test_a_wait_for_a_signal_ends_when_its_time_is_over() -> None:
+    clock = SimClock()
+    app = Lash("memory://", host=InlineHost(), clock=clock)
+
+    @app.process
+    async def waits(ctx: ProcessContext[None]) -> str:
+        with pytest.raises(WaitTimeout):
+            await ctx.wait_signal("go", timeout="1h")
+        return "late"
+
+    async with asyncio.timeout(20), app:
+        handle = await app.start(waits)
+        await clock.advance("59m")
+        assert await handle.status() == "running"
+        await clock.advance("1m")
+        assert await handle.result() == "late"

@@ -23,7 +23,7 @@ from pylash import (
 )
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import RuntimeOperationScope
-from pylash.stores.operation import Operation
+from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import Backend, eventually
@@ -385,3 +385,84 @@ async def test_programs_of_a_session_share_what_it_holds(
         assert (result["ok"], "there is no process" in result["error"]) == (False, True)
     else:
         assert result == {"ok": True, "value": {"ok": True, "value": 5}}
+
+
+# --- the end of handles ---
+
+
+async def grants(app: Lash) -> list[Any]:
+    """Return every grant in the store."""
+    assert isinstance(app.store, SqlStore)
+
+    def steps() -> Steps[list[Any]]:
+        return (yield Statement("select session, process from pylash_process_grants")).rows
+
+    return await app.store.driver.run(Operation("grants", steps, read_only=True))
+
+
+def make_families(url: str, host: EffectHost | None = None) -> Lash:
+    """Return an app with a process that starts children when it is told to."""
+    app = make_app(url, host)
+
+    @app.process
+    async def family(ctx: ProcessContext[None], children: int) -> None:
+        await ctx.wait_signal("go")
+        waits = app.services.definitions["waits"]
+        for number in range(children):
+            await ctx.start(waits.options(id=f"{ctx.id}-{number}", attached=True))
+
+    return app
+
+
+@pytest.mark.proves("P4", "P14")
+@HOSTS
+async def test_no_handle_is_left_of_a_session_that_was_deleted(kind: str, durable: Backend) -> None:
+    """Also none of a child that a process of the session starts later: the session may be created again."""
+    async with observed(kind, durable.url) as host, make_families(durable.url, host) as app:
+        chat, other = app.session("chat"), app.session("other")
+        family = app.services.definitions["family"].options(id="family")
+        handle = await chat.start(family, children=1)
+        await start(app, "p", chat, other)
+        await other.grant_process("p", frame="helper")
+        assert (await chat.delete()).handles == 2
+        await handle.signal("go")
+        await handle.result(timeout="10s")
+        assert "family-0" in {one.id for one in await app.processes()}
+        await chat.enqueue("Hello again.")
+        assert await held(chat) == []
+        assert sorted(await grants(app)) == [("other", "p"), ("other", "p")]
+        assert (await other.delete()).handles == 2
+        assert await grants(app) == []
+
+
+@pytest.mark.proves("P4")
+@HOSTS
+async def test_children_are_held_by_the_session_that_holds_their_parent(
+    kind: str, durable: Backend
+) -> None:
+    async with observed(kind, durable.url) as host, make_families(durable.url, host) as app:
+        family = app.services.definitions["family"]
+        chat = app.session("chat")
+        kept = await chat.start(family.options(id="kept"), children=1)
+        await kept.signal("go")
+        await kept.result(timeout="10s")
+        assert await held(chat) == ["kept", "kept-0"]
+        await app.session("chat").start(family.options(id="given-up"), children=2)
+        await chat.revoke_process("given-up")
+        handle = app.process_handle("given-up")
+        await handle.signal("go")
+        await handle.result(timeout="10s")
+        assert await held(chat) == ["kept", "kept-0"]
+
+
+@pytest.mark.proves("P14")
+async def test_a_deletion_while_children_are_started_leaves_no_handle(durable: Backend) -> None:
+    async with make_families(durable.url) as app:
+        for round_number in range(5):
+            chat = app.session(f"chat-{round_number}")
+            family = app.services.definitions["family"].options(id=f"parent-{round_number}")
+            handle = await chat.start(family, children=5 * round_number + 5)
+            await handle.signal("go")
+            await chat.delete()
+            await handle.result(timeout="20s")
+            assert await grants(app) == []

@@ -9,13 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from pylash import (
+    EVENT,
     Agent,
     ArgumentsInvalid,
     InlineHost,
     Lash,
     LashError,
     ModelRequest,
-    NotSupported,
     ProcessCancelled,
     ProcessConflict,
     ProcessContext,
@@ -405,8 +405,16 @@ async def test_what_an_agent_cannot_be_started_with_is_refused(memory: Backend) 
             await start(researcher, 7)
         with pytest.raises(ArgumentsInvalid, match="fork="):
             researcher.options(at="t1")
-        with pytest.raises(NotSupported, match="trigger"):
-            await app.triggers.register("tick", source_key="s", target=researcher, key="k")
+        for inputs, key, reason in (
+            ({}, "k", "its task as 'input'"),
+            ({"input": EVENT, "page": 7}, "k", "its task as 'input'"),
+            ({"input": EVENT}, "k" * 500, "trigger key"),
+        ):
+            with pytest.raises(LashError, match=reason):
+                await app.triggers.register(
+                    "tick", source_key="s", target=researcher, key=key, inputs=inputs
+                )
+        assert await app.triggers.list() == []
         assert await app.processes() == []
 
 
@@ -434,3 +442,41 @@ async def test_a_subagent_that_the_model_asks_still_ends_with_its_turn(memory: B
             return {one.status for one in await app.processes()} == {"cancelled"}
 
         await eventually(ended)
+
+
+@pytest.mark.proves("G1", "P15")
+@each_host
+async def test_a_trigger_starts_an_agent_for_each_event(backend: Backend, host: str) -> None:
+    app, researcher = library(backend.url, made(host))
+    app.trigger("letter")
+    async with app:
+        chat = app.session("chat")
+        await chat.enqueue("Hello.")
+        for key, chosen, task in (
+            ("event", researcher, EVENT),
+            ("fixed", researcher.options(label="Weekly"), "Read the letters."),
+        ):
+            await app.triggers.register(
+                "letter",
+                source_key="post",
+                target=chosen,
+                key=key,
+                inputs={"input": task},
+                session_id="chat",
+            )
+        found = []
+        for payload, key in (("From Ann.", "k1"), ({"from": "Bob"}, "k2"), ("From Ann.", "k1")):
+            started = await app.triggers.emit(
+                "letter", source_key="post", payload=payload, idempotency_key=key
+            )
+            for delivery in started:
+                handle = app.process_handle(delivery.process_id)
+                result = await handle.result(timeout="10s")
+                assert result["session_id"] == delivery.process_id
+                found.append(result["text"])
+        event = "page 7 for From Ann. after 0"
+        fixed = "page 7 for Read the letters. after 0"
+        assert found == [event, fixed, 'page 7 for {"from":"Bob"} after 0', fixed, event, fixed]
+        held = {one.id for one in await chat.processes("all")}
+        assert len(held) == 4
+        assert {one.id for one in await app.processes()} == held

@@ -404,7 +404,9 @@ async def test_a_reference_is_replaced_by_what_it_stands_for(memory: Backend) ->
             case 1:
                 ref = request.messages[-1].attachments[0].ref
                 return calls(
-                    call("count", numbers={"$ref": ref}), call("count", numbers={"$ref": "ab12"})
+                    call("count", numbers={"$ref": ref}),
+                    call("count", numbers={"$ref": "ab12"}),
+                    call("nobody", numbers={"$ref": "ab12"}),
                 )
             case _:
                 return say("Done.")
@@ -425,6 +427,7 @@ async def test_a_reference_is_replaced_by_what_it_stands_for(memory: Backend) ->
         shown = await transcript(session)
         assert "tool       i2.c0 count: 9000" in shown
         assert "tool       i2.c1 count error: The attachment ab12 is not in the store." in shown
+        assert "tool       i2.c2 nobody error: There is no tool 'nobody'" in str(shown)
 
 
 class Picky(BaseModel):

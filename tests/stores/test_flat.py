@@ -133,3 +133,23 @@ async def test_it_takes_as_many_instructions_after_ten_times_as_many_runs(
     assert large < 1.5 * small + 200, (
         f"{small} instructions in a small store, {large} in a large one"
     )
+
+
+async def test_pruning_goes_on_where_it_stopped(
+    tmp_path: Path, connections: list[sqlite3.Connection]
+) -> None:
+    """Runs that wait for months are looked at once in a round, and not with every few runs that are pruned."""
+    counts = []
+    for size in (SMALL, LARGE):
+        connections.clear()
+        async with SqliteBackend(tmp_path) as backend:
+            store = await filled(backend, size)
+            waits = "update pylash_runs set state = 'waiting', settled = null where id <= {}"
+            await execute(store, waits.format(size - 100))
+            await prunes(store)
+            instructions = Instructions(connections)
+            await prunes(store)
+            counts.append(instructions.count)
+    small, large = counts
+    assert small, "the work was not counted"
+    assert large < 1.5 * small + 200

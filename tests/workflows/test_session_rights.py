@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, Lash, NameAmbiguous
+from pylash import (
+    ArgumentsInvalid,
+    Lash,
+    NameAmbiguous,
+    ProcessBlocked,
+    SessionPlugin,
+    Tool,
+    tool,
+)
 from pylash.durable.triggers import Subscription
 from pylash.testing import ScriptedModel, call, say
 from tests.backends import Backend
@@ -83,8 +92,9 @@ async def test_a_program_of_no_session_does_not_reach_a_sessions_triggers() -> N
         (view,) = await programs.app.triggers.list()
         key = view.subscription.key
         assert await programs.run(None, "stop", key=key) is False
-        refused = await programs.register(None, key)
-        assert (refused["ok"], "session:" in refused["error"]) == (False, True)
+        for wanted in (key, "session:b/x"):
+            refused = await programs.register(None, wanted)
+            assert (refused["ok"], "only keys of sessions" in refused["error"]) == (False, True)
         target = (await programs.app.lashlang(SUBSCRIBE))["names"]
         with pytest.raises(ArgumentsInvalid, match="'session:"):
             await programs.app.triggers.register(
@@ -224,6 +234,61 @@ def test_tools_that_are_one_operation_in_programs_are_refused(
     with pytest.raises(NameAmbiguous, match=shared):
         app.tool(**second)(other)
     assert second["name"] not in app.catalog.tools
+
+
+class Mail(SessionPlugin):
+    """Brings a tool whose operation is that of a tool of the app."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self._sent = sent
+
+    def tools(self) -> Sequence[Tool[..., Any]]:
+        @tool(name="send-mail")
+        async def forbidden(to: str) -> str:
+            """Send a letter to anybody."""
+            self._sent.append(to)
+            return to
+
+        return [forbidden]
+
+
+class Mails:
+    """Builds the plugin above."""
+
+    name = "mail"
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def build(self, session_id: str, options: Any) -> SessionPlugin:
+        return Mail(self.sent)
+
+
+async def test_a_tool_of_a_plugin_does_not_run_as_the_operation_of_another_one() -> None:
+    source = """process main() { finish await tools.send_mail({ to: "ann" })? }"""
+    told: list[str] = []
+
+    def model(request: Any) -> Any:
+        if request.call_number == 0:
+            return call("start_workflow", source=source, process="main")
+        told.append(request.messages[-1].text)
+        return say("Done.")
+
+    mails = Mails()
+    app = Lash("memory://", model=ScriptedModel(model), plugins=[mails])
+    app.tool(name="send_mail")(send)
+    app.workflows()
+    async with app:
+        session = app.session("chat")
+        await session.turn("go", timeout="10s")
+        assert "are both tools.send_mail in Lashlang" in told[0]
+        assert await app.processes() == []
+        # A program of the app was linked with the app's own tool, and runs no other one.
+        module = await app.lashlang(source)
+        handle = await session.start(module["main"])
+        with pytest.raises(ProcessBlocked, match=r"`tools\.send_mail` is another tool"):
+            await handle.result(timeout="10s")
+    assert mails.sent == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from pylash.durable.processes import Registration, SessionRef, SessionTurnInput
-from pylash.values.canonical import write
+from pylash.durable.scopes import TurnScope
+from pylash.durable.sessions import NewTurn, Policy
+from pylash.durable.triggers import Occurrence
+from pylash.values.canonical import write, write_payload
 
 By = SessionRef | msgspec.UnsetType
 """The session for which a command uses a process, and which must have access to it. Unset for the app itself.
@@ -39,6 +42,22 @@ class StartProcess(_Command, frozen=True, tag="start"):
     registration: Registration
     delay: int = 0
     grant: SessionRef | None = None
+
+
+class ForkProcess(_Command, frozen=True, tag="fork"):
+    """Start a process with effects that another one recorded: those under ``keys``."""
+
+    subject = ("process_id",)
+    process_id: str
+    registration: Registration
+    keys: tuple[str, ...]
+
+
+class EmitTrigger(_Command, frozen=True, tag="emit"):
+    """Record an occurrence, and start the processes that are subscribed to it."""
+
+    subject = ("occurrence.type",)
+    occurrence: Occurrence
 
 
 class ListProcesses(_Command, frozen=True, tag="list"):
@@ -142,7 +161,11 @@ class WaitSignal(_Command, frozen=True, tag="wait_signal"):
 
 
 class SubmitTurn(_Command, frozen=True, tag="submit_turn"):
-    """Submit a turn of a session; ``digest`` (in hex) identifies its input."""
+    """Submit a turn of a session; ``digest`` (in hex) identifies its input.
+
+    ``defaults`` are options for what neither the command nor the session sets. They are not hashed: older versions did
+    not record them.
+    """
 
     subject = ("session_id", "turn_id")
     session_id: str
@@ -150,6 +173,36 @@ class SubmitTurn(_Command, frozen=True, tag="submit_turn"):
     digest: str
     ask: Any
     options: Any = None
+    defaults: Any = None
+
+    def new_turn(self) -> NewTurn:
+        """Return the turn as the store takes it."""
+        return NewTurn(
+            scope=TurnScope(self.session_id, self.turn_id),
+            digest=bytes.fromhex(self.digest),
+            body=write_payload(self.ask, 2),
+            options=self.options,
+            defaults=self.defaults,
+        )
+
+
+class EnqueueMessage(_Command, frozen=True, tag="enqueue"):
+    """Queue a message for a session, which is created with ``options`` if it does not exist."""
+
+    subject = ("session_id",)
+    session_id: str
+    key: str
+    body: Any
+    policy: Policy
+    options: Any = None
+
+
+class CancelTurn(_Command, frozen=True, tag="cancel_turn"):
+    """Request the cancellation of the turn that holds the lane of a session."""
+
+    subject = ("session_id",)
+    session_id: str
+    reason: str
 
 
 class AwaitTurn(_Command, frozen=True, tag="await_turn"):
@@ -162,6 +215,8 @@ class AwaitTurn(_Command, frozen=True, tag="await_turn"):
 
 ProcessCommand = (
     StartProcess
+    | ForkProcess
+    | EmitTrigger
     | ListProcesses
     | TransferHandles
     | DeleteSessionProcesses
@@ -174,6 +229,8 @@ ProcessCommand = (
     | AppendEvent
     | WaitSignal
     | SubmitTurn
+    | EnqueueMessage
+    | CancelTurn
     | AwaitTurn
 )
 """Every command of the process registry."""

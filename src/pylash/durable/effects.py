@@ -94,19 +94,21 @@ class ToolAttempt(_Command, frozen=True, gc=False, tag="tool_attempt"):
 
 
 class Process(_Command, frozen=True, gc=False, tag="process"):
-    """Start, list, transfer, await, cancel or signal processes, or delete a session's."""
+    """A command to the process registry: start, list, transfer, await, cancel or signal processes, submit turns, and so on."""
 
     command: Any
 
     def hash_input(self) -> Any:
         """Return the command without what does not decide about its effect, and what older versions did not record.
 
-        That is the number of an event, the session that asks, and of a start: the session that gets the handle, the handles
+        That is the number of an event, the defaults of a turn, the session that asks, and of a start: the session that gets the handle, the handles
         in its arguments, its label, and the types of its events, which a new deployment may change.
         """
         match self.command:
             case {"do": "append"}:
                 command = {name: one for name, one in self.command.items() if name != "number"}
+            case {"do": "submit_turn"}:
+                command = {name: one for name, one in self.command.items() if name != "defaults"}
             case {"by": _}:
                 command = {name: one for name, one in self.command.items() if name != "by"}
             case {"registration": {"input": {"handles": _}} as registration}:

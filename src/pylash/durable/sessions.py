@@ -65,12 +65,16 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn to submit: its input (identified by ``digest``) and its options. ``person``: a person asked."""
+    """A turn to submit: its input (identified by ``digest``) and its options. ``person``: a person asked.
+
+    The session keeps ``options``. ``defaults`` are those of this turn that its session has not got.
+    """
 
     scope: TurnScope | QueueDrainScope
     digest: bytes
     body: bytes
     options: Any = None
+    defaults: Any = None
     person: bool = True
 
 

@@ -12,11 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from pylash.durable.processes import EngineInput, LashlangInput, Registration
+from pylash.durable.processes import (
+    EngineInput,
+    LashlangInput,
+    Registration,
+    SessionTurnInput,
+)
 from pylash.durable.runs import Instant
 from pylash.durable.scopes import MAX_ID_BYTES
 from pylash.values.canonical import encode
-from pylash.values.names import check_name, storable
+from pylash.values.names import MAX_NAME_BYTES, check_name, storable
 from pylash.values.turn_errors import SessionIdInvalid
 
 
@@ -34,6 +39,10 @@ Binding = EventBinding | ValueBinding
 
 SESSION_KEYS: Final = "session:"
 """The prefix of the keys of subscriptions that programs register for sessions; other keys must not use it."""
+
+
+_MAX_AGENT_KEY_BYTES: Final = MAX_NAME_BYTES - 64
+"""The longest key of a subscription that starts an agent: the id of its process is the id of a session."""
 
 
 def session_key(session_id: str, key: str) -> str:
@@ -70,8 +79,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     def registration(self, occurrence: Occurrence) -> Registration:
         """Return the process that an occurrence starts."""
-        given = self.template.input
-        assert isinstance(given, EngineInput | LashlangInput)  # the only targets of subscriptions
+        given, process_id = self.template.input, f"trigger:{self.key}:{occurrence.id}"
+        if isinstance(given, SessionTurnInput):
+            turn = self._turn(given, process_id, occurrence)
+            return msgspec.structs.replace(self.template, id=process_id, input=turn)
+        assert isinstance(given, EngineInput | LashlangInput)  # there are no other targets
         arguments = dict(given.arguments)
         for name, binding in self.inputs.items():
             if isinstance(binding, ValueBinding):
@@ -88,10 +100,20 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             slot = msgspec.structs.replace(slot, key=storable(slot.key.format(**arguments)))
         return msgspec.structs.replace(
             self.template,
-            id=f"trigger:{self.key}:{occurrence.id}",
+            id=process_id,
             input=msgspec.structs.replace(given, arguments=arguments),
             slot=slot,
         )
+
+    def _turn(
+        self, given: SessionTurnInput, process_id: str, occurrence: Occurrence
+    ) -> SessionTurnInput:
+        """Return the turn of an agent: in a session with the id of its process, its task a constant or the payload."""
+        ask, payload = given.ask, occurrence.payload
+        if any(isinstance(binding, EventBinding) for binding in self.inputs.values()):
+            text = payload if isinstance(payload, str) else encode(payload).decode()
+            ask = {**ask, "parts": [{"type": "text", "text": text}]}
+        return msgspec.structs.replace(given, session_id=process_id, ask=ask)
 
 
 def _shaped_ids(value: Any) -> Iterator[str]:
@@ -109,7 +131,9 @@ def _shaped_ids(value: Any) -> Iterator[str]:
 
 def checked_subscription(subscription: Subscription) -> Subscription:
     """Return subscription, or raise an error if one of its names cannot be stored."""
-    check_name("trigger key", subscription.key, limit=MAX_ID_BYTES)
+    is_agent = isinstance(subscription.template.input, SessionTurnInput)
+    limit = _MAX_AGENT_KEY_BYTES if is_agent else MAX_ID_BYTES
+    check_name("trigger key", subscription.key, limit=limit)
     check_name("trigger type", subscription.type)
     check_name("source key", subscription.source)
     if subscription.session_id is not None:

@@ -22,7 +22,7 @@ from pylash.turn.messages import Input, Part
 from pylash.values.canonical import decode, write
 from pylash.values.durations import Duration
 from pylash.values.names import check_name
-from pylash.values.process_errors import ArgumentsInvalid, NotSupported
+from pylash.values.process_errors import ArgumentsInvalid
 
 T = TypeVar("T")
 
@@ -65,10 +65,9 @@ class Agent(Definition[[Input], TurnResult[None]]):
         if self._output is not None:
             await self._output.prepare(f"agent {self.name!r}", "output")
 
-    def input(self, arguments: dict[str, Any]) -> ProcessInput:  # noqa: ARG002 - it is refused
-        """Refuse to be started by a trigger, which gives a process its id and its arguments later."""
-        instead = "let it start a process that starts the agent with ctx.start"
-        raise NotSupported("A trigger that starts an agent", instead)
+    def input(self, arguments: dict[str, Any]) -> ProcessInput:
+        """Return the input of a subscription: each of its processes gets a session id, and its task if that is the event."""
+        return self._turn_input("", arguments.get("input", ()), None)
 
     def input_of(
         self,
@@ -77,6 +76,11 @@ class Agent(Definition[[Input], TurnResult[None]]):
         plugin_options: Mapping[str, Any] | None,
     ) -> ProcessInput:
         """Return the input of one process: a turn of a session with its id."""
+        return self._turn_input(checked_session(process_id), arguments["input"], plugin_options)
+
+    def _turn_input(
+        self, session_id: str, task: Any, plugin_options: Mapping[str, Any] | None
+    ) -> SessionTurnInput:
         options = SessionOptions(
             model=self.model,
             instructions=self.instructions,
@@ -84,13 +88,12 @@ class Agent(Definition[[Input], TurnResult[None]]):
             plugin_options=plugin_options or None,
         )
         ask = TurnAsk(
-            parts=msgspec.convert(arguments["input"], tuple[Part, ...]),
+            parts=msgspec.convert(task, tuple[Part, ...]),
             output_schema=None if self._output is None else self._output.answer_schema(),
             options=options,
         )
         plain = decode(write(options))
-        fork = self._fork
-        return SessionTurnInput(checked_session(process_id), decode(write(ask)), plain, fork=fork)
+        return SessionTurnInput(session_id, decode(write(ask)), plain, fork=self._fork)
 
     @overload
     def options(
@@ -169,7 +172,9 @@ class AgentArguments:
         return msgspec.to_builtins(stored_parts(self._name, value))
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Do nothing: no trigger starts an agent."""
+        """Refuse everything but its task."""
+        if list(names) != ["input"]:
+            raise ArgumentsInvalid(self._name, "it takes its task as 'input', and nothing else")
 
 
 class TurnShape(Shape):

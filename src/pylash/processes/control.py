@@ -17,16 +17,21 @@ import msgspec
 from pylash.durable.commands import (
     AwaitProcess,
     By,
+    CancelTurn,
     CancelUnreferenced,
     DeleteSessionProcesses,
+    EmitTrigger,
+    EnqueueMessage,
+    ForkProcess,
     ListProcesses,
     ProcessCommand,
     StartProcess,
+    SubmitTurn,
     TransferHandles,
     process_key,
 )
 from pylash.durable.effects import Outcome, Process, ProcessOutcome, RuntimeScope, envelope, expect
-from pylash.durable.ports import EffectHost
+from pylash.durable.ports import EffectHost, Runner
 from pylash.durable.processes import HeldProcess, Output, SessionRef, output_from
 from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, SessionDeleteScope
 from pylash.durable.sessions import DeleteReport
@@ -34,9 +39,6 @@ from pylash.durable.stores import Processes, Store
 from pylash.engine.executors import process_executor
 from pylash.values.canonical import decode, write
 from pylash.values.process_errors import ProcessRegistryUnavailable
-
-StartHere = Callable[[StartProcess], Awaitable[Any]]
-"""Starts a process and answers with its id; the worker of an app executes it at once, if it can."""
 
 ResultOf = Callable[[str], Awaitable[Output]]
 """Waits for the end of a process and returns its output."""
@@ -65,14 +67,15 @@ class ProcessControl:
         effects: EffectHost,
         store: Store | None,
         new_id: Callable[[], str],
-        start: StartHere | None = None,
+        runner: Runner | None = None,
         result_of: ResultOf | None = None,
     ) -> None:
         self.effects = effects
         self._store = store
         # Ids of operations: a random part for this object and a number, since random bytes are a system call each.
         self._operations = map(f"{new_id()}-{{}}".format, count(1))
-        self._start = start
+        # The runner of an app executes what is started here at once, if it can.
+        self._runner = runner
         self._result_of = result_of
         self._local = process_executor(self._work)
 
@@ -109,13 +112,25 @@ class ProcessControl:
         boundary = self.effects.scoped_static(scope) or self.effects.scoped(scope)
         return boundary.execute(asked, self._local)
 
-    def _work(self, command: ProcessCommand, _timeout: int | None) -> Awaitable[Any]:
+    def _work(  # noqa: PLR0911 - one line a command
+        self, command: ProcessCommand, _timeout: int | None
+    ) -> Awaitable[Any]:
         """Perform a command with the registry; the answer is plain JSON."""
         match command:
-            case StartProcess() if self._start is not None:
-                return self._start(command)
+            case StartProcess() if self._runner is not None:
+                return self._runner.start(command)
+            case SubmitTurn() if self._runner is not None:
+                return self._runner.submit(command.new_turn())
             case AwaitProcess() if self._result_of is not None:
                 return self._wait(command, self._result_of)
+            case ForkProcess(process_id=process, registration=registration, keys=keys):
+                return self.registry.fork(process, registration, keys)
+            case EmitTrigger():
+                return self._emit(command)
+            case EnqueueMessage():
+                return self._enqueue(command)
+            case CancelTurn():
+                return self._cancel_turn(command)
             case DeleteSessionProcesses(session_id=session):
                 return self._delete(session)
             case _:
@@ -131,17 +146,33 @@ class ProcessControl:
         await self.registry.check_visible(holder, [process])
         return {"output": decode(write(output))}
 
+    async def _emit(self, command: EmitTrigger) -> Any:
+        return msgspec.to_builtins(await self.store.triggers.emit(command.occurrence))
+
+    async def _enqueue(self, command: EnqueueMessage) -> Any:
+        sessions, session_id = self.store.sessions, command.session_id
+        await sessions.open(session_id, command.options)
+        return await sessions.enqueue(session_id, command.key, command.body, command.policy)
+
+    async def _cancel_turn(self, command: CancelTurn) -> Any:
+        turn = await self.store.sessions.cancel(command.session_id, command.reason)
+        return {"turn": None if turn is None else turn.id}
+
     async def _delete(self, session_id: str) -> Any:
         """Delete a session with everything it has: its handles are deleted in the same transaction as the rest."""
-        assert self._store is not None
-        return msgspec.to_builtins(await self._store.sessions.delete(session_id))
+        return msgspec.to_builtins(await self.store.sessions.delete(session_id))
+
+    @property
+    def store(self) -> Store:
+        """The store; raises ProcessRegistryUnavailable."""
+        if self._store is None:
+            raise ProcessRegistryUnavailable
+        return self._store
 
     @property
     def registry(self) -> Processes:
         """The process registry; raises ProcessRegistryUnavailable."""
-        if self._store is None:
-            raise ProcessRegistryUnavailable
-        return self._store.processes
+        return self.store.processes
 
     async def result_of(self, process_id: str, by: By = msgspec.UNSET) -> Output:
         """Return the output of a process, once it has ended.

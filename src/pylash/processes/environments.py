@@ -39,6 +39,15 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     plugins: dict[str, Any] = {}
 
     @property
+    def session_options(self) -> SessionOptions:
+        """The settings as options of a session."""
+        return SessionOptions(
+            model=self.model,
+            instructions=self.instructions,
+            plugin_options=self.plugins or None,
+        )
+
+    @property
     def body(self) -> bytes:
         """The environment as it is stored."""
         return encode(self)
@@ -48,6 +57,8 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
         """The name under which it is stored: the hash of its content."""
         return hashlib.sha256(self.body).hexdigest()
 
+
+NO_ENVIRONMENT: Final = Environment()
 
 _ENVIRONMENTS: msgspec.json.Decoder[Environment] = msgspec.json.Decoder(Environment)
 

@@ -130,7 +130,7 @@ class PythonPrograms:
         services, registration = self._services, run.process.registration
         environment = await run.read(partial(services.environments.load, registration))
         catalog = rebuild(run.id, environment, services.catalog)
-        return ProcessContext(run, services, catalog, environment.plugins)
+        return ProcessContext(run, services, catalog, environment)
 
 
 class Cancelled:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal
 from pylash.durable.effects import EffectKind, ProcessOutcome, expect
 from pylash.durable.ports import Clock, Entropy, RegistryWork
 from pylash.durable.processes import LashlangInput
-from pylash.durable.runs import JournalEntry
+from pylash.durable.runs import SECOND, JournalEntry
 from pylash.durable.stores import Store
 from pylash.durable.waits import CustomWait, ProcessSignal, WaitIdentity, WaitName, checked_identity
-from pylash.engine.hub import Hub
+from pylash.engine.hub import NET_SECONDS, Hub
+from pylash.engine.races import cancelled_first
 from pylash.engine.records import answer
 from pylash.engine.registry_waits import look
 from pylash.engine.runs.branches import CURRENT
@@ -27,9 +30,6 @@ from pylash.values.process_errors import AppInsideProcess
 
 if TYPE_CHECKING:
     from pylash.processes.triggers import Triggers
-
-POLL_SECONDS: Final = 0.05
-"""The interval at which a host without a journal polls for a signal or a child: it gets no wake-ups."""
 
 
 class SessionReads(Protocol):
@@ -109,9 +109,26 @@ class Services:
             command.name if isinstance(command, WaitSignal) else None
         )  # shown in the list of waits
         entry = JournalEntry(key, "process", b"", started=self.clock.now(), label=name)
-        while isinstance(command, Awaited):
-            state, _ = await look(self.store, run.fence, entry, command, timeout)
-            if state.outcome is not None:
-                return expect(answer(state.outcome, EffectKind.PROCESS), ProcessOutcome).result
-            await self.clock.sleep(POLL_SECONDS)
-        return await self.store.processes.perform(command, run.id)
+        if not isinstance(command, Awaited):
+            return await self.store.processes.perform(command, run.id)
+        changed = asyncio.Event()
+        # The store wakes a run that waits for a signal, a process or a turn with its own topic.
+        unsubscribe = self.hub.subscribe(lambda _: changed.set(), f"wake:{run.fence.run}")
+        try:
+            while True:
+                state, left = await look(self.store, run.fence, entry, command, timeout)
+                if state.outcome is not None:
+                    return expect(answer(state.outcome, EffectKind.PROCESS), ProcessOutcome).result
+                await self._wait_for_change(changed, left)
+        finally:
+            unsubscribe()
+
+    async def _wait_for_change(self, changed: asyncio.Event, left: int | None) -> None:
+        """Wait for a wake-up, or until so many microseconds are over: the caller reads after that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NET_SECONDS):
+                if left is None:
+                    await changed.wait()
+                else:
+                    await cancelled_first(self.clock.sleep(max(0, left) / SECOND), changed)
+        changed.clear()

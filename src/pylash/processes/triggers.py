@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Unpack
 
 import msgspec
 
+from pylash.durable.commands import EmitTrigger
 from pylash.durable.processes import Registration
 from pylash.durable.scopes import MAX_ID_BYTES
 from pylash.durable.sessions import checked_session
@@ -18,8 +19,10 @@ from pylash.durable.triggers import (
     Subscription,
     SubscriptionView,
     ValueBinding,
+    checked_occurrence,
 )
 from pylash.engine.user_code import called
+from pylash.processes.control import AskedBy
 from pylash.processes.definition import as_prepared
 from pylash.processes.services import Services
 from pylash.tools.catalog import Catalog
@@ -108,6 +111,7 @@ class Triggers:
         given = dict(inputs or {})
         constants = {name: one for name, one in given.items() if not isinstance(one, EventBinding)}
         chosen.definition.arguments.check_names(given)
+        await chosen.definition.prepare()
         command = chosen.template(constants, self._app.template, session_id)
         subscription = Subscription(
             key=key,
@@ -141,23 +145,25 @@ class Triggers:
         if idempotency_key is not None:
             check_name("idempotency key", idempotency_key)
         plain = self.payload(type, payload)
-        return await self._emit(type, source_key, plain, idempotency_key)
+        new_key = idempotency_key or self._app.running.new_id()
+        return await self._emit(type, source_key, plain, new_key)
 
     async def emit_recorded(self, emitted: Mapping[str, Any], key: str) -> None:
-        """Emit a trigger that an effect recorded, once. Its payload was checked before it was recorded."""
+        """Emit a trigger that an effect recorded, once. Its payload was checked before it was recorded.
+
+        The operation has the key as its id: a host that records operations finds an earlier emission under it.
+        """
         name, source = emitted["trigger"], emitted["source_key"]
-        await self._emit(name, source, emitted["payload"], key)
+        await self._emit(name, source, emitted["payload"], key, parent=key)
 
     async def _emit(
-        self, name: str, source_key: str, plain: Any, key: str | None
+        self, name: str, source_key: str, plain: Any, key: str, **options: Unpack[AskedBy]
     ) -> list[Delivery]:
-        occurrence = Occurrence(
-            type=name,
-            source=source_key,
-            payload=plain,
-            idempotency_key=self._app.running.new_id() if key is None else key,
-        )
-        return await self._app.running.store.triggers.emit(occurrence)
+        occurrence = Occurrence(type=name, source=source_key, payload=plain, idempotency_key=key)
+        # Before the boundary, because names that cannot be stored are not an error of a host.
+        command = EmitTrigger(checked_occurrence(occurrence))
+        found = await self._app.running.control.perform(command, **options)
+        return msgspec.convert(found, list[Delivery])
 
     def payload(self, name: str, payload: Any) -> Any:
         """Return a payload as plain JSON; refuse one that does not fit, or a type that is not declared."""

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVa
 
 import msgspec
 
-from pylash.durable.commands import GrantHandle, RevokeHandle
+from pylash.durable.commands import (
+    CancelTurn,
+    EnqueueMessage,
+    GrantHandle,
+    RevokeHandle,
+    SubmitTurn,
+)
 from pylash.durable.processes import (
     ExternalInput,
     HeldProcess,
@@ -48,7 +54,7 @@ from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.events import TurnEvent
 from pylash.turn.messages import Input, Message, Usage, parts_of
 from pylash.turn.views import checked_last
-from pylash.values.canonical import write_payload
+from pylash.values.canonical import decode, write_payload
 from pylash.values.durations import Duration, seconds
 from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
@@ -239,13 +245,11 @@ class Session:
         ask = TurnAsk(parts=parts, output_schema=schema)
         options = msgspec.to_builtins(self.options)
         write_payload(options, 1)
-        new = NewTurn(
-            scope=TurnScope(self.id, self._services.new_id() if turn_id is None else turn_id),
-            digest=ask.digest(),
-            body=write_payload(ask, 1),
-            options=options,
-        )
-        await self._runner.submit(new)
+        name = self._services.new_id() if turn_id is None else turn_id
+        plain = decode(write_payload(ask, 1))
+        command = SubmitTurn(self.id, name, ask.digest().hex(), plain, options)
+        new = command.new_turn()
+        await self._services.control.perform(command)
         return new, shape
 
     async def turn_result(self, new: NewTurn, shape: Shape | None) -> TurnResult[Any]:
@@ -350,8 +354,9 @@ class Session:
         await store_bodies(bodies, self._services.store.attachments)
         body = {"parts": msgspec.to_builtins(parts)}
         write_payload(body, 1)  # refused before the session is created
-        await self._services.store.sessions.open(self.id, msgspec.to_builtins(self.options))
-        await self._services.store.sessions.enqueue(self.id, message_key, body, Policy(when))
+        options = msgspec.to_builtins(self.options)
+        command = EnqueueMessage(self.id, message_key, body, Policy(when), options)
+        await self._services.control.perform(command)
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Ask the turn that runs, waits or is blocked to end; the text that was streamed is kept.
@@ -359,7 +364,7 @@ class Session:
         Cancellation: atomic.
         """
         self._services.refuse_inside_process("session.cancel")
-        await self._services.store.sessions.cancel(self.id, reason)
+        await self._services.control.perform(CancelTurn(self.id, reason))
 
     # --- processes ---
 

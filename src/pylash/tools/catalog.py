@@ -256,7 +256,7 @@ class Catalog:
                 listeners.append(name)
         manifests, policies = [], {}
         for name, tool in tools.items():
-            manifests.append(tool.manifest)
+            manifests.append(tool.manifest_among(tools.values()))
             if tool.policy != ToolPolicy():
                 policies[name] = tool.policy
         return TurnEnvironment(

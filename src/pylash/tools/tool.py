@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property
 from typing import (
     Any,
@@ -157,6 +157,10 @@ class Tool(Generic[P, R]):
     def manifest(self) -> ToolManifest:
         """The tool as a model sees it."""
         return ToolManifest(self.name, self.description, self.schema, self.id)
+
+    def manifest_among(self, offered: Collection[Tool[..., Any]]) -> ToolManifest:  # noqa: ARG002 - for those that name them
+        """Return the tool as a model sees it that may call the ``offered`` tools."""
+        return self.manifest
 
     async def prepare(self) -> None:
         """Prepare the checks of arguments and result, once."""

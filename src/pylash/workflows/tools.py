@@ -9,7 +9,7 @@ Rule 3. The id of a start is derived from its call, so that a repeated attempt s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +39,7 @@ from pylash.tools.context import ToolContext
 from pylash.tools.operation_names import check_tool_names
 from pylash.tools.tool import Tool
 from pylash.turn.asks import SessionOptions
+from pylash.turn.requests import ToolManifest
 from pylash.values.process_errors import ProcessNotVisible, ProcessUnknown
 from pylash.workflows.guide import LANGUAGE, operations
 from pylash.workflows.modules import LashlangModule, linked_module, with_handles
@@ -68,12 +69,12 @@ class WorkflowTools:
         start = _Described(self.start_workflow, self._language)
         return [start, *(Tool(one, module=MODULE) for one in plain)]
 
-    def _language(self) -> str:
-        catalog = self._app.catalog
-        offered = self._offered(
-            tool for name, tool in catalog.tools.items() if name not in catalog.private
-        )
-        return f"{LANGUAGE}\n\nOperations:\n{operations(offered)}"
+    def _language(self, tools: Iterable[Tool[..., Any]] | None = None) -> str:
+        """Return the description of the language with the operations of some tools, or of the app's."""
+        if tools is None:
+            catalog = self._app.catalog
+            tools = [one for name, one in catalog.tools.items() if name not in catalog.private]
+        return f"{LANGUAGE}\n\nOperations:\n{operations(self._offered(tools))}"
 
     async def check_workflow(self, ctx: ToolContext[Any], source: str) -> dict[str, Any]:
         """Check a program for start_workflow without starting it: its processes, or what is wrong."""
@@ -207,9 +208,9 @@ def _end(output: Output | None) -> dict[str, Any]:
 
 
 class _Described(Tool[..., Any]):
-    """A tool whose description explains the language, and lists its operations."""
+    """A tool whose description explains the language, and lists the operations that a program may call."""
 
-    def __init__(self, function: Callable[..., Any], language: Callable[[], str]) -> None:
+    def __init__(self, function: Callable[..., Any], language: Callable[..., str]) -> None:
         super().__init__(function, module=MODULE)
         self._language = language
 
@@ -217,3 +218,8 @@ class _Described(Tool[..., Any]):
     def description(self) -> str:
         """The description for the model."""
         return f"{super().description}\n\n{self._language()}"
+
+    def manifest_among(self, offered: Collection[Tool[..., Any]]) -> ToolManifest:
+        """Return the tool as a model sees it: with the operations of the tools that its session may use."""
+        description = f"{super().description}\n\n{self._language(offered)}"
+        return ToolManifest(self.name, description, self.schema, self.id)

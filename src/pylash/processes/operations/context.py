@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -35,6 +35,7 @@ from pylash.engine.runs.branches import Branch, own_branch
 from pylash.engine.runs.replays import is_patched
 from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.processes.definition import Definition, Prepared, as_prepared
+from pylash.processes.environments import NO_ENVIRONMENT, Environment
 from pylash.processes.handles import ChildHandle, without_result
 from pylash.processes.operations.completions import ProcessCompletion
 from pylash.processes.operations.sessions import ProcessSession
@@ -115,12 +116,12 @@ class ProcessContext(StepContext[D]):
         run: LiveRun,
         services: Services,
         catalog: Catalog | None = None,
-        plugin_options: Mapping[str, Any] | None = None,
+        environment: Environment = NO_ENVIRONMENT,
     ) -> None:
         super().__init__(run, DEFAULT_OPTIONS)
         self._services = services
         self._catalog = catalog or services.catalog
-        self._plugin_options = plugin_options or None
+        self._environment = environment
         self._log: ReplayAwareLogger | None = None
         self._completions = count()
         self._events: Counter[str] = Counter()
@@ -294,7 +295,9 @@ class ProcessContext(StepContext[D]):
         seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
         chosen = as_prepared(target)
         inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
-        start = chosen.command(args, kwargs, lambda: seed, inherited, self._plugin_options)
+        start = chosen.command(
+            args, kwargs, lambda: seed, inherited, self._environment.plugins or None
+        )
         # ``name`` determines the child's id, which is in recorded hashes, so it must not change. The key of the effect
         # counts by target instead, which all Lashlang processes share.
         ask = self.command("start", start, label=name)
@@ -357,6 +360,9 @@ class ProcessContext(StepContext[D]):
     ) -> ProcessSession:
         """Return a conversation whose turns are effects of this process.
 
+        For these turns, what neither the call nor the session itself sets is what the process was captured with: the
+        model, the instructions and the options of plugins. The session does not keep it.
+
         >>> draft = await ctx.session("writer").turn("Write to Ann")
         """
         names = None if tools is None else tuple(check_tool_list("ctx.session", tools))
@@ -368,7 +374,8 @@ class ProcessContext(StepContext[D]):
             history=history,
         )
         checked = checked_options("ctx.session", options)
-        return ProcessSession(id, checked, self, self._run, self._services)
+        defaults = self._environment.session_options
+        return ProcessSession(id, checked, defaults, self, self._run, self._services)
 
     def emit(self, kind: str, payload: Any = None) -> Coroutine[Any, Any, None]:
         """Append an event to the process's log, once.

@@ -110,12 +110,14 @@ class ProcessSession:
         self,
         session_id: str,
         options: SessionOptions,
+        defaults: SessionOptions,
         ctx: ProcessContext[Any],
         run: LiveRun,
         services: Services,
     ) -> None:
         self.id = checked_session(session_id)
         self._options = options
+        self._defaults = defaults
         self._ctx = ctx
         self._run = run
         self._services = services
@@ -139,7 +141,12 @@ class ProcessSession:
         else:
             name = check_name("turn id", turn_id)
         command = SubmitTurn(
-            self.id, name, ask.digest().hex(), decode(write(ask)), decode(write(self._options))
+            self.id,
+            name,
+            ask.digest().hex(),
+            decode(write(ask)),
+            decode(write(self._options)),
+            decode(write(self._defaults)),
         )
         submit = self._ctx.command("session.turn", command)
         wait = self._ctx.command("session.turn", AwaitTurn(self.id, name))

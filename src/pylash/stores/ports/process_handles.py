@@ -17,6 +17,7 @@ from pylash.durable.commands import (
     GrantHandle,
     ListProcesses,
     RevokeHandle,
+    StartProcess,
     TransferHandles,
 )
 from pylash.durable.processes import REGISTRATIONS, HandleGrant, SessionRef
@@ -43,6 +44,10 @@ select g.process, g.label, (select p.status from pylash_processes p where p.id =
   (select r.state from pylash_processes p join pylash_runs r on r.id = p.run where p.id = g.process)
 from pylash_process_grants g where g.session = ? and g.frame = ? order by g.process"""
 
+# With a lock: a deletion of the session comes before or after the start of a child, as a whole.
+_HELD_BY = """
+select 1 from pylash_process_grants where process = ? and session = ? and frame = ? {share}"""
+
 _GRANTS = """
 select process, session, frame, label from pylash_process_grants where session = ? and frame = ?
 order by process"""
@@ -67,6 +72,20 @@ def add_grant(grant: HandleGrant) -> Steps[None]:
     if frame:
         check_name("frame", frame)
     yield Statement(_GRANT, (grant.process_id, holder.session_id, frame, label))
+
+
+def start_of(command: StartProcess, asker: str | None) -> Steps[StartProcess]:
+    """Return the start that a run asks for; without the grant if the session has given up the process that asks.
+
+    A turn asks for its own session, also the turn of a process, whose session has the id of the process.
+    """
+    holder = command.grant
+    if holder is None or asker is None or asker == holder.session_id:
+        return command
+    held = (asker, holder.session_id, holder.frame or "")
+    if (yield Statement(_HELD_BY, held)).rows or not (yield Statement(WHERE, (asker,))).rows:
+        return command
+    return msgspec.structs.replace(command, grant=None)
 
 
 def grant_from(row: tuple[Any, ...]) -> HandleGrant:
@@ -157,8 +176,11 @@ def cancel_unreferenced(command: CancelUnreferenced) -> Steps[Any]:
 
 def forget_handles(session: str) -> Steps[Any]:
     """Delete the handles, queued messages and subscriptions of a session; return how many of each."""
+    handles = (yield Statement(_FORGET_GRANTS, (session,))).changed
+    # Again: the first statement waits for starts of children that hold a lock of ``start_of``, and does not see their grants.
+    handles += (yield Statement(_FORGET_GRANTS, (session,))).changed
     return {
-        "handles": (yield Statement(_FORGET_GRANTS, (session,))).changed,
+        "handles": handles,
         "wakes": (yield Statement(FORGET_MESSAGES, (session,))).changed,
         "subscriptions": (yield Statement(FORGET_SUBSCRIPTIONS, (session,))).changed,
     }

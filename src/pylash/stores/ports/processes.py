@@ -189,7 +189,8 @@ class SqlProcesses(RunPort):
         match command:
             case StartProcess(registration=registration):
                 checked_registration(registration)
-                if (yield from register_process(command, self._draws())) is None:
+                start = yield from handles.start_of(command, asker)
+                if (yield from register_process(start, self._draws())) is None:
                     yield from check_known(registration)
                 return {"id": registration.id}
             case ListProcesses():

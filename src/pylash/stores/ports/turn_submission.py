@@ -6,14 +6,13 @@ from typing import Any
 
 from pylash.durable.commands import SubmitTurn
 from pylash.durable.runs import Fence, Instant, RunState, WorkerId
-from pylash.durable.scopes import TurnScope, checked_scope, scope_text
+from pylash.durable.scopes import checked_scope, scope_text
 from pylash.durable.sessions import NewTurn, Submitted, TurnRecord, session_lane
 from pylash.stores.operation import Statement, Steps, store_time
 from pylash.stores.tables import lanes, queue, runs
 from pylash.stores.tables import sessions as table
 from pylash.stores.tables.effects import FORGET_EFFECTS_OF_TURNS
 from pylash.stores.tables.workers import is_member
-from pylash.values.canonical import write_payload
 from pylash.values.turn_errors import TurnInputConflict
 
 
@@ -39,7 +38,8 @@ def submit_turn(
     session = yield from table.open_session(session_id, new.options)
     if new.person and session.streak:
         yield from lanes.set_streak(session_lane(session_id), 0)
-    options, fence, state = session.options, None, RunState.QUEUED
+    fence, state = None, RunState.QUEUED
+    options = {**new.defaults, **(session.options or {})} if new.defaults else session.options
     if free and worker is not None:
         yield from runs.start_turn(run, new, options, seq, worker, token)
         fence, state = Fence(run, 1, new.scope), RunState.RUNNING
@@ -51,10 +51,8 @@ def submit_turn(
 
 def submit_for_process(command: SubmitTurn, run: int) -> Steps[Any]:
     """Submit a turn for a process."""
-    scope = TurnScope(command.session_id, command.turn_id)
-    digest, body = bytes.fromhex(command.digest), write_payload(command.ask, 2)
-    new = NewTurn(scope=scope, digest=digest, body=body, options=command.options)
-    return {"state": (yield from submit_turn(new, run, "")).turn.state}
+    submitted = yield from submit_turn(command.new_turn(), run, "")
+    return {"state": submitted.turn.state}
 
 
 def _submitted_before(
