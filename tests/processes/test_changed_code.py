@@ -61,8 +61,13 @@ async def outcome(backend: Backend, body: Body, ledger: Ledger) -> Any:
         handle = app.process_handle("p")
         await app.retry("p") if await handle.status() == "blocked" else None
         await handle.signal("go")
+
+        async def stands() -> bool:
+            return await handle.status() in ("completed", "failed", "blocked")
+
+        await eventually(stands)
         try:
-            return await handle.result(timeout="20s")
+            return await handle.result(timeout=0)
         except ProcessBlocked as error:
             return error
 
