@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from pylash import Lash, ProcessContext, StoreClosed
@@ -103,6 +105,16 @@ def test_a_scenario_that_fails_by_itself_is_no_crash() -> None:
         AssertionError, match="without any crash: it raises LookupError: there is no"
     ):
         crash_everywhere(make_small_app, broken)
+
+
+@pytest.mark.parametrize("value", [(1, 2), (1, None), ("a", [("b", None)])])
+def test_a_tuple_is_an_outcome_whatever_it_contains(value: tuple[Any, ...]) -> None:
+    async def story(app: Lash) -> tuple[Any, ...]:
+        await small_story(app)
+        return value
+
+    outcome = crash_everywhere(make_small_app, story, only=1).outcome
+    assert outcome == msgspec.json.decode(msgspec.json.encode(value))
 
 
 def test_a_point_that_is_not_there_is_refused() -> None:
