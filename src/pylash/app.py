@@ -70,6 +70,7 @@ from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
+from pylash.tools.signatures import Shape
 from pylash.tools.tool import Tool, ToolOptions, tool
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
@@ -308,6 +309,7 @@ class Lash:
         if not (callable(sessions) or sessions in (True, False)):
             reason = f"sessions is {sessions!r} and must be True, False or a function"
             raise ArgumentsInvalid(f"trigger {name!r}", reason)
+        Shape.declared(payload, f"trigger {name!r}", "payload")
         check_trigger_name(name, self.trigger_types)
         self.trigger_types[name] = TriggerType(name, payload, sessions)
 
@@ -526,9 +528,13 @@ class Lash:
             new_id = f"{process_id[:MAX_NAME_BYTES]}-fork-{services.new_id()}"
         else:
             new_id = check_name("process id", id, error=MissingProcessExecutionId)
-        registration, keys = await fork_registration(self.store, process_id, from_effect, new_id)
-        await services.control.perform(ForkProcess(process_id, registration, tuple(keys)))
-        return self._handle(registration.id)
+        await services.control.complete(self._fork(process_id, from_effect, new_id))
+        return self._handle(new_id)
+
+    async def _fork(self, process_id: str, from_effect: str | None, new_id: str) -> None:
+        store, control = self._parts.services.store, self._parts.services.control
+        registration, keys = await fork_registration(store, process_id, from_effect, new_id)
+        await control.perform_in_call(ForkProcess(process_id, registration, tuple(keys)))
 
     # --- Lashlang ---
 
@@ -625,7 +631,8 @@ class Lash:
         parts = self._use("resolve")
         if by is not None:
             check_name("name in by=", by)
-        return await resolve_wait(parts.services.control, key, value, error, by)
+        control = parts.services.control
+        return await control.complete(resolve_wait(control, key, value, error, by))
 
     # --- internals ---
 

@@ -84,6 +84,7 @@ CALLS = {
     ),
     "signal": Call(lambda app, name: app.process_handle(f"open-{name}").signal("go", 1), has_ended),
     "cancel": Call(lambda app, name: app.process_handle(f"open-{name}").cancel(), has_ended),
+    "fork": Call(lambda app, name: app.fork_process(f"open-{name}", id=name), exists),
     "delete": Call(lambda app, name: app.session(f"own-{name}").delete(), is_deleted),
 }
 OTHERS = {

@@ -638,6 +638,8 @@ async def test_texts_flags_and_types_are_checked_in_the_call(memory: Backend) ->
                 await ann.turn("hi", output=given)
             with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
                 app.process(events={"a": given})(waits.function)
+            with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
+                app.trigger("tick", payload=given)
         with pytest.raises(ArgumentsInvalid, match="output"):
             await app.start(agent.options(output=list["Missing"]), "hi")  # type: ignore[name-defined]  # noqa: F821
         for given in ("", "a\0b", "\ud800"):
