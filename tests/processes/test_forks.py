@@ -137,3 +137,38 @@ async def test_a_fork_on_a_host_without_a_journal_starts_children_of_its_own() -
         fork = await app.fork_process("p", id="fork")
         other = await fork.result(timeout="20s")
         assert set(first[1::2]).isdisjoint(other[1::2])
+
+
+PROGRAM = """
+process main() signals { go: int } {
+  a = start child(name: "first")
+  one = wait signal go
+  b = start child(name: "second")
+  two = wait signal go
+  x = (await a)?
+  y = (await b)?
+  finish [x, a.id, y, b.id]
+}
+process child(name: str) { finish name }
+"""
+
+
+async def test_a_fork_of_a_program_keeps_the_children_whose_starts_it_took_over(
+    backend: Backend,
+) -> None:
+    async with Lash(backend.url) as app:
+        main = (await app.lashlang(PROGRAM))["main"]
+        handle = await app.start(main.options(id="p"))
+        for number in (1, 2):
+            await handle.signal("go", number)
+        first = await handle.result(timeout="20s")
+        second = [one.key for one in await handle.timeline() if one.name == "start child"][1]
+        late, early = await app.fork_process("p"), await app.fork_process("p", from_effect=second)
+        assert await late.result(timeout="20s") == first
+        await early.signal("go", 2)
+        other = await early.result(timeout="20s")
+        assert other[:3] == first[:3]
+        assert other[3] not in first
+        record = await app.store.processes.get(other[3])
+        assert record is not None
+        assert record.registration.parent == early.id
