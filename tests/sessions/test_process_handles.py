@@ -480,7 +480,6 @@ async def test_a_deletion_while_children_are_started_leaves_no_handle(durable: B
 # --- results, races and lists ---
 
 
-@pytest.mark.proves("P4")
 @pytest.mark.parametrize("timeout", [0, 1e-6, "1ms", "10s"])
 async def test_a_timeout_tells_a_session_without_the_handle_nothing(
     timeout: Any, backend: Backend, caplog: pytest.LogCaptureFixture
@@ -506,7 +505,6 @@ async def is_refused(work: Awaitable[bool | None]) -> bool:
         return True
 
 
-@pytest.mark.proves("P4")
 async def test_a_transfer_that_moves_nothing_is_refused(backend: Backend) -> None:
     async with make_app(backend.url) as app:
         ann = app.session("ann")
