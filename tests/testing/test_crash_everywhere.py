@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pylash import Lash, ProcessContext, StoreClosed
+from pylash import AppNotOpen, Lash, ProcessContext
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
@@ -267,7 +267,7 @@ async def test_the_next_app_takes_over_at_once(tmp_path: Path) -> None:
     await app.open()
     handle = await app.start(parent.options(id="p"), number=1)
     await kill(app)
-    with pytest.raises(StoreClosed):
+    with pytest.raises(AppNotOpen):
         await handle.signal("answer", 5)
     async with asyncio.timeout(5), make_app(url) as heir:
         again = heir.process_handle("p")
