@@ -16,7 +16,7 @@ _NAMES = {
         "envelope expect"
     ),
     "pylash.durable.keys": "replay_key",
-    "pylash.durable.ports": "DurabilityTier",
+    "pylash.durable.ports": "DurabilityTier EffectHost",
     "pylash.durable.processes": "Failure HeldProcess ProcessEvent ProcessView",
     "pylash.durable.runs": "RunState",
     "pylash.durable.scopes": (

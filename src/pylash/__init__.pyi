@@ -10,6 +10,7 @@ from pylash.durable.effects import envelope as envelope
 from pylash.durable.effects import expect as expect
 from pylash.durable.keys import replay_key as replay_key
 from pylash.durable.ports import DurabilityTier as DurabilityTier
+from pylash.durable.ports import EffectHost as EffectHost
 from pylash.durable.processes import Failure as Failure
 from pylash.durable.processes import HeldProcess as HeldProcess
 from pylash.durable.processes import ProcessEvent as ProcessEvent

@@ -28,6 +28,7 @@ from pylash.durable.processes import (
     ExternalInput,
     ProcessView,
     Registration,
+    SessionRef,
     checked_process,
 )
 from pylash.durable.runs import LeaseTimings, RunState
@@ -69,11 +70,13 @@ from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog, is_redefinition
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
+from pylash.tools.signatures import Shape
 from pylash.tools.tool import Tool, ToolOptions, tool
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
 from pylash.turn.histories import History
 from pylash.turn.messages import Attachment
+from pylash.values.arguments import check_text, check_type
 from pylash.values.durations import Duration, micros
 from pylash.values.names import MAX_NAME_BYTES, check_name
 from pylash.values.process_errors import (
@@ -142,8 +145,8 @@ class Lash:
         migrate: bool | None = None,
     ) -> None:
         each = plugins if isinstance(plugins, Sequence) else ()
+        check_text("Lash", "instructions", instructions)
         for name, given, kind, wanted in (
-            ("instructions", instructions, str, "a string"),
             ("worker", worker, WorkerConfig | None, "a WorkerConfig or None"),
             ("retention", retention, Retention, "a Retention"),
             ("host", host, EffectHost | Callable | None, "an EffectHost, a function or None"),
@@ -152,8 +155,7 @@ class Lash:
             ("plugins", plugins, Sequence, "a list of plugin factories"),
             *(("plugins", one, PluginFactory, "a plugin factory") for one in each),
         ):
-            if not isinstance(given, kind):
-                raise ArgumentsInvalid("Lash", f"{name}={given!r} is not {wanted}")
+            check_type("Lash", name, given, kind, wanted)
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
         self._models = Models()
         self.catalog = Catalog(chosen, instructions, plugins, self._models.adapt)
@@ -190,8 +192,16 @@ class Lash:
     ) -> Callable[
         [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
     ]: ...
-    def process(  # type: ignore[misc]  # the options are those of the definition
-        self, function: Any = None, /, **options: Any
+    def process(  # type: ignore[misc]  # mypy does not see that the first parameter has a default
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        key: Callable[..., str] | str | None = None,
+        events: Mapping[str, Any] | None = None,
     ) -> Any:
         """Make an async function a process of this app.
 
@@ -202,11 +212,17 @@ class Lash:
         >>> @app.process(concurrency=1, key="{user}")
         ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...
         """
-        if function is None:
-            return lambda decorated: self.process(ProcessDefinition(decorated, **options))
-        definition = (
-            function if isinstance(function, ProcessDefinition) else ProcessDefinition(function)
+        define = partial(
+            ProcessDefinition,
+            name=name,
+            timeout=timeout,
+            concurrency=concurrency,
+            key=key,
+            events=events,
         )
+        if function is None:
+            return lambda decorated: self.process(define(decorated))
+        definition = function if isinstance(function, ProcessDefinition) else define(function)
         known = self._definitions.setdefault(definition.name, definition)
         if not is_redefinition(known.function, definition.function):
             raise NameTaken("process", definition.name)
@@ -263,8 +279,15 @@ class Lash:
         """
         # The ids of subagents begin with the name.
         check_name("agent name", name, limit=MAX_NAME_BYTES // 2)
-        names = self.catalog.tool_names(tools)
-        agent = Agent(name, instructions, names, self.catalog.model_name(model), description)
+        check_text("app.agent", "instructions", instructions)
+        check_text("app.agent", "description", description)
+        options = SessionOptions(
+            model=self.catalog.model_name(model),
+            instructions=instructions,
+            tools=self.catalog.tool_names(tools),
+        )
+        checked_options("app.agent", options)
+        agent = Agent(name, instructions, options.tools, options.model, description)
         self.catalog.agents[name] = agent
         return agent
 
@@ -286,6 +309,7 @@ class Lash:
         if not (callable(sessions) or sessions in (True, False)):
             reason = f"sessions is {sessions!r} and must be True, False or a function"
             raise ArgumentsInvalid(f"trigger {name!r}", reason)
+        Shape.declared(payload, f"trigger {name!r}", "payload")
         check_trigger_name(name, self.trigger_types)
         self.trigger_types[name] = TriggerType(name, payload, sessions)
 
@@ -321,6 +345,8 @@ class Lash:
             stack.push_async_callback(self._models.close)
             self._parts = await self._make_parts(stack, journal, effects, config)
             stack.callback(journal.hub.close)
+            # After the runner is closed: it takes part in calls that start processes.
+            stack.push_async_exit(self._parts.services.control.close)
             await self._start_runner(stack)
             self._stack = stack.pop_all()
 
@@ -416,7 +442,8 @@ class Lash:
         >>> handle = await app.start(onboarding.options(id="onboard-ann"), user="ann")
         """
         parts = self._use("start")
-        return await self._start(as_prepared(target), args, kwargs, parts.template)
+        starting = self._start(as_prepared(target), args, kwargs, parts.template)
+        return await parts.services.control.complete(starting)
 
     async def _start(
         self,
@@ -426,7 +453,10 @@ class Lash:
         inherited: Registration,
         plugin_options: Mapping[str, Any] | None = None,
     ) -> ProcessHandle[Any]:
-        """Start a process for the app or for a session, whose originator, wake target and environment it gets."""
+        """Start a process for the app or for a session, whose originator, wake target and environment it gets.
+
+        Raises ProcessNotVisible if a session starts a process again that was started for another one.
+        """
         parts = self._parts
         if chosen.attached:
             reason = "attached=True is for a process that another one starts with ctx.start"
@@ -434,22 +464,25 @@ class Lash:
         await chosen.definition.prepare()
         new_id = parts.services.new_id
         command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
-        await parts.services.control.perform(command)
-        return self._handle(command.registration.id, chosen.definition)
+        control, registration = parts.services.control, command.registration
+        await control.perform_in_call(command)
+        if isinstance(inherited.originator, SessionRef) and registration.holder is not None:
+            await control.check_visible(registration.holder, [registration.id])
+        return self._handle(registration.id, chosen.definition)
 
     @overload
     def process_handle(self, process_id: str) -> ProcessHandle[Any]: ...
     @overload
     def process_handle(
-        self, process_id: str, process: ProcessDefinition[Any, R]
+        self, process_id: str, process: Definition[Any, R] | Prepared[Any, R]
     ) -> ProcessHandle[R]: ...
-    def process_handle(
-        self, process_id: str, process: ProcessDefinition[Any, Any] | None = None
-    ) -> ProcessHandle[Any]:
-        """Return the handle of a process; ``process`` is its definition, which types the result."""
+    def process_handle(self, process_id: str, process: Any = None) -> ProcessHandle[Any]:
+        """Return the handle of a process; ``process`` is its definition, or an agent, which types the result."""
         self._use("process_handle")
         checked_process(process_id)
-        return self._handle(process_id, process)
+        return self._handle(
+            process_id, None if process is None else as_prepared(process).definition
+        )
 
     async def processes(
         self, *, status: RunState | str | None = None, limit: int = 100
@@ -495,9 +528,13 @@ class Lash:
             new_id = f"{process_id[:MAX_NAME_BYTES]}-fork-{services.new_id()}"
         else:
             new_id = check_name("process id", id, error=MissingProcessExecutionId)
-        registration, keys = await fork_registration(self.store, process_id, from_effect, new_id)
-        await services.control.perform(ForkProcess(process_id, registration, tuple(keys)))
-        return self._handle(registration.id)
+        await services.control.complete(self._fork(process_id, from_effect, new_id))
+        return self._handle(new_id)
+
+    async def _fork(self, process_id: str, from_effect: str | None, new_id: str) -> None:
+        store, control = self._parts.services.store, self._parts.services.control
+        registration, keys = await fork_registration(store, process_id, from_effect, new_id)
+        await control.perform_in_call(ForkProcess(process_id, registration, tuple(keys)))
 
     # --- Lashlang ---
 
@@ -594,7 +631,8 @@ class Lash:
         parts = self._use("resolve")
         if by is not None:
             check_name("name in by=", by)
-        return await resolve_wait(parts.services.control, key, value, error, by)
+        control = parts.services.control
+        return await control.complete(resolve_wait(control, key, value, error, by))
 
     # --- internals ---
 

@@ -1,7 +1,8 @@
 """Background tasks, and calls of functions in threads. Nothing else in pylash starts a task.
 
 Rule 1. Every task has an owner; closing the owner ends it.
-Rule 2. A failure of a task that is not awaited is raised when the owner closes.
+Rule 2. A failure of a task that is not awaited is raised when the owner closes. Work that outlives its caller is awaited as long as
+        the caller waits; a later failure is logged.
 Rule 3. A future refuses some exceptions, such as StopIteration, and then its waiters wait forever. So a call in a
         thread returns its exception as a value.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -63,17 +65,35 @@ class TaskOwner:
         self._serving.add(task)
         task.add_done_callback(self._on_served_end)
 
+    def complete(self, work: Awaitable[T], quiet: type[Exception]) -> asyncio.Future[T]:
+        """Start work that is completed even if its caller is cancelled; return a future of its outcome.
+
+        A failure after the caller has left is logged, unless it is ``quiet``.
+        """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.serve(_deliver(work, answer, quiet))
+        return answer
+
     def _on_served_end(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a background task failed", exc_info=error)
             self._failures.append(error)
 
-    async def finish(self) -> None:
-        """Wait until all work has ended, including work that it starts meanwhile."""
-        while tasks := self._unfinished():  # again, because tasks may have started others
-            await asyncio.wait(tasks)
-        await self.close()
+    async def finish(self, limit: float | None = None) -> None:
+        """Wait until all work has ended, including work that it starts meanwhile; cancel it after ``limit`` seconds.
+
+        Cancellation: safe, all work is cancelled.
+        """
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    while (
+                        tasks := self._unfinished()
+                    ):  # again, because tasks may have started others
+                        await asyncio.wait(tasks)
+        finally:
+            await self.close()
 
     def _unfinished(self) -> set[asyncio.Task[Any]]:
         return {task for task in (*self._awaited, *self._serving) if not task.done()}
@@ -89,6 +109,23 @@ class TaskOwner:
                 _log.warning("abandoned a task that ignores being cancelled: %s", task)
         if self._failures:
             raise self._failures.pop(0)
+
+
+async def _deliver(work: Awaitable[T], answer: asyncio.Future[T], quiet: type[Exception]) -> None:
+    """Await work and give its outcome to the caller, if it still waits."""
+    try:
+        result = await work
+    except asyncio.CancelledError:  # the owner closes
+        answer.cancel()
+        raise
+    except Exception as error:  # noqa: BLE001 - it is the caller's
+        if not answer.done():
+            answer.set_exception(error)
+        elif not isinstance(error, quiet):
+            _log.warning("work failed after its caller had left: %s", error)
+    else:
+        if not answer.done():
+            answer.set_result(result)
 
 
 # --- threads ---

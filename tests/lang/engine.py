@@ -54,7 +54,8 @@ class World(Host):
         process: str,
         args: dict[str, Any],
         handles: tuple[str, ...],
-    ) -> None: ...
+    ) -> str:
+        return process_id
 
     async def await_process(self, key: str, process_id: str) -> dict[str, Any]:
         return {"ok": True, "value": process_id}

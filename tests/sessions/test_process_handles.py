@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from pylash import (
+    AppNotOpen,
     ArgumentsInvalid,
     HeldProcess,
     Lash,
+    MissingProcessExecutionId,
+    NameInvalid,
+    NotAProcess,
     ProcessContext,
     ProcessHandle,
     ProcessNotVisible,
     ProcessUnknown,
     RunState,
     Session,
+    ValueNotJson,
     WorkerConfig,
 )
 from pylash.durable.ports import EffectHost
 from pylash.durable.scopes import RuntimeOperationScope
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
-from pylash.testing import ScriptedModel, call, say
+from pylash.testing import ScriptedModel, SerialHost, call, say
+from pylash.testing.laws.suites import together
 from tests.backends import Backend, eventually
 from tests.hosts import HOSTS, observed
+from tests.stores.lost_answers import answer_lost
 
 PARKING = WorkerConfig(park_after="1ms")
 
@@ -466,3 +475,186 @@ async def test_a_deletion_while_children_are_started_leaves_no_handle(durable: B
             await chat.delete()
             await handle.result(timeout="20s")
             assert await grants(app) == []
+
+
+# --- results, races and lists ---
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-6, "1ms", "10s"])
+async def test_a_timeout_tells_a_session_without_the_handle_nothing(
+    timeout: Any, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make_app(backend.url) as app:
+        ended, _ = await start(app, "ended"), await start(app, "open")
+        await ended.signal("go", "secret")
+        assert await ended.result(timeout="10s") == "secret"
+        for process in ("ended", "open", "nobody"):
+            with pytest.raises(ProcessNotVisible, match=process):
+                await app.session("thief").process_handle(process).result(timeout=timeout)
+        assert await ended.result(timeout=0) == "secret"
+        with pytest.raises(ProcessUnknown):
+            await app.process_handle("nobody").result(timeout=timeout)
+    gc.collect()  # a failure that nothing retrieved is reported when its task is collected
+    assert caplog.messages == []
+
+
+async def is_refused(work: Awaitable[bool | None]) -> bool:
+    try:
+        return await work is False
+    except ProcessNotVisible:
+        return True
+
+
+async def test_a_transfer_that_moves_nothing_is_refused(backend: Backend) -> None:
+    async with make_app(backend.url) as app:
+        ann = app.session("ann")
+        for number in range(20):
+            process = f"p-{number}"
+            await start(app, process, ann)
+            refusals = await together(
+                is_refused(ann.transfer_processes([process], to="bob")),
+                is_refused(ann.transfer_processes([process], to="carol")),
+                is_refused(ann.revoke_process(process)),
+            )
+            assert sorted(refusals) == [False, True, True]
+            holders = [process in await held(app.session(one)) for one in ("ann", "bob", "carol")]
+            assert holders == [False, not refusals[0], not refusals[1]]
+
+
+async def test_a_transfer_whose_answer_is_lost_has_happened(durable: Backend) -> None:
+    async with make_app(durable.url) as app:
+        ann, bob = app.session("ann"), app.session("bob")
+        await start(app, "p", ann)
+        assert isinstance(app.store, SqlStore)
+        answer_lost(app.store, "perform")
+        await ann.transfer_processes(["p", "p"], to="bob")
+        assert (await held(ann), await held(bob)) == ([], ["p"])
+
+
+async def test_only_processes_that_it_cancelled_are_returned(backend: Backend) -> None:
+    async with make_app(backend.url, worker=None) as app:
+        ann = app.session("ann")
+        ended, asked = await start(app, "ended", ann), await start(app, "asked", ann)
+        await ended.cancel(force=True)
+        await asked.cancel()
+        await start(app, "open", ann)
+        assert await ann.cancel_unreferenced_processes() == ["open"]
+
+
+async def test_a_list_shows_the_label_of_the_handle_or_of_the_process(backend: Backend) -> None:
+    async with make_app(backend.url) as app:
+        ann, waits = app.session("ann"), app.services.definitions["waits"]
+        await ann.start(waits.options(id="p", label="Orders of May"))
+        assert [one.label for one in await ann.processes()] == ["Orders of May"]
+        await ann.grant_process("p", "mine")
+        assert [one.label for one in await ann.processes()] == ["mine"]
+
+
+async def test_a_session_cannot_start_the_process_of_another(backend: Backend) -> None:
+    async with make_app(backend.url) as app:
+        ann, bob, waits = app.session("ann"), app.session("bob"), app.services.definitions["waits"]
+        await ann.start(waits.options(id="p"))
+        await ann.start(waits.options(id="p"))
+        with pytest.raises(ProcessNotVisible, match="'bob' has no handle of process 'p'"):
+            await bob.start(waits.options(id="p"))
+        await bob.start(waits.options(id="for-ann", wake="ann"))
+        assert (await held(ann), await held(bob)) == (["for-ann", "p"], [])
+
+
+async def test_a_session_of_a_closed_app_is_refused(backend: Backend) -> None:
+    async with make_app(backend.url) as app:
+        ann, waits = app.session("ann"), app.services.definitions["waits"]
+        handle = await start(app, "p", ann)
+    for use in (
+        lambda: ann.start(waits),
+        lambda: ann.turn("hi"),
+        ann.processes,
+        lambda: ann.grant_process("p"),
+        lambda: ann.transfer_processes(["p"], to="bob"),
+        ann.delete,
+        ann.view,
+        handle.status,
+        handle.cancel,
+    ):
+        with pytest.raises(AppNotOpen):
+            await use()
+
+
+# --- arguments ---
+
+STRINGS: list[Any] = ["p", b"p", None, 5]
+
+
+@pytest.mark.parametrize("given", STRINGS)
+async def test_lists_of_ids_are_lists(given: Any, memory: Backend) -> None:
+    async with make_app(memory.url) as app:
+        ann = app.session("ann")
+        await start(app, "p", ann)
+        with pytest.raises(ArgumentsInvalid, match="keep="):
+            await ann.cancel_unreferenced_processes(keep=given)
+        with pytest.raises(ArgumentsInvalid, match="process_ids="):
+            await ann.transfer_processes(given, to="bob")
+        for name in ("", "a\0b", 5):
+            with pytest.raises(MissingProcessExecutionId):
+                await ann.cancel_unreferenced_processes(keep=["p", name])  # type: ignore[list-item]
+        assert await held(ann) == ["p"]
+
+
+async def test_texts_flags_and_types_are_checked_in_the_call(memory: Backend) -> None:
+    async with make_app(memory.url) as app:
+        ann, waits = app.session("ann"), app.services.definitions["waits"]
+        agent, handle = app.agent("helper"), await start(app, "p", ann)
+        given: Any
+        for given in (5, b"b", ["x"]):
+            with pytest.raises(ArgumentsInvalid, match="label="):
+                await ann.grant_process("p", given)
+            with pytest.raises(ArgumentsInvalid, match="reason="):
+                await handle.cancel(given)
+            with pytest.raises(ArgumentsInvalid, match="reason="):
+                await ann.cancel(given)
+            with pytest.raises(ArgumentsInvalid, match="force="):
+                await handle.cancel(force=given)
+            with pytest.raises(NotAProcess):
+                ann.process_handle("p", given)
+            with pytest.raises(NotAProcess):
+                app.process_handle("p", given)
+            with pytest.raises(ArgumentsInvalid, match="instructions="):
+                app.agent("other", instructions=given)
+            with pytest.raises(ArgumentsInvalid, match="description="):
+                app.agent("other", description=given)
+            with pytest.raises(ArgumentsInvalid, match="inner="):
+                SerialHost(given)
+        for given in (None, "", 1):
+            with pytest.raises(ArgumentsInvalid, match="attached="):
+                waits.options(attached=given)
+            with pytest.raises(ArgumentsInvalid, match="attached="):
+                agent.options(attached=given)
+        for given in ("S", "", "a b", "\ud800"):
+            with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
+                agent.options(output=given)
+            with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
+                await ann.turn("hi", output=given)
+            with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
+                app.process(events={"a": given})(waits.function)
+            with pytest.raises(ArgumentsInvalid, match="is a string, not a type"):
+                app.trigger("tick", payload=given)
+        with pytest.raises(ArgumentsInvalid, match="output"):
+            await app.start(agent.options(output=list["Missing"]), "hi")  # type: ignore[name-defined]  # noqa: F821
+        for given in ("", "a\0b", "\ud800"):
+            with pytest.raises(NameInvalid, match="model name"):
+                app.agent("other", model=given)
+        with pytest.raises(ValueNotJson):
+            app.agent("other", instructions="\ud800")
+        with pytest.raises(TypeError, match=r"process\(\) got an unexpected keyword argument"):
+            app.process(label="x")  # type: ignore[call-overload]
+
+
+class Answer(BaseModel):
+    n: int
+
+
+async def test_a_handle_is_typed_by_the_options_of_a_start(memory: Backend) -> None:
+    async with make_app(memory.url, model=ScriptedModel(lambda _: say('{"n": 1}'))) as app:
+        chosen = app.agent("helper").options(id="a", output=Answer)
+        await (await app.start(chosen, "hi")).result(timeout="10s")
+        assert (await app.process_handle("a", chosen).result(timeout="10s")).value == Answer(n=1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from pylash import Lash, ProcessContext, StoreClosed
+from pylash import AppNotOpen, Lash, ProcessContext
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
@@ -103,6 +105,16 @@ def test_a_scenario_that_fails_by_itself_is_no_crash() -> None:
         AssertionError, match="without any crash: it raises LookupError: there is no"
     ):
         crash_everywhere(make_small_app, broken)
+
+
+@pytest.mark.parametrize("value", [(1, 2), (1, None), ("a", [("b", None)])])
+def test_a_tuple_is_an_outcome_whatever_it_contains(value: tuple[Any, ...]) -> None:
+    async def story(app: Lash) -> tuple[Any, ...]:
+        await small_story(app)
+        return value
+
+    outcome = crash_everywhere(make_small_app, story, only=1).outcome
+    assert outcome == msgspec.json.decode(msgspec.json.encode(value))
 
 
 def test_a_point_that_is_not_there_is_refused() -> None:
@@ -255,7 +267,7 @@ async def test_the_next_app_takes_over_at_once(tmp_path: Path) -> None:
     await app.open()
     handle = await app.start(parent.options(id="p"), number=1)
     await kill(app)
-    with pytest.raises(StoreClosed):
+    with pytest.raises(AppNotOpen):
         await handle.signal("answer", 5)
     async with asyncio.timeout(5), make_app(url) as heir:
         again = heir.process_handle("p")

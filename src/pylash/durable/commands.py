@@ -36,12 +36,17 @@ class _Command(msgspec.Struct, frozen=True, tag_field="do"):
 
 
 class StartProcess(_Command, frozen=True, tag="start"):
-    """Start a process; ``grant`` gets its handle. That is not part of the recorded input of an effect."""
+    """Start a process; ``grant`` gets its handle. That is not part of the recorded input of an effect.
+
+    ``recorded``: in a fork, the registration that the process it was forked from starts at this place. It is hashed instead, so that
+    the fork finds the start if it took it over. Otherwise it starts a child of its own.
+    """
 
     subject = ("registration.target",)
     registration: Registration
     delay: int = 0
     grant: SessionRef | None = None
+    recorded: Registration | msgspec.UnsetType = msgspec.UNSET
 
 
 class ForkProcess(_Command, frozen=True, tag="fork"):

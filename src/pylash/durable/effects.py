@@ -102,9 +102,13 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
         """Return the command without what does not decide about its effect, and what older versions did not record.
 
         That is the number of an event, the defaults of a turn, the session that asks, and of a start: the session that gets the handle, the handles
-        in its arguments, its label, and the types of its events, which a new deployment may change.
+        in its arguments, its label, and the types of its events, which a new deployment may change. A fork hashes the start of the
+        process that it was forked from.
         """
         match self.command:
+            case {"recorded": registration}:
+                command = {name: one for name, one in self.command.items() if name != "recorded"}
+                return Process({**command, "registration": registration}).hash_input()
             case {"do": "append"}:
                 command = {name: one for name, one in self.command.items() if name != "number"}
             case {"do": "submit_turn"}:

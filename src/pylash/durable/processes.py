@@ -141,7 +141,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     ``label`` is its name for people. ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
     by name; None accepts any. ``seed``: in a fork, the id of the process that it was forked from, because both must
-    derive the same random names.
+    derive the same random names. ``recorded_id``: in a fork, the id of the parent in the starts of children that it took over;
+    forks that older versions made have none.
     """
 
     id: str
@@ -157,6 +158,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     slot: Slot | None = None
     seed: str | None = None
     seed_epoch: int = 0
+    recorded_id: str | None = None
     label: str | None = None
 
     @property

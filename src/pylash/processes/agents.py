@@ -149,7 +149,8 @@ class Agent(Definition[[Input], TurnResult[None]]):
                 raise ArgumentsInvalid(f"agent {self.name!r}", "at= has no effect without fork=")
         chosen = super().options(id=id, wake=wake, delay=delay, attached=attached, label=label)
         agent: Agent = copy(self)
-        agent._output = None if output is None else Shape(output)
+        owner = f"agent {self.name!r}"
+        agent._output = None if output is None else Shape.declared(output, owner, "output")
         agent._fork = msgspec.UNSET if fork is None else ForkPoint(fork, at)
         return msgspec.structs.replace(chosen, definition=agent)
 

@@ -2,7 +2,8 @@
 
 Rule 1. Each command has a scope of its own: the deletion of its session, or an operation of the runtime. Its replay key
         begins with the id of the operation.
-Rule 2. The registry makes a command idempotent, not a record: the same command again, under a new operation, is the
+Rule 2. A command is completed even if its caller is cancelled, on every host; an await ends with its caller.
+Rule 3. The registry makes a command idempotent, not a record: the same command again, under a new operation, is the
         same start or the same signal because of its process id or signal id.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -37,8 +38,12 @@ from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, Session
 from pylash.durable.sessions import DeleteReport
 from pylash.durable.stores import Processes, Store
 from pylash.engine.executors import process_executor
+from pylash.tasks import GRACE_SECONDS, TaskOwner
 from pylash.values.canonical import decode, write
+from pylash.values.errors import Misuse
 from pylash.values.process_errors import ProcessRegistryUnavailable
+
+T = TypeVar("T")
 
 ResultOf = Callable[[str], Awaitable[Output]]
 """Waits for the end of a process and returns its output."""
@@ -78,15 +83,31 @@ class ProcessControl:
         self._runner = runner
         self._result_of = result_of
         self._local = process_executor(self._work)
+        self._calls = TaskOwner()
+
+    # --- calls ---
+
+    def complete(self, call: Awaitable[T]) -> Awaitable[T]:
+        """Return the outcome of a call that is completed even if its caller is cancelled."""
+        return self._calls.complete(call, quiet=Misuse)
+
+    async def close(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the calls whose callers were cancelled, within the grace period; not if closing the app was cancelled."""
+        await self._calls.finish(GRACE_SECONDS if kind is None else 0)
 
     # --- commands ---
 
     async def perform(self, command: ProcessCommand, **options: Unpack[AskedBy]) -> Any:
         """Perform a command as an effect; return the registry's answer.
 
-        Cancellation: the registry work goes on.
+        Cancellation: the command is completed.
         """
-        return expect(await self._execute(command, **options), ProcessOutcome).result
+        outcome = await self.complete(self._execute(command, **options))
+        return expect(outcome, ProcessOutcome).result
+
+    async def perform_in_call(self, command: ProcessCommand) -> None:
+        """Perform a command inside a call that is completed anyway."""
+        expect(await self._execute(command), ProcessOutcome)
 
     def _execute(
         self,
@@ -202,7 +223,6 @@ class ProcessControl:
     ) -> None:
         """Give handles of one session to another; refuse those that it does not hold."""
         if process_ids:
-            await self.check_visible(source, process_ids)
             await self.perform(TransferHandles(source, target, tuple(process_ids)))
 
     async def cancel_unreferenced(self, holder: SessionRef, keep: Sequence[str] = ()) -> list[str]:

@@ -29,6 +29,7 @@ from pylash.durable.sessions import checked_session
 from pylash.processes.event_types import DeclaredEvents
 from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
 from pylash.tools.tool import Tool
+from pylash.values.arguments import check_flag
 from pylash.values.durations import Duration, micros
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
@@ -106,6 +107,7 @@ class Definition(Generic[P, R]):
             checked_session(wake)
         if label is not None:
             check_name("process label", label)
+        check_flag(f"{self.name}.options", "attached", attached)
         return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached, label)
 
 

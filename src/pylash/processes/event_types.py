@@ -45,7 +45,7 @@ class DeclaredEvents:
             declared = given if isinstance(given, ProcessEventType) else ProcessEventType(given)
             self._refuse(check_name("event type", name), declared.semantics)
             self._semantics[name] = Semantics(declared.semantics)
-            self._shapes[name] = Shape(declared.payload)
+            self._shapes[name] = Shape.declared(declared.payload, owner, f"event {name!r}")
 
     def _refuse(self, name: str, semantics: Any) -> None:
         reason = None

@@ -26,6 +26,7 @@ async def fork_registration(
         id=new_id,
         seed=given.seed or given.id,
         seed_epoch=given.seed_epoch + record.state.epoch,
+        recorded_id=given.recorded_id or given.id,
         parent=None,
         attached=False,
     )

@@ -24,6 +24,7 @@ from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub
 from pylash.processes.timeline import Effect, effects_of
 from pylash.tools.signatures import ANY, Shape
+from pylash.values.arguments import check_flag, check_text
 from pylash.values.canonical import encode
 from pylash.values.durations import Duration, seconds
 from pylash.values.names import check_name
@@ -83,22 +84,33 @@ class ProcessHandle(Generic[R]):
         """
         self._services.refuse_inside_process("handle.result")
         limit = None if timeout is None else seconds(timeout)
+        output = None
         try:
             async with asyncio.timeout(limit):
                 output = await self._services.control.result_of(self.id, self._by)
         except TimeoutError:
             if limit is None:
                 raise
-            processes = self._services.store.processes
-            outputs = await processes.outputs([self.id])
-            if self.id not in outputs:
-                view = await processes.view(self.id)
-                if view is not None and view.status is RunState.BLOCKED:
-                    raise ProcessBlocked(self.id, view.reason or "") from None
-                raise TimeoutError(f"Process {self.id!r} has not ended in {limit:g} s.") from None
-            output = outputs[self.id]
+        if output is None:
+            assert limit is not None
+            output = await self._output_after(limit)
         value: R = value_of(self.id, output, self._result)
         return value
+
+    async def _output_after(self, limit: float) -> Output:
+        """Return the output of a process that ended while its result was waited for, or raise why there is none."""
+        processes = self._services.store.processes
+        outputs = await processes.outputs([self.id])
+        view = None if self.id in outputs else await processes.view(self.id)
+        # After the reads: a session that has lost access meanwhile is told nothing about the process.
+        await self._check_access()
+        if self.id in outputs:
+            return outputs[self.id]
+        if view is None:
+            raise ProcessUnknown(self.id)
+        if view.status is RunState.BLOCKED:
+            raise ProcessBlocked(self.id, view.reason or "")
+        raise TimeoutError(f"Process {self.id!r} has not ended in {limit:g} s.")
 
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:  # noqa: A002 - the public name
         """Send a signal; the same ``id`` again is the same signal.
@@ -116,7 +128,8 @@ class ProcessHandle(Generic[R]):
         Cancellation: atomic.
         """
         self._services.refuse_inside_process("handle.cancel")
-        await self._services.control.perform(CancelProcess(self.id, reason, force, self._by))
+        command = cancel_command("handle.cancel", self.id, reason, force, self._by)
+        await self._services.control.perform(command)
 
     def events(self, after: int = 0, follow: bool = False) -> AsyncIterator[ProcessEvent]:
         """Yield the process's log after a sequence number; ``follow`` waits for more until the process has ended."""
@@ -179,7 +192,8 @@ class ChildHandle(Generic[R]):
 
     def cancel(self, reason: str | None = None, force: bool = False) -> Coroutine[Any, Any, None]:
         """Ask the process to end."""
-        return without_result(self._ctx.command("cancel", CancelProcess(self.id, reason, force)))
+        command = cancel_command("child.cancel", self.id, reason, force)
+        return without_result(self._ctx.command("cancel", command))
 
 
 async def without_result(work: Coroutine[Any, Any, Any]) -> None:
@@ -225,6 +239,16 @@ def signal_command(
     signal_type(name)
     check_name("signal id", signal_id)
     return SignalProcess(process_id, name, signal_id, ANY.dump(payload), by)
+
+
+def cancel_command(
+    method: str, process_id: str, reason: str | None, force: bool, by: By = UNSET
+) -> CancelProcess:
+    """Return the command that cancels a process, or refuse a reason that is not a text."""
+    if reason is not None:
+        check_text(method, "reason", reason)
+    check_flag(method, "force", force)
+    return CancelProcess(process_id, reason, force, by)
 
 
 def value_of(process_id: str, output: Output, result: Shape | None) -> Any:

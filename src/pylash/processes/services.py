@@ -26,7 +26,7 @@ from pylash.processes.environments import Environments
 from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog
 from pylash.values.errors import AwaitEventUnknownOrRevoked
-from pylash.values.process_errors import AppInsideProcess
+from pylash.values.process_errors import AppInsideProcess, AppNotOpen
 
 if TYPE_CHECKING:
     from pylash.processes.triggers import Triggers
@@ -80,7 +80,9 @@ class Services:
         return f"{self.clock.now() // 1000:x}{self._entropy(6).hex()}"
 
     def refuse_inside_process(self, name: str) -> None:
-        """Refuse a call inside a process; ``name`` is the called method, for the error."""
+        """Refuse a call inside a process, or after the app was closed; ``name`` is the called method, for the error."""
+        if self.hub.is_closed:
+            raise AppNotOpen
         if CURRENT.get() is not None:
             raise AppInsideProcess(name)
 

@@ -37,7 +37,6 @@ from pylash.models.messages import store_bodies, with_references
 from pylash.processes.definition import (
     Definition,
     Prepared,
-    ProcessDefinition,
     ToolProcess,
     as_prepared,
 )
@@ -52,8 +51,9 @@ from pylash.tools.catalog import tools_of_plugins
 from pylash.tools.signatures import Shape
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.events import TurnEvent
-from pylash.turn.messages import Input, Message, Usage, parts_of
+from pylash.turn.messages import Input, Message, Part, Usage, parts_of
 from pylash.turn.views import checked_last
+from pylash.values.arguments import check_list, check_text
 from pylash.values.canonical import decode, write_payload
 from pylash.values.durations import Duration, seconds
 from pylash.values.names import check_name
@@ -108,7 +108,7 @@ class TurnStream(Generic[T]):
         return self._result
 
     async def __aenter__(self) -> Self:
-        self._new, self._shape = await self._session.submit(*self._given)
+        self._new, self._shape = await self._session.begin(*self._given)
         return self
 
     async def __aexit__(
@@ -192,7 +192,7 @@ class Session:
         Cancellation: safe, the turn continues.
         """
         self._services.refuse_inside_process("session.turn")
-        new, shape = await self.submit(input, turn_id, output)
+        new, shape = await self.begin(input, turn_id, output)
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
@@ -226,6 +226,12 @@ class Session:
         """Run a turn and stream its events; the recorded ones if it has ended."""
         self._services.refuse_inside_process("session.stream")
         return TurnStream(self, input, turn_id, output)
+
+    async def begin(
+        self, given: Input, turn_id: str | None, output: Any
+    ) -> tuple[NewTurn, Shape | None]:
+        """Submit a turn, also if the caller is cancelled meanwhile."""
+        return await self._services.control.complete(self.submit(given, turn_id, output))
 
     async def submit(
         self, given: Input, turn_id: str | None, output: Any
@@ -274,14 +280,20 @@ class Session:
         >>> handle = await session.start(report, month="May")
         >>> handle = await session.start("reindex", folder="invoices")
         """
+        self._services.refuse_inside_process("session.start")
+        chosen = target if isinstance(target, str) else as_prepared(target)
+        return await self._services.control.complete(self._start_for(chosen, args, kwargs))
+
+    async def _start_for(
+        self, target: str | Prepared[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ProcessHandle[Any]:
         services, known = self._services, self._services.store.sessions
-        services.refuse_inside_process("session.start")
-        chosen = None if isinstance(target, str) else as_prepared(target)
         record = await known.open(self.id, msgspec.to_builtins(self.options))
         options = msgspec.convert(record.options or {}, SessionOptions)
         environment = environment_of(services.catalog, options)
-        if chosen is None:
-            chosen = Prepared(self._tool_process(target, environment))
+        chosen = target
+        if isinstance(chosen, str):
+            chosen = Prepared(self._tool_process(chosen, environment))
         session = SessionRef(self.id)
         inherited = Registration(
             id="",
@@ -351,12 +363,19 @@ class Session:
             raise ArgumentsInvalid("session.enqueue", f"when={when!r} is not one of {known}")
         message_key = self._services.new_id() if key is None else check_name("key", key)
         parts, bodies = with_references(parts_of(text))
+        await self._services.control.complete(
+            self._enqueue(parts, bodies, message_key, Policy(when))
+        )
+
+    async def _enqueue(
+        self, parts: tuple[Part, ...], bodies: Mapping[str, bytes], key: str, policy: Policy
+    ) -> None:
         await store_bodies(bodies, self._services.store.attachments)
         body = {"parts": msgspec.to_builtins(parts)}
         write_payload(body, 1)  # refused before the session is created
         options = msgspec.to_builtins(self.options)
-        command = EnqueueMessage(self.id, message_key, body, Policy(when), options)
-        await self._services.control.perform(command)
+        command = EnqueueMessage(self.id, key, body, policy, options)
+        await self._services.control.perform_in_call(command)
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """Ask the turn that runs, waits or is blocked to end; the text that was streamed is kept.
@@ -364,6 +383,7 @@ class Session:
         Cancellation: atomic.
         """
         self._services.refuse_inside_process("session.cancel")
+        check_text("session.cancel", "reason", reason)
         await self._services.control.perform(CancelTurn(self.id, reason))
 
     # --- processes ---
@@ -390,14 +410,14 @@ class Session:
     ) -> ProcessHandle[Any]: ...
     @overload
     def process_handle(
-        self, process_id: str, process: ProcessDefinition[Any, T], *, frame: str | None = None
-    ) -> ProcessHandle[T]: ...
-    def process_handle(
         self,
         process_id: str,
-        process: ProcessDefinition[Any, Any] | None = None,
+        process: Definition[Any, T] | Prepared[Any, T],
         *,
         frame: str | None = None,
+    ) -> ProcessHandle[T]: ...
+    def process_handle(
+        self, process_id: str, process: Any = None, *, frame: str | None = None
     ) -> ProcessHandle[Any]:
         """Return the handle of a process with the rights of the session.
 
@@ -407,7 +427,7 @@ class Session:
         >>> await session.process_handle("onboard-ann").signal("answer", "yes")
         """
         self._services.refuse_inside_process("session.process_handle")
-        result = None if process is None else process.arguments.result
+        result = None if process is None else as_prepared(process).definition.arguments.result
         holder = self._holder(frame)
         return ProcessHandle(checked_process(process_id), self._services, result, holder)
 
@@ -419,6 +439,7 @@ class Session:
         >>> await session.grant_process(handle.id, "the nightly import")
         """
         self._services.refuse_inside_process("session.grant_process")
+        check_text("session.grant_process", "label", label)
         command = GrantHandle(self._holder(frame), checked_process(process_id), label)
         await self._services.control.perform(command)
 
@@ -447,7 +468,8 @@ class Session:
         >>> await session.transfer_processes(["onboard-ann"], to="support-7")
         """
         self._services.refuse_inside_process("session.transfer_processes")
-        ids = [checked_process(process) for process in process_ids]
+        method = "session.transfer_processes"
+        ids = check_list(method, "process_ids", process_ids, checked_process)
         target = _holder(to, to_frame)
         await self._services.control.transfer(self._holder(frame), target, ids)
 
@@ -456,12 +478,15 @@ class Session:
     ) -> list[str]:
         """Release all handles except those to ``keep``, and cancel the processes whose handles no other session holds.
 
-        Returns the ids of the processes that were cancelled, with the reason ``requested by host``.
+        Returns the ids of the processes that this call cancelled, with the reason ``requested by host``: not those that have
+        ended, or were cancelled before.
 
         >>> await session.cancel_unreferenced_processes(keep=["onboard-ann"])
         """
-        self._services.refuse_inside_process("session.cancel_unreferenced_processes")
-        return await self._services.control.cancel_unreferenced(self._holder(frame), keep)
+        method = "session.cancel_unreferenced_processes"
+        self._services.refuse_inside_process(method)
+        kept = check_list(method, "keep", keep, checked_process)
+        return await self._services.control.cancel_unreferenced(self._holder(frame), kept)
 
     def _holder(self, frame: str | None) -> SessionRef:
         return _holder(self.id, frame)
@@ -511,6 +536,9 @@ class Session:
         Cancellation: the deletion is completed.
         """
         self._services.refuse_inside_process("session.delete")
+        return await self._services.control.complete(self._delete())
+
+    async def _delete(self) -> DeleteReport:
         record = await self._services.store.sessions.get(self.id)
         if record is not None:
             self._services.histories.forget(record.number)

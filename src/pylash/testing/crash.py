@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 import msgspec
 
 from pylash.testing.kills import CrashPoint, Mortal
-from pylash.values.canonical import decode, encode
+from pylash.values.canonical import decode, write
 from pylash.values.durations import Duration, seconds
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MakeApp = Callable[[str], "Lash"]
 """Creates an app, not open yet, over the store at a URL."""
 
 Scenario = Callable[["Lash"], Awaitable[Any]]
-"""Uses an open app, and returns a JSON value that must be the same after every crash."""
+"""Uses an open app, and returns a value whose JSON must be the same after every crash; a tuple is written as a list."""
 
 FreshStore = Callable[[], str]
 """Returns the URL of an empty store."""
@@ -226,7 +226,7 @@ async def _act(app: Lash, scenario: Scenario, timeout: float, ending: Ending) ->
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
-            ending.outcome = decode(encode(await scenario(app)))
+            ending.outcome = decode(write(await scenario(app)))
     except Exception as error:  # noqa: BLE001 - however it fails, the point is named
         raised = f"it raises {type(error).__name__}: {error}"
         ending.failure = f"it has not ended in {timeout:g} s" if limit.expired() else raised

@@ -16,6 +16,7 @@ from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
+from pylash.values.arguments import check_type
 from pylash.values.durations import Duration
 
 
@@ -30,6 +31,7 @@ class SerialHost(EffectHost):
     supports_concurrent_effects = False
 
     def __init__(self, inner: EffectHost) -> None:
+        check_type("SerialHost", "inner", inner, EffectHost, "an EffectHost")
         self.durability = inner.durability
         self.supports_durable_effects = inner.supports_durable_effects
         self.requires_durable_attachment_store = inner.requires_durable_attachment_store

@@ -44,6 +44,13 @@ class Shape:
         exact = type(None) if annotation is None else annotation
         self._own_json = [one for one in _EXACT if one is exact or annotation in _PLAIN]
 
+    @staticmethod
+    def declared(annotation: Any, owner: str, what: str) -> Shape:
+        """Return the shape of a type that a caller gave; refuse the name of a type, which nothing could look up."""
+        if isinstance(annotation, str):
+            raise ArgumentsInvalid(owner, f"{what}: {annotation!r} is a string, not a type")
+        return Shape(annotation)
+
     async def prepare(self, owner: str, what: str = "its result") -> None:
         """Load pydantic in a thread, if it is needed: it takes longer than the event loop may wait.
 
@@ -51,12 +58,13 @@ class Shape:
         """
         if self.is_known:
             return
+        Shape.declared(self.annotation, owner, what)
         try:
             if "pydantic" in sys.modules:
                 _adapter(self.annotation)
             else:
                 await in_thread(_adapter, self.annotation)
-        except (TypeError, RuntimeError) as error:  # pydantic raises both for unknown types
+        except (TypeError, RuntimeError, NameError) as error:  # pydantic raises all of them
             first = str(error).partition(". ")[0]
             raise ArgumentsInvalid(owner, f"{what}: {first}") from None
 
@@ -224,7 +232,10 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _adapter(annotation: Any) -> Any:
     from pydantic import TypeAdapter  # noqa: PLC0415 - slow to import, and often not needed
 
-    return TypeAdapter(annotation)
+    adapter = TypeAdapter(annotation)
+    # A type that names an unknown one, as in list["Missing"], is built when it is first used: do it now.
+    adapter.rebuild(raise_errors=True)
+    return adapter
 
 
 def reason_of(name: str, error: ValueError) -> str:

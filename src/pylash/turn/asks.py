@@ -12,7 +12,9 @@ from pylash.turn.budgets import TurnBudget
 from pylash.turn.histories import History, checked_history
 from pylash.turn.messages import Part
 from pylash.turn.requests import ToolManifest
-from pylash.values.canonical import write
+from pylash.values.arguments import check_text, check_type
+from pylash.values.canonical import refuse, write
+from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid, NotSupported
 
 
@@ -43,27 +45,21 @@ def checked_options(method: str, options: SessionOptions) -> SessionOptions:
         raise NotSupported(
             f"{method}(language='python')", "there is no mode='code' yet; leave it out"
         )
-    for name, given, fits, wanted in (
-        ("mode", options.mode, options.mode == "standard", "'standard'"),
-        ("language", options.language, options.language == "lashlang", "'lashlang'"),
-        ("model", options.model, _is(options.model, str), "the name of a model"),
-        ("instructions", options.instructions, _is(options.instructions, str), "a string"),
-        ("budget", options.budget, _is(options.budget, TurnBudget), "a TurnBudget"),
-        (
-            "plugin_options",
-            options.plugin_options,
-            _is(options.plugin_options, Mapping),
-            "a mapping",
-        ),
+    for name, given, wanted in (
+        ("mode", options.mode, "standard"),
+        ("language", options.language, "lashlang"),
     ):
-        if not fits:
-            raise ArgumentsInvalid(method, f"{name}={given!r} is not {wanted}")
+        if given != wanted:
+            raise ArgumentsInvalid(method, f"{name}={given!r} is not {wanted!r}")
+    if options.model is not None:
+        check_name("model name", options.model)
+    if options.instructions is not None:
+        check_text(method, "instructions", options.instructions)
+        refuse(options.instructions, "$.instructions")
+    check_type(method, "budget", options.budget, TurnBudget | None, "a TurnBudget")
+    check_type(method, "plugin_options", options.plugin_options, Mapping | None, "a mapping")
     checked_history(options.history)
     return options
-
-
-def _is(given: object, kind: type) -> bool:
-    return given is None or isinstance(given, kind)
 
 
 class TurnAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,6 +35,7 @@ from pylash.durable.processes import (
     Registration,
     Success,
 )
+from pylash.durable.seeds import digest
 from pylash.engine.executors import process_executor, sleep_executor
 from pylash.engine.runs.branch_groups import BranchGroup
 from pylash.engine.runs.branches import Branch, own_branch
@@ -213,9 +214,9 @@ class WorkflowHost(Host):
         process: str,
         args: dict[str, Any],
         handles: tuple[str, ...],
-    ) -> None:
-        """Start another process of the module."""
-        made = self._artifact
+    ) -> str:
+        """Start another process of the module and return its id."""
+        made, run = self._artifact, self._run
         if not self._is_recorded(key):
             problem = bad_arguments(made, process, args, modules_of(self._offered))
             if problem is not None:
@@ -226,8 +227,14 @@ class WorkflowHost(Host):
             parent="",  # the store sets it: a fork is another parent than the first execution
         )
         command = StartProcess(registration, grant=registration.holder)
-        await self._refuse_on_error(self._perform(key, command, f"start {process}"))
-        self._names[process_id] = process
+        if run.process.registration.recorded_id is not None:
+            own = replace(registration, id=f"lash-{digest(run.id, process_id)[:16].hex()}")
+            command = replace(command, registration=own, recorded=registration)
+        answer = await self._refuse_on_error(self._perform(key, command, f"start {process}"))
+        # Not the id of the command: a fork may have taken over the start of another child.
+        started: str = answer["id"]
+        self._names[started] = process
+        return started
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
         """Wait for a process to end."""

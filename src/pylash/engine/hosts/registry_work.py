@@ -7,7 +7,6 @@ knowing which, so the work goes on. Waiting is not work: it ends with its caller
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable
 from typing import Any
 
@@ -15,10 +14,8 @@ from pylash.durable.commands import Awaited, process_command
 from pylash.durable.effects import Outcome, Process, ProcessOutcome
 from pylash.durable.ports import LocalExecutor
 from pylash.tasks import TaskOwner
-from pylash.values.errors import LashError, RuntimeEffectLocalExecutorUnavailable
+from pylash.values.errors import LashError, Misuse, RuntimeEffectLocalExecutorUnavailable
 from pylash.values.process_errors import RuntimeEffectProcessTaskJoin
-
-_log = logging.getLogger("pylash")
 
 
 async def perform_registry_work(
@@ -35,10 +32,8 @@ async def perform_registry_work(
     asking = work(command, local.timeout)
     # A future is the answer of a task that exists already; cancelling it does not stop the work.
     if not (isinstance(command, Awaited) or asyncio.isfuture(asking)):
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # The host owns the task: a cancel of the caller cancels ``answer`` and nothing else.
-        tasks.serve(_answer(asking, answer))
-        asking = answer
+        # The host owns the task: a cancel of the caller cancels ``asking`` and nothing else.
+        asking = tasks.complete(_joined(asking), quiet=Misuse)
     try:
         return ProcessOutcome(await asking)
     except LashError:
@@ -49,21 +44,10 @@ async def perform_registry_work(
         del asking  # its exception holds this frame
 
 
-async def _answer(asking: Awaitable[Any], answer: asyncio.Future[Any]) -> None:
-    """Perform the work and give its result to the caller, if it still waits."""
+async def _joined(asking: Awaitable[Any]) -> Any:
+    """Await the work; raise RuntimeEffectProcessTaskJoin if it is cancelled."""
     try:
-        result = await asking
+        return await asking
     except asyncio.CancelledError as error:  # the host closes
         # A CancelledError would look to the caller like a cancel of its own task.
-        if not answer.done():
-            answer.set_exception(RuntimeEffectProcessTaskJoin(type(error).__name__))
-        raise
-    except Exception as error:  # noqa: BLE001 - it is the caller's
-        # Only a caller that was cancelled has completed ``answer`` before us.
-        if answer.done():
-            _log.warning("registry work failed after its caller had left: %s", error)
-        else:
-            answer.set_exception(error)
-    else:
-        if not answer.done():
-            answer.set_result(result)
+        raise RuntimeEffectProcessTaskJoin(type(error).__name__) from None

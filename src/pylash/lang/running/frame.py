@@ -315,11 +315,11 @@ class Frame:
         with self._node(site) as occurrence:
             node = self._sites[site].node
             digest = hashlib.sha256(f"{self._scope}\n{node}\n{occurrence}".encode()).hexdigest()
-            process_id = f"lash-{digest[:32]}"
+            proposed = f"lash-{digest[:32]}"
             key = f"{self._scope}:start:{node}:{occurrence}"
             try:
-                handles = handle_ids(arguments)
-                await self._host.start(key, process_id, process, to_json(arguments), handles)
+                handles, args = handle_ids(arguments), to_json(arguments)
+                process_id = await self._host.start(key, proposed, process, args, handles)
             except Refused as error:
                 raise RunError("start_failed", f"could not start `{process}`: {error}") from error
             if self._traced:

@@ -40,9 +40,10 @@ class Host(Protocol):
         process: str,
         args: dict[str, Any],
         handles: tuple[str, ...],
-    ) -> None:
-        """Start a process of the same module, or raise `Refused`.
+    ) -> str:
+        """Start a process of the same module and return its id, or raise `Refused`.
 
+        The id is `process_id`, except in a fork: its own children have other ids than those of the process it was forked from.
         `handles` are the processes whose handles are in the arguments: what else looks like one is data.
         """
         ...

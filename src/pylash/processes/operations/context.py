@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, over
 
 import msgspec
 
-from pylash.durable.commands import AppendEvent, ProcessCommand, WaitSignal, process_key
+from pylash.durable.commands import (
+    AppendEvent,
+    ProcessCommand,
+    StartProcess,
+    WaitSignal,
+    process_key,
+)
 from pylash.durable.effects import (
     AwaitEvent,
     AwaitEventOutcome,
@@ -291,21 +297,29 @@ class ProcessContext(StepContext[D]):
         >>> await child.result()
         """
         branch, run = own_branch(self._run, "start"), self._run
-        name = f"start {target.name}"
-        seed = digest(run.seed, run.epoch, branch.key(branch.take(name)))[:8].hex()
         chosen = as_prepared(target)
-        inherited = msgspec.structs.replace(run.process.registration, parent=run.id)
-        start = chosen.command(
-            args, kwargs, lambda: seed, inherited, self._environment.plugins or None
-        )
+        name = f"start {chosen.name}"
+        place, registration = branch.key(branch.take(name)), run.process.registration
+
+        def start_of(parent: str, seed: str) -> StartProcess:
+            child = digest(seed, run.epoch, place)[:8].hex()
+            inherited = msgspec.structs.replace(registration, parent=parent)
+            plugin_options = self._environment.plugins or None
+            return chosen.command(args, kwargs, lambda: child, inherited, plugin_options)
+
+        if registration.recorded_id is None:
+            start = start_of(run.id, run.seed)
+        else:
+            recorded = start_of(registration.recorded_id, run.seed).registration
+            start = msgspec.structs.replace(start_of(run.id, run.id), recorded=recorded)
         # ``name`` determines the child's id, which is in recorded hashes, so it must not change. The key of the effect
         # counts by target instead, which all Lashlang processes share.
         ask = self.command("start", start, label=name)
 
         async def start_child() -> ChildHandle[R]:
-            await ask
-            result = chosen.definition.arguments.result
-            return ChildHandle(start.registration.id, self, result)
+            # Not the id of the command: a fork may have taken over the start of another child.
+            child = (await ask)["id"]
+            return ChildHandle(child, self, chosen.definition.arguments.result)
 
         return start_child()
 

@@ -36,6 +36,7 @@ from pylash.stores.operation import (
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import decode, encode
 from pylash.values.errors import (
+    Misuse,
     StoreClosed,
     StoreError,
     StoreFull,
@@ -120,7 +121,7 @@ class PostgresDriver(Publisher):
             raise StoreClosed
         if operation.bulk is not None:
             return self.bulk.submit(operation, operation.bulk)
-        return asyncio.shield(self._operations.start(self._run(operation)))
+        return self._operations.complete(self._run(operation), quiet=Misuse)
 
     def on_notification(self, payload: str) -> None:
         """Publish the topics of another process; our own were published after the commit."""

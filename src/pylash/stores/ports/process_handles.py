@@ -20,7 +20,7 @@ from pylash.durable.commands import (
     StartProcess,
     TransferHandles,
 )
-from pylash.durable.processes import REGISTRATIONS, HandleGrant, SessionRef
+from pylash.durable.processes import REGISTRATIONS, HandleGrant, SessionRef, shown_label
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.ports.process_log import REGISTRATION, WHERE, request_cancel
 from pylash.stores.tables.queue import FORGET_MESSAGES
@@ -41,7 +41,8 @@ select 1 from pylash_process_grants where process = ? and session = ? and frame 
 # Subqueries instead of joins: a planner may join by scanning all processes there ever were.
 _LISTED = """
 select g.process, g.label, (select p.status from pylash_processes p where p.id = g.process),
-  (select r.state from pylash_processes p join pylash_runs r on r.id = p.run where p.id = g.process)
+  (select r.state from pylash_processes p join pylash_runs r on r.id = p.run where p.id = g.process),
+  (select p.registration from pylash_processes p where p.id = g.process)
 from pylash_process_grants g where g.session = ? and g.frame = ? order by g.process"""
 
 # With a lock: a deletion of the session comes before or after the start of a child, as a whole.
@@ -56,9 +57,11 @@ HOLDERS = """
 select process, session, frame, label from pylash_process_grants where process = ?
 order by session, frame"""
 
-_TRANSFER = """
-insert into pylash_process_grants(process, session, frame, label)
-select process, ?, ?, label from pylash_process_grants where process = ? and session = ? and frame = ?
+# The delete comes first and locks the row: of two transfers, or a transfer and a revoke, the second finds nothing.
+_TAKE = f"{REVOKE} returning label"
+
+_RECEIVE = """
+insert into pylash_process_grants(process, session, frame, label) values (?, ?, ?, ?)
 on conflict do nothing"""
 
 _FORGET_GRANTS = "delete from pylash_process_grants where session = ?"
@@ -100,12 +103,17 @@ def grants_of(holder: SessionRef) -> Steps[list[HandleGrant]]:
     return [grant_from(row) for row in rows]
 
 
+def is_held(holder: SessionRef, process_id: str) -> Steps[bool]:
+    """Return whether a session holds the handle of a process."""
+    held = (process_id, holder.session_id, holder.frame or "")
+    return bool((yield Statement(_IS_HELD, held)).rows)
+
+
 def check_access(holder: By, process_id: str, asker: str | None) -> Steps[None]:
     """Raise ProcessNotVisible if a session may not use a process; ``asker`` is the requesting run, if any."""
     if isinstance(holder, msgspec.UnsetType):
         return
-    held = (process_id, holder.session_id, holder.frame or "")
-    if (yield Statement(_IS_HELD, held)).rows:
+    if (yield from is_held(holder, process_id)):
         return
     if asker is not None:
         for (body,) in (yield Statement(REGISTRATION, (process_id,))).rows:
@@ -121,12 +129,16 @@ def check_visible(holder: SessionRef, process_ids: Sequence[str]) -> Steps[None]
 
 
 def list_processes(command: ListProcesses) -> Steps[Any]:
-    """Return the processes whose handles a session holds."""
+    """Return the processes whose handles a session holds; the label is the handle's, or else the process's own."""
     holder = command.holder
     rows = (yield Statement(_LISTED, (holder.session_id, holder.frame or ""))).rows
     return [
-        {"id": process, "status": state if status == "open" else status, "label": label}
-        for process, label, status, state in rows
+        {
+            "id": process,
+            "status": state if status == "open" else status,
+            "label": label or shown_label(body) or "",
+        }
+        for process, label, status, state, body in rows
         if status == "open" or (status is not None and command.mode == "all")
     ]
 
@@ -146,13 +158,25 @@ def revoke_handle(command: RevokeHandle) -> Steps[Any]:
     return bool((yield Statement(REVOKE, row)).changed)
 
 
-def transfer_handles(command: TransferHandles) -> Steps[Any]:
-    """Transfer handles of one session to another."""
+def transfer_handles(command: TransferHandles, moved: set[str]) -> Steps[Any]:
+    """Transfer handles of one session to another; raise ProcessNotVisible for one that the session does not hold.
+
+    ``moved`` is kept for all attempts of the operation. If the COMMIT of an earlier attempt succeeded and its answer was lost, the
+    target already holds what that attempt moved.
+    """
     source, target = command.source, command.target
-    for process in command.process_ids if source != target else ():
+    for process in sorted(set(command.process_ids)):  # in the same order everywhere: no deadlock
+        if source == target:
+            yield from check_access(source, process, None)
+            continue
         held = (process, source.session_id, source.frame or "")
-        yield Statement(_TRANSFER, (target.session_id, target.frame or "", *held))
-        yield Statement(REVOKE, held)
+        taken = (yield Statement(_TAKE, held)).rows
+        if taken:
+            moved.add(process)
+            row = (process, target.session_id, target.frame or "", taken[0][0])
+            yield Statement(_RECEIVE, row)
+        elif process not in moved or not (yield from is_held(target, process)):
+            raise ProcessNotVisible(process, source.session_id)
     return {"transferred": list(command.process_ids)}
 
 
@@ -163,13 +187,16 @@ def unkept_handles(command: CancelUnreferenced) -> Steps[list[HandleGrant]]:
 
 
 def cancel_unreferenced(command: CancelUnreferenced) -> Steps[Any]:
-    """Revoke handles; cancel the processes that no other session holds, and return those."""
+    """Revoke handles; cancel the processes that no other session holds, and return those that were not cancelled before."""
     cancelled = []
     for grant in (yield from unkept_handles(command)):
         holder = grant.holder
-        yield Statement(REVOKE, (grant.process_id, holder.session_id, holder.frame or ""))
-        if not (yield Statement(HOLDERS, (grant.process_id,))).rows:
-            yield from request_cancel(grant.process_id, "requested by host")
+        row = (grant.process_id, holder.session_id, holder.frame or "")
+        if not (yield Statement(REVOKE, row)).changed:
+            continue  # it was transferred or revoked meanwhile
+        if (yield Statement(HOLDERS, (grant.process_id,))).rows:
+            continue
+        if (yield from request_cancel(grant.process_id, "requested by host")):
             cancelled.append(grant.process_id)
     return cancelled
 

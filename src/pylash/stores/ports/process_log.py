@@ -116,15 +116,19 @@ def _append(
     return None
 
 
-def request_cancel(process_id: str, reason: str | None) -> Steps[Any]:
-    """Append a cancel request, once, and wake the process. Its run is locked."""
+def request_cancel(process_id: str, reason: str | None) -> Steps[bool]:
+    """Append a cancel request, once, and wake the process; return whether it was open and not asked before.
+
+    Its run is locked.
+    """
     process = yield from lock_process(process_id)
-    if not process.cancel and process.status == "open":
+    is_first = not process.cancel and process.status == "open"
+    if is_first:
         payload = write_payload({"reason": reason}, 1)
         yield from table.append_cancel(process, payload, f"process:{process_id}:cancel")
         yield from runs.hurry(process.run)
         yield Notify(f"events:{process_id}")
-    return {"id": process_id}
+    return is_first
 
 
 def session_holder(process: str) -> Steps[list[int]]:

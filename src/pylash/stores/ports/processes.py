@@ -133,14 +133,15 @@ class SqlProcesses(RunPort):
         if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
             key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
             command = replace(command, key=key)
-        return self.driver.run(Operation("perform", partial(self._perform, command, asker)))
+        # The set is shared by all attempts of the operation.
+        return self.driver.run(Operation("perform", partial(self._perform, command, asker, set())))
 
-    def _perform(self, command: ProcessCommand, asker: str | None) -> Steps[Any]:
+    def _perform(self, command: ProcessCommand, asker: str | None, moved: set[str]) -> Steps[Any]:
         if isinstance(command, SignalProcess):
             locked = yield from runs.lock_run_of(command.process_id)
         else:
             locked = yield from runs.lock_runs((yield from self._touched(command)))
-        return (yield from self._work(command, locked, asker))
+        return (yield from self._work(command, locked, asker, moved))
 
     @operation()
     def perform_for(
@@ -156,7 +157,7 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None:
             return known
-        outcome = wrap((yield from self._work(command, locked, asker)))
+        outcome = wrap((yield from self._work(command, locked, asker, set())))
         done = replace(entry, outcome=outcome, size=len(outcome))
         yield from effects.record_effect(fence, done)
         return done
@@ -182,8 +183,13 @@ class SqlProcesses(RunPort):
         return touched
 
     def _work(  # noqa: C901, PLR0911, PLR0912 - one line a command
-        self, command: ProcessCommand, locked: Container[int], asker: str | None
+        self,
+        command: ProcessCommand,
+        locked: Container[int],
+        asker: str | None,
+        moved: set[str],
     ) -> Steps[Any]:
+        """Do what command asks; ``moved``: the handles that earlier attempts of the operation have moved."""
         if isinstance(command, SignalProcess | CancelProcess):
             yield from handles.check_access(command.by, command.process_id, asker)
         match command:
@@ -196,7 +202,7 @@ class SqlProcesses(RunPort):
             case ListProcesses():
                 return (yield from handles.list_processes(command))
             case TransferHandles():
-                return (yield from handles.transfer_handles(command))
+                return (yield from handles.transfer_handles(command, moved))
             case GrantHandle():
                 return (yield from handles.grant_handle(command))
             case RevokeHandle():
@@ -206,7 +212,8 @@ class SqlProcesses(RunPort):
             case CancelProcess(force=True):
                 return (yield from log.force_end(command))
             case CancelProcess(process_id=process, reason=reason):
-                return (yield from log.request_cancel(process, reason))
+                yield from log.request_cancel(process, reason)
+                return {"id": process}
             case CancelUnreferenced():
                 return (yield from handles.cancel_unreferenced(command))
             case SignalProcess():

@@ -249,8 +249,8 @@ class Body:
         process: str,
         args: dict[str, Any],
         handles: tuple[str, ...],
-    ) -> None:
-        """Start a process of the same module."""
+    ) -> str:
+        """Start a process of the same module and return its id."""
 
         async def perform() -> None:
             wanted = registration(self._artifact, process, args, handles)
@@ -259,6 +259,7 @@ class Body:
                 raise Refused(problem.message)
 
         await self._effect(key, ["start", process_id, process, args], perform)
+        return process_id
 
     async def await_process(self, key: str, process_id: str) -> dict[str, Any]:
         """Wait for the end of a process."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pylash.durable.commands import (
     AppendEvent,
     AwaitProcess,
@@ -10,6 +12,7 @@ from pylash.durable.commands import (
     DeleteSessionProcesses,
     GrantHandle,
     ListProcesses,
+    ProcessCommand,
     RevokeHandle,
     SignalProcess,
     StartProcess,
@@ -34,6 +37,7 @@ from pylash.testing.laws.stores.subjects import (
 )
 from pylash.testing.laws.suites import equal, refused, together
 from pylash.values.canonical import encode
+from pylash.values.errors import LashError
 
 
 async def handles_belong_to_a_session_and_a_frame(store: SubjectStore) -> None:
@@ -78,8 +82,41 @@ async def handles_are_transferred(store: SubjectStore) -> None:
     await store.processes.perform(TransferHandles(bob, bob, (process,)))
     equal(await store.processes.grants(bob), [HandleGrant(bob, process, "mine")], "to oneself")
     stranger = new_session()
-    await store.processes.perform(TransferHandles(stranger, ann, (process,)))
-    equal(len(await store.processes.grants(ann)), 1, "nobody gives what he does not hold")
+    for giver, receiver in ((stranger, ann), (stranger, stranger), (ann, bob)):
+        giving = store.processes.perform(TransferHandles(giver, receiver, (kept, process)))
+        await refused(giving, "process_not_visible", "a handle that the session does not hold")
+    equal(len(await store.processes.grants(ann)), 1, "the handles that stay, if one is not held")
+
+
+async def a_handle_is_transferred_or_revoked_once(store: SubjectStore) -> None:
+    async def race(one: Store, other: Store, _worker: WorkerId, number: int) -> None:
+        ann, bob, carol = new_session(), new_session(), new_session()
+        process = await started(one)
+        await one.processes.perform(GrantHandle(ann, process))
+        if number % 2:
+            rival: ProcessCommand = RevokeHandle(ann, process)
+        else:
+            rival = TransferHandles(ann, carol, (process,))
+        transfer = TransferHandles(ann, bob, (process,))
+        first, second = await together(answer_to(one, transfer), answer_to(other, rival))
+        equal(second in (False, NOT_VISIBLE), first != NOT_VISIBLE, "only one of them succeeds")
+        held = [len(await one.processes.grants(holder)) for holder in (ann, bob, carol)]
+        lost = isinstance(rival, RevokeHandle)
+        wanted = [0, 1, 0] if first != NOT_VISIBLE else [0, 0, 0 if lost else 1]
+        equal(held, wanted, "how many handles each session has")
+
+    await raced(store, race)
+
+
+NOT_VISIBLE = "process_not_visible"
+
+
+async def answer_to(store: Store, command: ProcessCommand) -> Any:
+    """Return the registry's answer to a command, or the code of its refusal."""
+    try:
+        return await store.processes.perform(command)
+    except LashError as error:
+        return error.code
 
 
 async def what_a_run_started_is_never_written_as_a_grant(store: SubjectStore) -> None:
@@ -209,6 +246,7 @@ HANDLE_LAWS = (
     handles_belong_to_a_session_and_a_frame,
     handles_are_listed_live_or_all,
     handles_are_transferred,
+    a_handle_is_transferred_or_revoked_once,
     what_a_run_started_is_never_written_as_a_grant,
     a_session_uses_the_processes_whose_handles_it_holds,
     a_run_uses_the_processes_that_it_started,
