@@ -48,6 +48,7 @@ from pylash.models.model_names import Models
 from pylash.processes.agents import Agent
 from pylash.processes.control import ProcessControl
 from pylash.processes.definition import (
+    CODE_ERRORS,
     Definition,
     Prepared,
     ProcessDefinition,
@@ -189,10 +190,12 @@ class Lash:
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
         events: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        block_on: tuple[type[BaseException], ...] = CODE_ERRORS,
     ) -> Callable[
         [Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]]], ProcessDefinition[P, R]
     ]: ...
-    def process(  # type: ignore[misc]  # mypy does not see that the first parameter has a default
+    def process(  # type: ignore[misc]  # noqa: PLR0913  # options by name; mypy does not see that the first has a default
         self,
         function: Any = None,
         /,
@@ -202,12 +205,16 @@ class Lash:
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
         events: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        block_on: tuple[type[BaseException], ...] = CODE_ERRORS,
     ) -> Any:
         """Make an async function a process of this app.
 
         ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
         a function of the arguments or a text such as ``"{user}"``). ``events`` declares the events that it may emit:
-        the type of each payload, or a ``ProcessEventType``.
+        the type of each payload, or a ``ProcessEventType``. ``renamed`` has the old and new names of steps, tools, groups and
+        agents that were renamed, so that processes which recorded the old ones continue. An exception of ``block_on``
+        blocks the process until other code is deployed, instead of failing it.
 
         >>> @app.process(concurrency=1, key="{user}")
         ... async def sync_mail(ctx: ProcessContext[None], user: str) -> int: ...
@@ -219,6 +226,8 @@ class Lash:
             concurrency=concurrency,
             key=key,
             events=events,
+            renamed=renamed,
+            block_on=block_on,
         )
         if function is None:
             return lambda decorated: self.process(define(decorated))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ProcessBlocked, ProcessContext, Retry
+from pylash import Lash, LashError, ProcessBlocked, ProcessContext, ProcessFailed, Retry
 from pylash.testing import kill
-from tests.backends import Backend, eventually
+from tests.backends import Backend, MemoryBackend, eventually
 
 Body = Callable[[ProcessContext[None], "Ledger"], Awaitable[Any]]
 
@@ -31,10 +31,10 @@ class Ledger:
         return perform
 
 
-def app_with(backend: Backend, body: Body, ledger: Ledger) -> Lash:
+def app_with(backend: Backend, body: Body, ledger: Ledger, **options: Any) -> Lash:
     app = Lash(backend.url)
 
-    @app.process(name="order")
+    @app.process(name="order", **options)
     async def order(ctx: ProcessContext[None]) -> Any:
         return await body(ctx, ledger)
 
@@ -55,9 +55,9 @@ async def recorded(backend: Backend, body: Body, ledger: Ledger) -> None:
     await kill(app)
 
 
-async def outcome(backend: Backend, body: Body, ledger: Ledger) -> Any:
+async def outcome(backend: Backend, body: Body, ledger: Ledger, **options: Any) -> Any:
     """Deploy a body, send the signal, and return the result or why the process is blocked."""
-    async with app_with(backend, body, ledger) as app:
+    async with app_with(backend, body, ledger, **options) as app:
         handle = app.process_handle("p")
         await app.retry("p") if await handle.status() == "blocked" else None
         await handle.signal("go")
@@ -251,3 +251,132 @@ async def test_a_patch_that_was_taken_is_taken_in_every_replay(durable: Backend)
     assert ledger.lines == ["load", "check", "charge"]
     assert await outcome(durable, patched, ledger) == DONE
     assert ledger.lines == ["load", "check", "charge", "second check", "ship"]
+
+
+async def test_a_renamed_step_keeps_its_record(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    names = {"charge": "charge_card"}
+    assert await outcome(durable, renamed, ledger, renamed=names) == DONE
+    assert ledger.lines == ["load", "charge", "ship"]
+
+
+async def test_renamed_groups_and_steps_in_them_keep_their_records(durable: Backend) -> None:
+    async def before(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        works = [branch(ctx, ledger.step("load")), branch(ctx, ledger.step("charge"), 7)]
+        found = await ctx.gather(*works, key="both")
+        await ctx.wait_signal("go")
+        return found
+
+    async def after(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        works = [branch(ctx, ledger.step("load")), branch(ctx, ledger.step("charge_card"), 7)]
+        found = await ctx.gather(*works, key="all")
+        await ctx.wait_signal("go")
+        return found
+
+    ledger = Ledger()
+    await recorded(durable, before, ledger)
+    names = {"charge": "charge_card", "both": "all"}
+    assert await outcome(durable, after, ledger, renamed=names) == ["load", "charge 7"]
+    assert sorted(ledger.lines) == ["charge", "load"]
+
+
+async def test_an_old_name_beside_its_new_one_is_refused(backend: Backend) -> None:
+    ledger = Ledger()
+    async with app_with(backend, old, ledger, renamed={"charge": "charge_card"}) as app:
+        handle = await app.start(app.services.definitions["order"])
+        with pytest.raises(ProcessFailed, match="'charge'"):
+            await handle.result(timeout="10s")
+    assert ledger.lines == ["load"]
+
+
+@pytest.mark.parametrize("names", ["charge", {"a": "b", "c": "b"}, {"a": "b", "b": "c"}, {"": "b"}])
+def test_names_that_are_ambiguous_are_refused(names: Any) -> None:
+    with pytest.raises(LashError):
+        app_with(MemoryBackend(), old, Ledger(), renamed=names)
+
+
+async def mistaken(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+    await old(ctx, ledger)
+    return undefined_name  # type: ignore[name-defined]  # noqa: F821
+
+
+async def test_a_mistake_in_the_code_blocks_until_other_code_is_deployed(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    blocked = await outcome(durable, mistaken, ledger)
+    assert isinstance(blocked, ProcessBlocked), blocked
+    assert "process_code_error" in blocked.message
+    assert "undefined_name" in blocked.message
+    assert await outcome(durable, old, ledger) == DONE
+    assert ledger.lines == ["load", "charge", "ship"]
+
+
+async def test_a_process_that_blocks_on_nothing_fails_by_a_mistake(backend: Backend) -> None:
+    ledger = Ledger()
+    async with app_with(backend, mistaken, ledger, block_on=()) as app:
+        handle = await app.start(app.services.definitions["order"])
+        await handle.signal("go")
+        with pytest.raises(ProcessFailed, match="undefined_name"):
+            await handle.result(timeout="10s")
+
+
+async def test_a_recorded_result_that_does_not_fit_blocks(durable: Backend) -> None:
+    async def before(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        async def load() -> list[str]:
+            ledger.lines.append("load")
+            return ["many"]
+
+        found = await ctx.step(load)
+        await ctx.wait_signal("go")
+        return found
+
+    async def after(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        async def load() -> list[int]:
+            ledger.lines.append("load")
+            return [7]
+
+        found = await ctx.step(load)
+        await ctx.wait_signal("go")
+        return found
+
+    ledger = Ledger()
+    await recorded(durable, before, ledger)
+    blocked = await outcome(durable, after, ledger)
+    assert isinstance(blocked, ProcessBlocked), blocked
+    assert "process_data_invalid" in blocked.message
+    assert "load" in blocked.message
+    assert await outcome(durable, before, ledger) == ["many"]
+    assert ledger.lines == ["load"]
+
+
+async def test_recorded_arguments_that_do_not_fit_block(durable: Backend) -> None:
+    app = Lash(durable.url)
+
+    @app.process(name="order")
+    async def order(ctx: ProcessContext[None], user: str) -> str:
+        await ctx.wait_signal("go")
+        return user
+
+    await app.open()
+    await app.start(order.options(id="p"), user="ann")
+    await kill(app)
+    later = Lash(durable.url)
+
+    @later.process(name="order")
+    async def order_of(ctx: ProcessContext[None], user: str, cents: int) -> str:
+        await ctx.wait_signal("go")
+        return f"{user} {cents}"
+
+    async with later:
+        handle = later.process_handle("p")
+
+        async def reason() -> str | None:
+            view = await later.store.processes.view("p")
+            return None if view is None or view.status != "blocked" else view.reason
+
+        assert "process_data_invalid" in (await eventually(reason) or "")
+        await handle.signal("go")
+    async with app:
+        await app.retry("p")
+        assert await app.process_handle("p").result(timeout="10s") == "ann"

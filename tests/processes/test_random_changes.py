@@ -249,7 +249,7 @@ def _short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_edit_of_a_program_executes_anything_again(tmp_path: Path) -> None:
-    await check_all(range(120), tmp_path)
+    await check_all(range(200), tmp_path)
 
 
 @pytest.mark.torture

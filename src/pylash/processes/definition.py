@@ -45,6 +45,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+CODE_ERRORS: Final = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
+"""Exceptions that are nearly always mistakes in the code: a process that raises one is blocked, and can be continued."""
+
+
 class Definition(Generic[P, R]):
     """A program that runs as a process, by its name."""
 
@@ -119,7 +123,7 @@ class ProcessDefinition(Definition[P, R]):
     ...     return f"Hello {name}"
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]],
         *,
@@ -128,6 +132,8 @@ class ProcessDefinition(Definition[P, R]):
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
         events: Mapping[str, Any] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        block_on: tuple[type[BaseException], ...] = CODE_ERRORS,
     ) -> None:
         call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object with this method can be called
         if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
@@ -141,8 +147,33 @@ class ProcessDefinition(Definition[P, R]):
         self._key = key
         owner = f"process {self.name!r}"
         self.events = None if events is None else DeclaredEvents(owner, events)
+        self.recorded_names = self._recorded_names(renamed or {})
+        self.block_on = self._checked_errors(block_on)
         self._prepared = False
         self.__doc__ = function.__doc__
+
+    def _recorded_names(self, renamed: Any) -> dict[str, str]:
+        """Return the recorded name of each name that replaced it."""
+        owner = f"process {self.name!r}"
+        if not isinstance(renamed, Mapping):
+            raise ArgumentsInvalid(owner, f"renamed={renamed!r} is not a dict of old and new names")
+        for name in (*renamed, *renamed.values()):
+            check_name("name in renamed=", name)
+        recorded = {new: old for old, new in renamed.items()}
+        if len(recorded) < len(renamed) or recorded.keys() & renamed.keys():
+            reason = (
+                "renamed= has a name twice: give each old name one new name that is not an old one"
+            )
+            raise ArgumentsInvalid(owner, reason)
+        return recorded
+
+    def _checked_errors(self, block_on: Any) -> tuple[type[BaseException], ...]:
+        if not isinstance(block_on, tuple) or not all(
+            isinstance(one, type) and issubclass(one, BaseException) for one in block_on
+        ):
+            reason = f"block_on={block_on!r} is not a tuple of exception classes"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
+        return block_on
 
     def _check_slot(self, concurrency: Any, key: Any) -> None:
         limited = isinstance(concurrency, int) and not isinstance(concurrency, bool)

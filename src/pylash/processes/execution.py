@@ -58,6 +58,9 @@ from pylash.values.errors import (
 )
 from pylash.values.names import storable
 from pylash.values.process_errors import (
+    ArgumentsInvalid,
+    ProcessCodeError,
+    ProcessDataInvalid,
     ProcessFailed,
     ProcessRecoveryFailed,
     ProcessTimeout,
@@ -113,7 +116,11 @@ class PythonPrograms:
                 definition = self._services.definitions[program]
                 ctx = await self._context(run)
                 await definition.prepare()
-                given = definition.signature.load(arguments)
+                try:
+                    given = definition.signature.load(arguments)
+                except ArgumentsInvalid as error:
+                    run.give_up(ProcessDataInvalid(run.id, "arguments", error.message))
+                run.root.recorded_names = definition.recorded_names
                 value = await definition.function(ctx, **given)
                 return definition.signature.result.dump_result(value, definition.signature.name)
             case ToolCallInput(tool=tool, arguments=arguments):
@@ -188,8 +195,8 @@ class Execution:
             if timer is not None:
                 timer.cancel()
 
-    def _failure(self, run: LiveRun, error: BaseException) -> Failure | ContinueAs:
-        """Return how a program ended that raised an error."""
+    def _failure(self, run: LiveRun, error: BaseException) -> Failure | ContinueAs | None:
+        """Return how a program ended that raised an error; None if that blocks the process."""
         if isinstance(error, BaseExceptionGroup):
             continued = error.subgroup(ContinueAs)
             if continued is not None:
@@ -197,7 +204,18 @@ class Execution:
         if isinstance(error, ProcessRecoveryFailed | WorkflowFailed):
             excuse(run)
         _log_failure(run, error)
+        if self._is_code_error(run, error):
+            run.close(ProcessCodeError(run.id, f"{type(error).__name__}: {message_of(error)}"))
+            return None
         return failure_of(error)
+
+    def _is_code_error(self, run: LiveRun, error: BaseException) -> bool:
+        """Return whether a process is blocked by an error of its own code; all errors of a group must be such."""
+        given = run.process.registration.input
+        if not isinstance(given, EngineInput) or run.cancelled:
+            return False
+        block_on = self._services.definitions[given.program].block_on
+        return all(isinstance(one, block_on) for one in _errors_in(error))
 
     def _cancel_outcome(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
         """Return how a program ended that raised CancelledError: by a cancel, by its own error, or detached."""
@@ -286,6 +304,13 @@ def _log_failure(run: LiveRun, error: BaseException) -> None:
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)
+
+
+def _errors_in(error: BaseException) -> list[BaseException]:
+    """Return the errors in a group, however deep, or the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [inner for one in error.exceptions for inner in _errors_in(one)]
 
 
 def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

@@ -193,6 +193,20 @@ class ProcessSurfaceIncompatible(DurabilityError, fields="name missing"):
     template = "Process {name!r} cannot run here: {missing}; run it in an app with the tools it was linked with."
 
 
+class ProcessCodeError(DurabilityError, fields="process_id problem"):
+    template = (
+        "The code of process {process_id!r} cannot continue it ({problem}): deploy code that can, then retry; "
+        "@app.process(block_on=()) fails the process instead."
+    )
+
+
+class ProcessDataInvalid(DurabilityError, fields="process_id what problem"):
+    template = (
+        "Process {process_id!r} has recorded {what} that its code does not accept ({problem}): deploy code that accepts "
+        "it, then retry."
+    )
+
+
 class ProcessStumbled(DurabilityError, fields="process reason"):
     template = "{process} could not continue ({reason}): this is a bug in pylash."
 

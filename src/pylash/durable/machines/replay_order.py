@@ -93,6 +93,7 @@ class ReplayOrder:
         self._known = known
         self._lines: dict[str, Line] = {ROOT: Line(None)}
         self._lines[ROOT].is_open = True
+        # The recorded effects that were not asked for. One that was passed over stays here: it may still be asked for.
         self._missing = {effect.key: effect for effect in recorded}
         # What was reached in its line when an effect that is not recorded was asked for.
         self._reached: dict[str, int] = {}

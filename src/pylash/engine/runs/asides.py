@@ -29,8 +29,9 @@ class Aside:
     def take(self, name: str, *, below: tuple[str, int] | None = None) -> tuple[str, int]:
         """Return the next part of a key for a name; ``below`` is the part it stands under."""
         # Counted below its part: how often a name was taken under another part does not change the key.
-        counted = name if below is None else f"{below[0]}#{below[1]}/{name}"
-        return name, self.branch.take(counted)[1]
+        if below is None:
+            return self.branch.take(name)
+        return name, self.branch.take(f"{below[0]}#{below[1]}/{name}")[1]
 
     def key(self, *parts: tuple[str, int]) -> str:
         """Return the replay key of parts."""

@@ -101,6 +101,7 @@ class BranchGroup:
         path = (*self._parent.path, f"{self._name}.{number}")
         branch = Branch(self._run, path, self.node)
         branch.patches.update(self._parent.patches)
+        branch.recorded_names = self._parent.recorded_names
         if self._run.memory.replay is not None:
             self._run.memory.replay.open(branch.name)
         task = self._start(branch, work)

@@ -9,7 +9,7 @@ Rule 3. Where a branch stands is known to the machine of its run, as ``Branch.no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from weakref import ref
 from pylash.durable.keys import replay_key
 from pylash.durable.machines import run_state
 from pylash.values.errors import EffectNested
-from pylash.values.process_errors import EffectOutsideBranch
+from pylash.values.process_errors import EffectOutsideBranch, NameTaken
 
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
@@ -48,6 +48,8 @@ class Branch:
         self.task: asyncio.Task[Any] | None = None
         # Whether a cancel of the run was raised in its code, so that a CancelledError which ends it is that cancel.
         self.was_cancelled = False
+        # The recorded names of effects whose names in the code have changed, by the names they have now.
+        self.recorded_names: Mapping[str, str] = {}
         # The answers to ``patched`` in this branch; it begins with those its parent had when it was opened.
         self.patches: dict[str, bool] = {}
         # How often each name was taken in this execution: a replay takes the same names in the same order.
@@ -59,7 +61,11 @@ class Branch:
         return self._run()
 
     def take(self, name: str) -> tuple[str, int]:
-        """Return the next part of a key for name."""
+        """Return the next part of a key for name, which is recorded under its old name if it was renamed."""
+        if self.recorded_names:
+            if name in self.recorded_names.values():
+                raise NameTaken("name of an effect that was renamed,", name)
+            name = self.recorded_names.get(name, name)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         run = self._run()
         if run is not None and run.memory.replay is not None:

@@ -334,7 +334,7 @@ class ProcessContext(StepContext[D]):
         part = branch.take(name)
         tool = self._catalog.tool(name)
         place = (branch, part)
-        site = ProcessCallSite(self._run, self._services, place, name, self._attachments)
+        site = ProcessCallSite(self._run, self._services, place, part[0], self._attachments)
         return site.call(tool, arguments)
 
     @overload

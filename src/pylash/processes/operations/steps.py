@@ -22,11 +22,11 @@ from pylash.engine.retries import Retry, Tries, marked_final
 from pylash.engine.runs.branches import Branch, outside, own_branch
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs, called
-from pylash.tools.signatures import ANY, result_of
+from pylash.tools.signatures import ANY, reason_of, result_of
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import LashError, StepFailed
 from pylash.values.names import check_name
-from pylash.values.process_errors import ArgumentsInvalid, StepTimeout
+from pylash.values.process_errors import ArgumentsInvalid, ProcessDataInvalid, StepTimeout
 
 D = TypeVar("D")
 P = ParamSpec("P")
@@ -143,7 +143,11 @@ class _Step(msgspec.Struct, frozen=True):
 
         local = Executor("step", _STEP, perform)
         outcome = await self.run.effect(self.branch, key, name, command, local)
-        return shape.load(expect(outcome, DurableStepOutcome).value)
+        try:
+            return shape.load(expect(outcome, DurableStepOutcome).value)
+        except ValueError as error:  # recorded by code with another annotation
+            what = f"a result of step {name!r}"
+            self.run.give_up(ProcessDataInvalid(self.run.id, what, reason_of("", error)))
 
 
 def _plain(value: Any, path: str) -> Any:
