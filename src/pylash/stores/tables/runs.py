@@ -272,6 +272,8 @@ _SHARE_FENCED = "select {now} from pylash_runs where id = ? and fence = ? {share
 
 _OWN_FENCED = "select {now} from pylash_runs where id = ? and fence = ? {update}"
 
+_IS_OPEN = "select 1 from pylash_runs where id = ? and settled is null"
+
 _IS_REPEATED = "select 1 from pylash_runs where id = ? and token = ?"
 
 
@@ -308,6 +310,11 @@ def lock_owned(fence: Fence, others: Sequence[int] = (), token: str = "") -> Ste
     if not token or not (yield from is_repeated(fence.run, token)):
         raise LeaseLost(fence.name)
     return False
+
+
+def has_ended(run: int) -> Steps[bool]:
+    """Return whether a run has ended, also if its row is gone by now."""
+    return not (yield Statement(_IS_OPEN, (run,))).rows
 
 
 def is_repeated(run: int, token: str) -> Steps[bool]:
