@@ -62,6 +62,7 @@ from pylash.values.process_errors import (
     ProcessTimeout,
     WorkflowFailed,
 )
+from pylash.values.turn_errors import ProcessSessionTurnFailed
 
 TIMED_OUT: Final = "its timeout is over"
 """The reason of the cancel that a process gets when its timeout has passed."""
@@ -275,10 +276,16 @@ def _code_end(end: CodeResult) -> CodeEnd:
 
 
 def _log_failure(run: LiveRun, error: BaseException) -> None:
-    if isinstance(error, WorkflowFailed):  # Python's traceback does not show the Lashlang program
+    # Python's traceback does not show the Lashlang program, and that of a turn shows only our code.
+    is_turn = isinstance(error, ProcessSessionTurnFailed)
+    if isinstance(error, WorkflowFailed) or (is_turn and _is_known(error.__cause__)):
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)
+
+
+def _is_known(cause: BaseException | None) -> bool:
+    return cause is None or isinstance(cause, LashError)
 
 
 def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

@@ -308,11 +308,13 @@ class Session:
         """Return a tool as a process: a plugin's tool comes before one of the app, as in turns."""
         catalog = self._services.catalog
         built = catalog.build_plugins(self.id, environment.plugins)
+        others: set[str] = set()
         for plugin in reversed(built):
             tools = tools_of_plugins([built[plugin]])
             if name in tools:
                 return ToolProcess(tools[name], plugin)
-        return ToolProcess(catalog.tool(name), None)
+            others.update(tools)
+        return ToolProcess(catalog.tool(name, others), None)
 
     # --- listening ---
 
@@ -528,7 +530,10 @@ class Session:
             turn = await self._services.store.sessions.turn(scope)
             if turn is not None:
                 return turn
-        raise TurnUnknown(self.id, turn_id)
+        played = await self._services.store.sessions.played(self.id) if turn_id == self.id else None
+        if played is None:
+            raise TurnUnknown(self.id, turn_id)
+        return played
 
     async def delete(self) -> DeleteReport:
         """Delete the session with its turns, messages, waits, queue and process handles; return what was removed.
