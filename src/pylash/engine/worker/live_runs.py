@@ -57,6 +57,7 @@ class LiveRuns:
         for run in self:
             record = run.record
             if isinstance(record, ProcessRecord):
+                # A process of any other kind may have the id of a session.
                 if run.id == session_id and record.registration.plays_session:
                     return run.id
             elif run.turn is not None and run.turn.session.id == session_id:
