@@ -16,6 +16,7 @@ from pylash import (
     Lash,
     LashError,
     ModelRequest,
+    NotSupported,
     ProcessCancelled,
     ProcessContext,
     ProcessFailed,
@@ -366,6 +367,8 @@ async def test_the_turn_id_of_an_agent_is_that_of_a_turn(backend: Backend) -> No
             with pytest.raises(TurnOfProcess, match="process_handle"):
                 await session.turn(text, turn_id="c1", timeout="10s")
         assert await turn_ids(app, "c1") == ["c1", "t2"]
+        with pytest.raises(NotSupported, match="fork="):
+            await app.fork_process("c1")
 
 
 async def test_the_turn_of_a_running_agent_cannot_be_forked_yet(memory: Backend) -> None:

@@ -199,6 +199,7 @@ class TurnDriver:
         """
         if self._is_turn or self.run.cancelled:
             return
+        # Read before the effect, as its error would be recorded as the end of the turn.
         captured = not self.is_new("env")
         missing = self.services.catalog.missing(self.ask.options, captured=captured)
         if missing is not None:
