@@ -84,7 +84,7 @@ class RunResults:
                 # A run that is executed here delivers its result by itself, or None if it leaves.
                 if not self._runs_here(name):
                     self._unobserved.add(name)
-                    self._watch.suspect(name)
+                    self._watch.read_soon(name)
                 result = await future
         if result is _UNKNOWN:
             raise ProcessUnknown(name)
@@ -100,7 +100,7 @@ class RunResults:
             self._watch.deliver("", None)
         # Its worker delivers the result of a run that is executed here, and None when the run leaves.
         elif not self._runs_here(name):
-            self._watch.suspect(name)
+            self._watch.read_soon(name)
 
     async def _read(self, names: list[str]) -> Mapping[str, Any]:
         # Taken before the read: an id that is added during the read is observed by the next one. An id that is not
@@ -127,4 +127,4 @@ class RunResults:
             await asyncio.sleep(RETRY_SECONDS)
             self._unobserved |= known
             for name in known:
-                self._watch.suspect(name)
+                self._watch.read_soon(name)

@@ -99,7 +99,7 @@ class FailsAs:
             raise described from error
 
 
-async def called(
+async def call_function(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a function: an async one here, a plain one in a thread."""

@@ -27,7 +27,9 @@ CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=
 """The branch whose context a task has. Tasks that a branch starts by itself have it too."""
 
 
-LANES: Final[ContextVar[frozenset[str]]] = ContextVar("pylash_lanes", default=frozenset())
+ENCLOSING_SESSIONS: Final[ContextVar[frozenset[str]]] = ContextVar(
+    "pylash_lanes", default=frozenset()
+)
 """The sessions in whose turns a tool runs: asking one of them for a turn would wait for itself."""
 
 

@@ -50,7 +50,6 @@ from pylash.values.durations import seconds
 from pylash.values.errors import StoreClosed, StoreError
 from pylash.values.process_errors import StaticScopesRequired
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 QUIET_SECONDS: Final = 0.001
@@ -326,10 +325,6 @@ class Worker:
             caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
-
-
-def _unchanged(answer: T) -> T:
-    return answer
 
 
 def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:
