@@ -95,7 +95,7 @@ class CodeEnd(StrEnum):
 
 
 class Slot(StrEnum):
-    """The run's slot of its worker."""
+    """The run's slot of its worker; slots of concurrency keys are another thing, in the store."""
 
     HELD = "held"
     NONE = "none"
@@ -343,7 +343,7 @@ class Cancels:
 
 
 class MachineState:
-    """The state of a run."""
+    """The state of a run in memory: what its machine knows. ``durable.runs.RunState`` is the state of its row."""
 
     __slots__ = (
         "awaiting",

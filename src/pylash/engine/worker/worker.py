@@ -167,9 +167,11 @@ class Worker:
         self._tasks.serve(self._prune())
 
     async def close(self) -> None:
-        """Stop claiming, wait the grace and the store's answers to starts, park or release the rest.
+        """Stop claiming, park idle runs at once, and others that become idle; wait for all up to the grace period.
 
-        Cancellation: safe, what is left is given up at once.
+        After it, wait until the store has answered the starts and claims that were sent, and release the runs that are left.
+
+        Cancellation: safe, the runs that are left are released at once.
         """
         if not self.is_open:
             return
