@@ -37,7 +37,7 @@ from pylash.durable.processes import (
 from pylash.durable.runs import SECOND, Instant
 from pylash.durable.sessions import TURN_TARGET
 from pylash.engine.records import message_of
-from pylash.engine.runs.branches import CURRENT, LANES
+from pylash.engine.runs.branches import CURRENT, ENCLOSING_SESSIONS
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Programs
@@ -156,9 +156,9 @@ class Execution:
         """Execute the run until it ends or is detached; return the output of its process, if it has ended."""
         # Both context variables belong to this task; steps and tools that it starts inherit them.
         CURRENT.set(run.root)
-        if LANES.get():
+        if ENCLOSING_SESSIONS.get():
             # Inherited from a tool that started the process: the tool does not wait for it.
-            LANES.set(frozenset())
+            ENCLOSING_SESSIONS.set(frozenset())
         try:
             end = await self._outcome(run)
         finally:

@@ -32,7 +32,7 @@ from pylash.durable.sessions import (
     TurnRecord,
     checked_session,
 )
-from pylash.engine.runs.branches import LANES
+from pylash.engine.runs.branches import ENCLOSING_SESSIONS
 from pylash.models.messages import store_bodies, with_references
 from pylash.processes.definition import (
     Definition,
@@ -237,7 +237,7 @@ class Session:
         self, given: Input, turn_id: str | None, output: Any
     ) -> tuple[NewTurn, Shape | None]:
         """Store a turn for a worker to run; return it, and the shape of its answer."""
-        if self.id in LANES.get():
+        if self.id in ENCLOSING_SESSIONS.get():
             raise SessionLaneReentrant(self.id)
         if turn_id is not None:
             check_name("turn id", turn_id)

@@ -45,7 +45,7 @@ from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import SessionRecord
 from pylash.engine.executors import process_executor, step_executor
 from pylash.engine.records import message_of
-from pylash.engine.runs.branches import LANES, own_branch
+from pylash.engine.runs.branches import ENCLOSING_SESSIONS, own_branch
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.run import LiveRun
 from pylash.sessions.driver import TurnDriver
@@ -86,7 +86,7 @@ async def run_session_turn(services: SessionServices, run: LiveRun, given: Sessi
 
 
 async def _run_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
-    LANES.set(frozenset(given.lanes))
+    ENCLOSING_SESSIONS.set(frozenset(given.lanes))
     session = await _recorded_session(services, run, given)
     nodes = await run.read(partial(services.store.sessions.uncommitted, session))
     driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, nodes)
