@@ -136,15 +136,14 @@ class SqlProcesses(RunPort):
         if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
             key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
             command = replace(command, key=key)
-        # The set is shared by all attempts of the operation.
-        return self.driver.run(Operation("perform", partial(self._perform, command, asker, set())))
+        return self.driver.run(Operation("perform", partial(self._perform, command, asker)))
 
-    def _perform(self, command: ProcessCommand, asker: str | None, moved: set[str]) -> Steps[Any]:
+    def _perform(self, command: ProcessCommand, asker: str | None) -> Steps[Any]:
         if isinstance(command, SignalProcess):
             locked = yield from runs.lock_run_of(command.process_id)
         else:
             locked = yield from runs.lock_runs((yield from self._touched(command)))
-        return (yield from self._work(command, locked, asker, moved))
+        return (yield from self._work(command, locked, asker))
 
     @operation()
     def perform_for(
@@ -160,7 +159,7 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None:
             return known
-        outcome = wrap((yield from self._work(command, locked, asker, set())))
+        outcome = wrap((yield from self._work(command, locked, asker)))
         done = replace(entry, outcome=outcome, size=len(outcome))
         yield from effects.record_effect(fence, done)
         return done
@@ -190,9 +189,8 @@ class SqlProcesses(RunPort):
         command: ProcessCommand,
         locked: Container[int],
         asker: str | None,
-        moved: set[str],
     ) -> Steps[Any]:
-        """Do what command asks; ``moved``: the handles that earlier attempts of the operation have moved."""
+        """Do what command asks."""
         if isinstance(command, SignalProcess | CancelProcess):
             yield from handles.check_access(command.by, command.process_id, asker)
         match command:
@@ -205,7 +203,7 @@ class SqlProcesses(RunPort):
             case ListProcesses():
                 return (yield from handles.list_processes(command))
             case TransferHandles():
-                return (yield from handles.transfer_handles(command, moved))
+                return (yield from handles.transfer_handles(command))
             case GrantHandle():
                 return (yield from handles.grant_handle(command))
             case RevokeHandle():
