@@ -62,7 +62,7 @@ class BranchTask(Generic[T]):
         return self._joined().__await__()
 
     def done(self) -> bool:
-        """Return whether the branch has ended."""
+        """Return whether the branch has ended. A replay may find another answer: do not choose effects by it."""
         return self._task.done()
 
     def result(self) -> T:
