@@ -15,10 +15,10 @@ import click
 from pylash.app import Lash
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import paint, print_json, print_line, wrapped
-from pylash.cli.store_options import load_app, run
+from pylash.cli.store_options import StoreOptions, load_app, run
 from pylash.cli.views.listing import KINDS, NOT_COMPLETED
 from pylash.durable.scopes import scope_from_text
-from pylash.engine.dry_runs import AT_ONCE, DryRuns, RecordedRun, ReplayReport, Verdict
+from pylash.engine.dry_runs import AT_ONCE, SHOWN, DryRuns, RecordedRun, ReplayReport, Verdict
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.values.texts import padded, printable
@@ -35,19 +35,18 @@ COLOURS: Final = {
     Verdict.NOT_LOADED: "yellow",
 }
 WORDS: Final = {
-    Verdict.FITS: "fits",
-    Verdict.DIVERGES: "diverges",
-    Verdict.FAILS: "fails",
-    Verdict.NOT_LOADED: "not loaded",
+    Verdict.FITS: ("fits", "fit"),
+    Verdict.DIVERGES: ("diverges", "diverge"),
+    Verdict.FAILS: ("fails", "fail"),
+    Verdict.NOT_LOADED: ("not loaded", "not loaded"),
 }
+"""What each verdict is called for one run, and in the summary."""
 
 
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
 @click.option("--process", metavar="NAME", help="Only processes of this name.")
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), help="Only the newest so many runs."
-)
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the newest so many runs.")
 @click.option("--ended", is_flag=True, help="Replay processes that have ended too.")
 @store_option
 @json_option
@@ -83,13 +82,16 @@ def replay(
     """
     before = click.get_current_context().find_root().params
     chosen = load_app(app)
-    chosen.url = store or before.get("store") or chosen.url
+    options = StoreOptions(
+        store or before.get("store") or chosen.url, as_json or bool(before.get("as_json"))
+    )
+    chosen.url, chosen.secret = options.url, options.secret or chosen.secret
     # The failures of replayed code are in the reports.
     logging.getLogger("pylash").setLevel(logging.CRITICAL)
     # What the code prints must not get into the JSON.
     with redirect_stdout(sys.stderr):
         reports = run(_replay(chosen, process, limit, ended))
-    if as_json or before.get("as_json"):
+    if options.as_json:
         print_json({"runs": [_described(one) for one in reports], "summary": _counts(reports)})
     else:
         _print_reports(reports)
@@ -100,11 +102,11 @@ async def _replay(
     app: Lash, process: str | None, limit: int | None, ended: bool
 ) -> list[ReplayReport]:
     async with app.open_for_replay() as dry_runs:
-        runs = await _recorded_runs(dry_runs, process, limit, ended)
+        runs = await recorded_runs(dry_runs, process, limit, ended)
         return await dry_runs.replay(runs, _progress_bar(len(runs)))
 
 
-async def _recorded_runs(
+async def recorded_runs(
     dry_runs: DryRuns, process: str | None, limit: int | None, ended: bool
 ) -> list[RecordedRun]:
     """Return the runs to replay, the newest first. The effects of a turn that has ended are not kept."""
@@ -114,9 +116,7 @@ async def _recorded_runs(
     most = ALL if limit is None or process is not None else limit
     rows = await store.inspection.runs(LIVE, kinds, most)
     if ended:
-        rows += await store.inspection.runs(
-            ("completed", *NOT_COMPLETED), KINDS["process"], most
-        )
+        rows += await store.inspection.runs(("completed", *NOT_COMPLETED), KINDS["process"], most)
         rows.sort(key=lambda row: row.created, reverse=True)
     found = [row for row in rows if process in (None, row.target.partition(":")[2])]
     return [_recorded_run(row) for row in found[:limit]]
@@ -174,16 +174,17 @@ def _print_reports(reports: Sequence[ReplayReport]) -> None:
         return
     counts = Counter(one.verdict for one in reports)
     parts = [
-        paint(f"{counts[verdict]:,} {WORDS[verdict]}", COLOURS[verdict])
+        paint(f"{counts[verdict]:,} {WORDS[verdict][1]}", COLOURS[verdict])
         for verdict in Verdict
         if counts[verdict]
     ]
-    print_line(f"{len(reports):,} runs: {', '.join(parts)}")
+    noun = "run" if len(reports) == 1 else "runs"
+    print_line(f"{len(reports):,} {noun}: {', '.join(parts)}")
 
 
 def _print_report(report: ReplayReport) -> None:
-    word = paint(padded(WORDS[report.verdict], 10), COLOURS[report.verdict])
-    place = f"goes on at {', '.join(report.at[:3])}" if report.at else ""
+    word = paint(padded(WORDS[report.verdict][0], 10), COLOURS[report.verdict])
+    place = f"goes on at {', '.join(report.at[:SHOWN])}" if report.at else ""
     facts = [report.run.id, report.run.target.partition(":")[2] or report.run.kind, place]
     print_line(f"{word}  {printable('  '.join(facts))}".rstrip())
     if report.reason is not None:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from pylash.durable.effects import EffectKind, Outcome, SleepOutcome
-from pylash.durable.machines.replay_order import is_expected
+from pylash.durable.machines.replay_order import Expected, is_expected
 from pylash.durable.machines.run_state import LastWrite, Phase, WriteAnswer
 from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
@@ -31,16 +31,24 @@ from pylash.engine.hosts.journal_memory import JournalMemory
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
+from pylash.engine.runs.replays import diverged
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.tasks import TaskOwner
 from pylash.values.errors import LashError
+from pylash.values.process_errors import ProcessSurfaceIncompatible
 from pylash.values.turn_errors import TurnModelMissing, TurnToolMissing
 
 T = TypeVar("T")
 
 AT_ONCE: Final = 100
 """How many runs are loaded and replayed together."""
+
+NOT_HERE: Final = (TurnModelMissing, TurnToolMissing, ProcessSurfaceIncompatible)
+"""Errors of runs that need something which the app does not have."""
+
+SHOWN: Final = 3
+"""How many of the effects that the branches of a run wait at an error names."""
 
 POLL_SECONDS: Final = 0.5
 SETTLED_SECONDS: Final = 2.0
@@ -202,7 +210,7 @@ class DryRuns:
 
     async def _watch(self, dry_runs: Iterable[DryRun]) -> None:
         """Wait until all have ended; stop those whose code waits for something else than effects."""
-        pending = {dry.task: dry for dry in dry_runs if dry.task is not None}
+        pending = {dry.task: dry for dry in dry_runs}
         while pending:
             done, _ = await asyncio.wait(pending, timeout=POLL_SECONDS)
             for task in done:
@@ -211,10 +219,12 @@ class DryRuns:
             stuck = [dry for dry in pending.values() if dry.is_stuck()]
             for dry in stuck:
                 dry.stop()
-            # Code that does not end is left to itself: its task is cancelled when the app is closed.
-            await asyncio.gather(*(end_detached_code(dry.live) for dry in stuck))
+            if stuck:
+                ends = [self._tasks.start(end_detached_code(dry.live)) for dry in stuck]
+                await asyncio.wait(ends)
+            # Code that does not end even now is left to itself: its task is cancelled when the app is closed.
             for dry in stuck:
-                if dry.task is not None and not dry.task.done():
+                if not dry.task.done():
                     del pending[dry.task]
 
 
@@ -230,7 +240,8 @@ class DryRun:
         work_tasks: TaskOwner,
     ) -> None:
         self.run = run
-        self.task: asyncio.Task[None] | None = None
+        # Set before anything is awaited.
+        self.task: asyncio.Task[None]
         self._controller = DryController(host, standing.attached, work_tasks)
         memory = self._controller.memory
         self.live = DryLiveRun(standing, 0, self._controller, memory, self, tasks, work_tasks)
@@ -242,32 +253,34 @@ class DryRun:
 
     def report(self) -> ReplayReport:
         """Return what the replay has shown."""
-        if self._report is None:
-            self.judge(Verdict.FITS)
+        self.judge(Verdict.FITS)
         assert self._report is not None
         return self._report
 
     def judge(self, verdict: Verdict, error: BaseException | None = None) -> None:
         """Decide what the replay has shown, unless that is decided."""
-        if self._report is not None:
-            return
-        code = getattr(error, "code", None) if isinstance(error, LashError) else None
-        reason = getattr(error, "message", None) or (
-            None if error is None else f"{type(error).__name__}: {error}"
-        )
-        at = tuple(self._controller.stopped_at) if verdict is Verdict.FITS else ()
-        self._report = ReplayReport(self.run, verdict, self._effects, at, code, reason)
+        if isinstance(error, LashError):
+            self._conclude(verdict, error.code, error.message)
+        elif error is not None:
+            self._conclude(verdict, reason=f"{type(error).__name__}: {error}")
+        else:
+            self._conclude(verdict)
 
     def judge_end(self, end: Output) -> None:
-        """Decide what it means that a process ends."""
+        """Decide what it means that a process ends, unless that is decided."""
         if not isinstance(end, Failure) or self.run.status is RunState.FAILED:
-            self.judge(Verdict.FITS)
-        elif self._report is None:
-            # "execution": something that the process was captured with is missing.
-            verdict = Verdict.NOT_LOADED if end.failure_class == "execution" else Verdict.FAILS
-            self._report = ReplayReport(
-                self.run, verdict, self._effects, code=end.code, reason=f"{end.failure_class}: {end.message}"
-            )
+            self._conclude(Verdict.FITS)
+        elif end.failure_class == "execution":  # something that it was captured with is missing
+            self._conclude(Verdict.NOT_LOADED, end.code, end.message)
+        else:
+            self._conclude(Verdict.FAILS, end.code, f"{end.failure_class}: {end.message}")
+
+    def _conclude(
+        self, verdict: Verdict, code: str | None = None, reason: str | None = None
+    ) -> None:
+        if self._report is None:
+            at = tuple(self._controller.stopped_at) if verdict is Verdict.FITS else ()
+            self._report = ReplayReport(self.run, verdict, self._effects, at, code, reason)
 
     def is_stuck(self) -> bool:
         """Return whether the code has not come to an effect for too long."""
@@ -279,13 +292,21 @@ class DryRun:
         return now - self._seen_at > limit
 
     def stop(self) -> None:
-        """End the replay: everything that is recorded fits, or the code does not come to it."""
-        if self._controller.stopped_at:
-            self.judge(Verdict.FITS)
+        """End the replay where the code has come to something new, or does not come to anything."""
+        if not self._controller.stopped_at:
+            reason = f"its code did not come to an effect within {STUCK_SECONDS:g} s"
+            self._conclude(Verdict.NOT_LOADED, reason=reason)
+        elif (expected := self._expected()) is not None:
+            where = " and ".join(map(repr, self._controller.stopped_at[:SHOWN]))
+            self.judge(Verdict.DIVERGES, diverged(f"waits at {where}", expected))
         else:
-            stuck = f"its code did not come to an effect within {STUCK_SECONDS:g} s"
-            self._report = ReplayReport(self.run, Verdict.NOT_LOADED, self._effects, reason=stuck)
+            self.judge(Verdict.FITS)
         self.live.close()
+
+    def _expected(self) -> Expected | None:
+        """Return a recorded effect that would block the next new one, because the code has not asked for it by now."""
+        replay = self._controller.memory.replay
+        return None if replay is None or self.live.cancelled else replay.expected_at_rest()
 
     # --- Slots ---
 
@@ -349,7 +370,10 @@ class DiscardingJournal:
         """Do nothing."""
 
     async def deliver(
-        self, fence: Fence, made: Sequence[JournalEntry], cancelled: Sequence[JournalEntry]
+        self,
+        fence: Fence,  # noqa: ARG002 - not written
+        made: Sequence[JournalEntry],  # noqa: ARG002 - not written
+        cancelled: Sequence[JournalEntry],
     ) -> set[str]:
         """Return the keys of all effects, as if each was cancelled."""
         return {entry.key for entry in cancelled}
@@ -388,9 +412,7 @@ class DryEndings:
         trouble = run.driver.trouble
         if what is LastWrite.RELEASE:
             self.dry_runs[run].judge(Verdict.FITS)
-        elif what is LastWrite.BLOCK and not isinstance(
-            trouble, TurnModelMissing | TurnToolMissing
-        ):
+        elif what is LastWrite.BLOCK and not isinstance(trouble, NOT_HERE):
             self.dry_runs[run].judge(Verdict.DIVERGES, trouble)
         else:
             self.dry_runs[run].judge(Verdict.NOT_LOADED, trouble)
