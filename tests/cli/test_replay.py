@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+import pty
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -23,9 +27,11 @@ from tests.cli.conftest import Call, filled
 HEAD = """
 import asyncio, os
 from pathlib import Path
+from pydantic import TypeAdapter
 from pylash import Lash, ProcessContext
 from pylash.testing import ScriptedModel, call, say
 
+TypeAdapter(int)  # loads the plugins of pydantic, which reads files
 ledger = Path(__file__).with_name("ledger")
 app = Lash(model=ScriptedModel([call("refund", cents=5), say("ok")]))
 
@@ -78,18 +84,16 @@ async def order(ctx: ProcessContext[None], cents: int):
         return await ctx.wait_signal("right")
     return await ctx.gather(left(), right())
 """
+GREET_SOURCE = """
+process greet(who: str) signals { go: str } {
+    found = await tools.lookup({ name: who })?
+    word = wait signal go
+    finish found
+}
+"""
 GREET = """
-async def greet():
-    module = await app.lashlang('''
-        process greet(who: str) signals { go: str } {
-            found = await tools.lookup({ name: who })?
-            word = wait signal go
-            finish found
-        }''')
-    return module["greet"]
-
 @app.tool
-async def lookup(name: str) -> str:
+def lookup(name: str) -> str:
     return note(name)
 """
 
@@ -112,9 +116,10 @@ def deploy(tmp_path: Path) -> Deploy:
 def started(url: str, named: str, *ids: str, waits: int = 1, target: Any = None) -> None:
     """Start processes, and kill their worker when they wait."""
 
+    app = load_app(named)
+    app.url = url
+
     async def start() -> None:
-        app = load_app(named)
-        app.url = url
         await app.open()
         for process_id in ids:
             if target is None:
@@ -214,8 +219,7 @@ CHANGES: dict[str, tuple[str, str, str, list[str]]] = {
         "diverges", "process_data_invalid", ["arguments", "currency"],
     ),
     "result": (
-        ORDER.replace("await ctx.step(load)", "await ctx.step(number)")
-        .replace("@app", "def number() -> int: return 1\nnumber.__name__ = 'load'\n\n@app"),
+        "def load() -> int: return 1\n" + ORDER,
         "diverges", "process_data_invalid", ["load"],
     ),
     "unknown": (
@@ -233,7 +237,7 @@ def test_a_change_is_found_before_it_is_deployed(
     named = deploy(body)
     status, found = replayed(pylash, place, named)
     (report,) = found["runs"]
-    assert (report["verdict"], str(report["code"])) == (verdict, code), report
+    assert (report["verdict"], str(report["code"])) == (verdict, code), str(report)
     assert [one for one in said if one not in report["reason"]] == []
     assert status == int(verdict != "fits")
     shown = pylash("replay", named)
@@ -280,9 +284,10 @@ def test_processes_that_have_ended_are_replayed_on_request(
     named = deploy(ORDER)
     started(place, named, "a")
 
+    app = load_app(named)
+    app.url = place
+
     async def end() -> None:
-        app = load_app(named)
-        app.url = place
         async with app:
             handle = app.process_handle("a")
             await handle.signal("go")
@@ -312,10 +317,8 @@ def test_processes_are_chosen_by_name_and_number(place: str, pylash: Call, deplo
 
 def test_lashlang_is_replayed(place: str, pylash: Call, deploy: Deploy) -> None:
     async def start(app: Lash, process_id: str) -> None:
-        greet: Any = getattr(
-            __import__("sys").modules[Path(named.rpartition(":")[0]).stem], "greet"
-        )
-        await app.start((await greet()).options(id=process_id), who="Ann")
+        module = await app.lashlang(GREET_SOURCE)
+        await app.start(module["greet"].options(id=process_id), who="Ann")
 
     named = deploy(GREET)
     started(place, named, "a", target=start)
@@ -355,3 +358,26 @@ def test_a_store_that_is_not_there_is_refused(url: str, pylash: Call, deploy: De
     refused = pylash("replay", deploy(ORDER), "--store", url)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.endswith("[store_missing]\n")
+
+
+@pytest.mark.slow
+def test_many_runs_have_a_progress_bar_on_a_terminal(file: str, deploy: Deploy) -> None:
+    named = deploy(ORDER)
+    started(file, named, *(f"p{number}" for number in range(101)))
+    terminal, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "pylash", "replay", named],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    drawn = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert done.stdout == "101 runs: 101 fit\n"
+    assert "100 of 101" in drawn
+    assert "\x1b" not in drawn
+    assert drawn.endswith(" \r")
