@@ -108,6 +108,7 @@ class DryRuns:
         self._programs = programs
         # The code of runs, and the effects at which they stop. Each serves a task, so that ``is_stopping`` is false.
         self._tasks, self._work_tasks = TaskOwner(), TaskOwner()
+        # One for all: a drive knows nothing of dry runs, and finds the run that it ends by its live run.
         self._endings = DryEndings(host)
         self._drives = drives(self._tasks, self._endings)
         for owner in (self._tasks, self._work_tasks):
@@ -115,6 +116,7 @@ class DryRuns:
 
     async def close(self) -> None:
         """End the code that is left."""
+        # The code first: work that ended before it would be an answer to it.
         await self._tasks.close()
         await self._work_tasks.close()
 
@@ -133,6 +135,7 @@ class DryRuns:
         return reports
 
     async def _replay_batch(self, batch: Sequence[RecordedRun]) -> list[ReplayReport]:
+        # One read for all. The journal of a run that a worker executes meanwhile is replayed as it was at this read.
         standings = await self._load(batch)
         dry: dict[int, DryRun] = {}
         reports: dict[int, ReplayReport] = {}
@@ -161,7 +164,7 @@ class DryRuns:
         found: dict[int, Standing] = {}
         if processes:
             for run, known in (await store.processes.resume(processes)).items():
-                # Without its timeout, which a worker would enforce by a cancel.
+                # Without its timeout: the timer of a process whose deadline is over would write a cancel.
                 registration = msgspec.structs.replace(known.record.registration, timeout=None)
                 record = msgspec.structs.replace(known.record, registration=registration)
                 attached = Attached(Fence(run, 0, scopes[run]), known.now, known.entries)
@@ -169,7 +172,7 @@ class DryRuns:
         if turns:
             for run, turn in (await store.sessions.resume(turns)).items():
                 attached = Attached(Fence(run, 0, scopes[run]), turn.now, turn.entries)
-                # As if it was not claimed: nobody listens to its events.
+                # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
                 stands = TurnStanding(turn.session, turn.nodes, claimed=False)
                 found[run] = Standing(turn.turn, attached, stands)
         return found
@@ -178,6 +181,7 @@ class DryRuns:
         """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
         reason = "its record cannot be read: newer code may have written it"
         if run.kind == "process":
+            # ``resume`` leaves out a record that cannot be decoded, and a run that is not its process's any more.
             with suppress(ValueError):
                 record = await self.host.store.processes.get(run.id)
                 if record is None or record.run != run.run:
@@ -194,6 +198,7 @@ class DryRuns:
 
     def _begin(self, run: RecordedRun, standing: Standing) -> DryRun:
         dry = DryRun(run, standing, self.host, self._tasks, self._work_tasks)
+        # Before its task begins: the first step may come to the end of the run.
         self._endings.dry_runs[dry.live] = dry
         drive = self._drives.processes if standing.turn is None else self._drives.turns
         dry.task = self._tasks.start(self._drive(dry, drive.drive(dry.live)))
@@ -205,17 +210,21 @@ class DryRuns:
         except Exception as error:  # noqa: BLE001 - a bug of ours; other runs go on
             dry.judge(Verdict.NOT_LOADED, error)
         finally:
+            # The drive has made its last "write", so nobody looks for the run any more.
             del self._endings.dry_runs[dry.live]
             dry.live.dispose()
 
     async def _watch(self, dry_runs: Iterable[DryRun]) -> None:
         """Wait until all have ended; stop those whose code waits for something else than effects."""
+        # A run that comes to rest stops itself (``become_idle``). Those polled here wait in a task of their own, which the
+        # machine takes for work, or do not wait for effects at all.
         pending = {dry.task: dry for dry in dry_runs}
         while pending:
             done, _ = await asyncio.wait(pending, timeout=POLL_SECONDS)
             for task in done:
                 del pending[task]
-                task.result()
+                if not task.cancelled():
+                    task.result()
             stuck = [dry for dry in pending.values() if dry.is_stuck()]
             for dry in stuck:
                 dry.stop()
@@ -247,7 +256,9 @@ class DryRun:
         self.live = DryLiveRun(standing, 0, self._controller, memory, self, tasks, work_tasks)
         entries = standing.attached.entries.values()
         self._effects = sum(is_expected(entry.key, entry.kind) for entry in entries)
+        # Written once: what is found first counts. Code that is stopped unwinds, and may end in any way.
         self._report: ReplayReport | None = None
+        # The progress of the replay when it was last polled and had changed, and when that was.
         self._seen: tuple[int, int] = (-1, 0)
         self._seen_at = 0.0
 
@@ -288,6 +299,7 @@ class DryRun:
         seen = (-1 if replay is None else replay.progress, len(self._controller.stopped_at))
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
+        # Longer than ``HELD_SECONDS``: an effect that is held is refused before.
         limit = SETTLED_SECONDS if self._controller.stopped_at else STUCK_SECONDS
         return now - self._seen_at > limit
 
@@ -301,10 +313,13 @@ class DryRun:
             self.judge(Verdict.DIVERGES, diverged(f"waits at {where}", expected))
         else:
             self.judge(Verdict.FITS)
+        # After the verdict: closing ends the code, whose last "write" would be one.
         self.live.close()
 
     def _expected(self) -> Expected | None:
         """Return a recorded effect that would block the next new one, because the code has not asked for it by now."""
+        # The run rests, so nothing recorded is left that could make its code ask for more. Unchanged code has asked for
+        # everything by now; code that dropped a branch has not, and is blocked at its next new effect.
         replay = self._controller.memory.replay
         return None if replay is None or self.live.cancelled else replay.expected_at_rest()
 
@@ -319,6 +334,7 @@ class DryRun:
 
     def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - all are stopped
         """Stop the run unless it goes on at once."""
+        # Not now: this is called while a decision is carried out, and the next one may let the code go on.
         asyncio.get_running_loop().call_soon(self._stop_idle, run)
 
     def _stop_idle(self, run: LiveRun) -> None:
@@ -345,6 +361,7 @@ class DryController(JournalController):
 
     def __init__(self, host: JournalHost, attached: Attached, tasks: TaskOwner) -> None:
         super().__init__(host, attached.fence.scope)
+        # Its own: the memory of the base class would write to the journal of the store.
         self.memory = JournalMemory(cast("Journal", DiscardingJournal()), host.clock, tasks)
         self.memory.adopt(attached)
         # The names of the effects that would execute, or are open.
@@ -357,6 +374,7 @@ class DryController(JournalController):
         asked, _, _, progress = execution
         if asked.envelope.command.kind is EffectKind.SLEEP and self.memory.recorded(asked.key):
             return SleepOutcome()  # it is over
+        # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
         self.stopped_at.append(asked.envelope.invocation.effect_id)
         progress.rest()
         await _never()
