@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ProcessFailed
+from pylash import Lash, ProcessBlocked
 from pylash.durable.effects import DurableStep, DurableStepOutcome, Envelope, Outcome
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.ports import (
@@ -164,7 +164,7 @@ class EchoingHost(InlineHost):
 
 
 async def test_a_host_that_answers_steps_without_running_them_is_caught() -> None:
-    with pytest.raises(ProcessFailed):
+    with pytest.raises(ProcessBlocked, match="a result of step"):
         await app_laws.a_process_takes_steps_in_branches(Lash("memory://", host=EchoingHost()))
 
 

@@ -17,6 +17,7 @@ from pylash import (
     DurationInvalid,
     Lash,
     LashError,
+    NameInvalid,
     NotSupported,
     ProcessContext,
     Retention,
@@ -59,9 +60,17 @@ def given(**options: Any) -> Callable[[Lash], Any]:
 
 
 REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
-    ("app.session(mode='code') is not supported yet", NotSupported, given(mode="code")),
+    (
+        "app.session(mode='code') is not supported yet",
+        NotSupported,
+        given(mode="code"),
+    ),
     ("mode='fast' is not 'standard'", ArgumentsInvalid, given(mode="fast")),
-    ("(language='python') is not supported yet", NotSupported, given(language="python")),
+    (
+        "(language='python') is not supported yet",
+        NotSupported,
+        given(language="python"),
+    ),
     ("language='c' is not 'lashlang'", ArgumentsInvalid, given(language="c")),
     ("budget=5 is not a TurnBudget", ArgumentsInvalid, given(budget=5)),
     ("instructions=5 is not a string", ArgumentsInvalid, given(instructions=5)),
@@ -70,7 +79,11 @@ REFUSALS: list[tuple[str, type[LashError], Callable[[Lash], Any]]] = [
     ("tools=5 is not a list", ArgumentsInvalid, lambda app: app.agent("a", tools=5)),  # type: ignore[arg-type]
     ("plugin_options=5 is not a mapping", ArgumentsInvalid, given(plugin_options=5)),
     ("There is no plugin 'x'", SessionOptionUnknown, given(plugin_options={"x": 1})),
-    ("once= of tool 'send' is not supported yet", NotSupported, lambda _: tool(once=True)(send)),
+    (
+        "once= of tool 'send' is not supported yet",
+        NotSupported,
+        lambda _: tool(once=True)(send),
+    ),
     ("reconcile= of tool 'send'", NotSupported, lambda _: tool(reconcile=print)(send)),
     ("key='{user}' has no effect", ArgumentsInvalid, lambda app: app.process(key="{user}")(work)),
     ("concurrency=0 is no", ArgumentsInvalid, lambda app: app.process(concurrency=0)(work)),
@@ -194,7 +207,7 @@ async def test_options_inside_a_process_are_refused_as_those_of_the_app(
     async def ask(ctx: ProcessContext[None]) -> None:
         with pytest.raises(ArgumentsInvalid, match=r"ctx\.session do not fit: budget=5"):
             ctx.session("s", budget=5)  # type: ignore[arg-type]
-        with pytest.raises(ArgumentsInvalid, match="model=5 is not the name of a model"):
+        with pytest.raises(NameInvalid, match="Invalid model name 5"):
             ctx.session("s", model=5)  # type: ignore[arg-type]
         with pytest.raises(ArgumentsInvalid, match="tools='send' is not a list"):
             ctx.session("s", tools="send")

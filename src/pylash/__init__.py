@@ -89,7 +89,7 @@ _NAMES = {
         "SessionLaneReentrant SessionMoved SessionOptionUnknown SessionUnknown "
         "ToolArgumentsInvalid ToolDefinitionInvalid ToolError ToolFailed ToolTimeout "
         "TurnAnswerUnexpected TurnBlocked TurnEnvMissing TurnFailed TurnInputConflict "
-        "TurnModelMissing TurnOutputInvalid TurnStumbled TurnToolMissing TurnUnknown"
+        "TurnModelMissing TurnOfProcess TurnOutputInvalid TurnStumbled TurnToolMissing TurnUnknown"
     ),
     "pylash.workflows.modules": "LashlangModule LashlangProcess",
 }

@@ -228,6 +228,7 @@ from pylash.values.turn_errors import TurnEnvMissing as TurnEnvMissing
 from pylash.values.turn_errors import TurnFailed as TurnFailed
 from pylash.values.turn_errors import TurnInputConflict as TurnInputConflict
 from pylash.values.turn_errors import TurnModelMissing as TurnModelMissing
+from pylash.values.turn_errors import TurnOfProcess as TurnOfProcess
 from pylash.values.turn_errors import TurnOutputInvalid as TurnOutputInvalid
 from pylash.values.turn_errors import TurnStumbled as TurnStumbled
 from pylash.values.turn_errors import TurnToolMissing as TurnToolMissing

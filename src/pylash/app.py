@@ -63,6 +63,7 @@ from pylash.processes.operations.context import ProcessContext
 from pylash.processes.triggers import SourceGrant, Triggers, TriggerType
 from pylash.processes.waits import open_waits, resolve_wait
 from pylash.sessions.execution import TurnExecution
+from pylash.sessions.forks import check_fork
 from pylash.sessions.histories import MAX_MESSAGES, Histories
 from pylash.sessions.services import SessionServices
 from pylash.sessions.session import Session
@@ -511,6 +512,7 @@ class Lash:
         new_id = parts.services.new_id
         command = chosen.command(args, kwargs, new_id, inherited, plugin_options)
         control, registration = parts.services.control, command.registration
+        await check_fork(self.store, registration)
         await control.perform_in_call(command)
         if isinstance(inherited.originator, SessionRef) and registration.holder is not None:
             await control.check_visible(registration.holder, [registration.id])

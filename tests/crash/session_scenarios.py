@@ -8,14 +8,16 @@ from typing import NamedTuple
 from pylash.durable.commands import (
     AppendEvent,
     AwaitTurn,
+    CancelProcess,
     GrantHandle,
     StartProcess,
 )
-from pylash.durable.processes import Registration, SessionTurnInput
+from pylash.durable.processes import Registration, SessionTurnInput, Success
 from pylash.durable.runs import Fence, JournalEntry, RunState
 from pylash.durable.scopes import TurnScope
 from pylash.durable.sessions import NewTurn, Policy, Queued, SessionRecord, TurnCommit, Writing
 from pylash.durable.stores import WaitOpening
+from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import encode
 from tests.crash.process_scenarios import ANN, asking, leased, members, started, subscribed
@@ -159,6 +161,74 @@ async def played(store: SqlStore) -> Mine:
     return mine
 
 
+AGENT = StartProcess(Registration(id=S, input=SessionTurnInput(S, {}, {"model": "m"})))
+
+
+async def agent(store: SqlStore) -> Fence:
+    """Start a process that plays the session; a turn and a message wait for it."""
+    await members(store)
+    await tick()
+    mine = await store.processes.start(AGENT, W1)
+    assert mine is not None
+    await tick()
+    await store.sessions.submit(asked("t2"), "token 2", W1)
+    await tick()
+    return mine.fence
+
+
+async def agent_with_words(store: SqlStore) -> Fence:
+    """Start a process that plays the session; only a message waits for it."""
+    await members(store)
+    await tick()
+    mine = await store.processes.start(AGENT, W1)
+    assert mine is not None
+    await store.sessions.enqueue(S, "k", "words", Policy.NOW)
+    await tick()
+    return mine.fence
+
+
+async def agent_without_lane(store: SqlStore) -> Fence:
+    """Start a process that plays the session as an earlier version does, which gives it no lane."""
+    await members(store)
+    await tick()
+    mine = await store.processes.start(AGENT, W1)
+    assert mine is not None
+
+    def steps() -> Steps[None]:
+        yield Statement("update pylash_lanes set holder = null where lane = ?", (f"session:{S}",))
+        yield Statement("update pylash_processes set watched = 0 where id = ?", (S,))
+
+    await store.driver.run(Operation("free", steps))
+    return mine.fence
+
+
+async def left_lane(store: SqlStore) -> Fence:
+    """End an agent as an earlier version does, which leaves it the lane."""
+    await members(store)
+    await tick()
+    mine = await store.processes.start(AGENT, W1)
+    assert mine is not None
+    await store.processes.settle(mine.fence, mine.number, Success(1))
+
+    def steps() -> Steps[None]:
+        lane = f"session:{S}"
+        yield Statement("update pylash_lanes set holder = ? where lane = ?", (mine.fence.run, lane))
+
+    await store.driver.run(Operation("left", steps))
+    await tick()
+    return mine.fence
+
+
+async def agent_of_a_fork(store: SqlStore) -> tuple[SessionRecord, Fence]:
+    """Start a process whose session begins with the nodes of another one."""
+    source = await committed(store)
+    await tick()
+    given = Registration(id="fork", input=SessionTurnInput("fork", {}))
+    mine = await store.processes.start(StartProcess(given), W1)
+    assert mine is not None
+    return source, mine.fence
+
+
 async def dead(store: SqlStore) -> Mine:
     mine = await full(store)
     await reach(store, "_forget_runs", store.sessions.delete(S))
@@ -210,6 +280,20 @@ SESSION_SCENARIOS = {
     "submit: a deleted id": Scenario(
         dead, lambda s, _: s.sessions.submit(asked("t2", b"other"), "token", W1)
     ),
+    "submit: left lane": Scenario(left_lane, lambda s, _: s.sessions.submit(asked(), "token", W1)),
+    "_enqueue: left lane": Scenario(
+        left_lane, lambda s, _: s.sessions.enqueue(S, "k", "words", Policy.NOW)
+    ),
+    "start: agent": Scenario(members, lambda s, _: s.processes.start(AGENT, W1)),
+    "hold": Scenario(agent_without_lane, lambda s, f: s.sessions.hold(f, S)),
+    "settle: agent": Scenario(agent, lambda s, f: s.processes.settle(f, f.run, Success(1))),
+    "settle: agent with words": Scenario(
+        agent_with_words, lambda s, f: s.processes.settle(f, f.run, Success(1))
+    ),
+    "perform: force an agent to end": Scenario(
+        agent, lambda s, _: s.processes.perform(CancelProcess(S, "why", force=True))
+    ),
+    "_fence_off: agent": deletion_part("_fence_off", agent),
     "open: session": Scenario(members, lambda s, _: s.sessions.open(S, {"model": "m"})),
     "open: options": Scenario(committed, lambda s, _: s.sessions.open(S, {"model": "n"})),
     "open: without a number": Scenario(waited_for, lambda s, _: s.sessions.open(S)),
@@ -243,8 +327,13 @@ SESSION_SCENARIOS = {
         stirred, lambda s, _: s.sessions.take_back(S, ["one", "three"]), same=False
     ),
     "_cancel": Scenario(waiting, lambda s, _: s.sessions.cancel(S, "why")),
+    "_cancel: agent": Scenario(agent, lambda s, _: s.sessions.cancel(S, "why")),
     "_cancel: blocked": Scenario(blocked, lambda s, _: s.sessions.cancel(S, "why")),
     "_fork": Scenario(committed, lambda s, m: s.sessions.fork(m, "fork", 2, (1, 1))),
+    "_fork: for an agent": Scenario(
+        agent_of_a_fork,
+        lambda s, m: s.sessions.fork(m[0], "fork", 2, (1, 1), player=m[1].run),
+    ),
     "_fork: of a fork": Scenario(
         forked, lambda s, m: s.sessions.fork(m, "another", m.head, (1, 1))
     ),

@@ -117,7 +117,7 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
     reads = {"entry", "look", "listed", "generation", "get", "next_due", "_others", "has_any"}
     reads |= {"timeline", "wake_seqs", "owned_by", "_old", "_ready"}
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
-    reads |= {"results", "states", "blocked", "current", "_generation", "check_visible"}
+    reads |= {"results", "states", "blocked", "current", "played", "_generation", "check_visible"}
     reads |= {"cancel_reason", "view", "signal_waits", "outputs", "known", "events", "grants"}
     covered = {name.split(":")[0] for name in SCENARIOS}
     by_hand = {"record", "start", "settle", "perform", "submit", "claim", "emit", "_enqueue"}

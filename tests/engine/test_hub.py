@@ -154,10 +154,10 @@ async def test_a_result_that_comes_during_a_read_is_found(tasks: TaskOwner) -> N
     watch = Watch(table.read, tasks)
     with watch.waiter("a") as future:
         table.gate.clear()
-        watch.suspect("a")
+        watch.read_soon("a")
         await turns()  # it reads, and finds nothing
         table.results["a"] = 1
-        watch.suspect("a")
+        watch.read_soon("a")
         table.gate.set()
         assert await asyncio.wait_for(future, 1) == 1
     assert table.reads == [["a"], ["a"]]
@@ -184,7 +184,7 @@ async def test_hints_for_others_do_not_put_off_the_interval(
         table.results["a"] = 1
         async with asyncio.timeout(2):
             while not future.done():
-                watch.suspect("busy")
+                watch.read_soon("busy")
                 await asyncio.sleep(0.01)
 
 
@@ -193,7 +193,7 @@ async def test_a_read_that_the_store_refuses_is_repeated(tasks: TaskOwner) -> No
     table.failures, table.results = 2, {"a": 1}
     watch = Watch(table.read, tasks)
     with watch.waiter("a") as future:
-        watch.suspect("a")
+        watch.read_soon("a")
         assert await asyncio.wait_for(future, 1) == 1
     assert len(table.reads) == 3
 
@@ -207,7 +207,7 @@ async def test_waiters_of_one_id_share_a_read_and_learn_of_it_before_tasks_go_on
 
     async def wait(name: str) -> None:
         with watch.waiter(name, lambda: order.append(f"{name} known")) as future:
-            watch.suspect(name)
+            watch.read_soon(name)
             await future
             order.append(f"{name} goes on")
 
@@ -228,11 +228,11 @@ async def test_a_cancelled_waiter_is_not_read_again(tasks: TaskOwner) -> None:
 
     left, stays = tasks.start(wait("left")), tasks.start(wait("stays"))
     await turns()
-    watch.suspect("left")  # read only if somebody waits when its turn comes
+    watch.read_soon("left")  # read only if somebody waits when its turn comes
     left.cancel()
     await turns()
-    watch.suspect("left")
-    watch.suspect("")
+    watch.read_soon("left")
+    watch.read_soon("")
     await turns()
     assert table.reads[-1] == ["stays"]
     watch.deliver("stays", 3)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pylash.engine.runs.driver import Detached
-from pylash.engine.user_code import FailsAs, called, current_task, is_failure, is_interrupt
+from pylash.engine.user_code import FailsAs, call_function, current_task, is_failure, is_interrupt
 from pylash.tasks import in_thread
 
 
@@ -85,7 +85,7 @@ async def test_an_interrupt_that_a_plain_function_raises_in_its_thread_is_a_fail
 ) -> None:
     handle(signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt) as raised:
-        await called(raise_it, (), {})
+        await call_function(raise_it, (), {})
     assert is_failure(raised.value, current_task())
 
 

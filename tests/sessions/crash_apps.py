@@ -305,5 +305,6 @@ async def forked_story(app: Lash) -> str:
     await chat.turn("Hi.", turn_id="t1")
     handle = await app.start(researcher.options(id="r", fork="chat", at="t1"), "Who?")
     await chat.turn("And?", turn_id="t2")
+    await app.session("r").turn("Thanks.", turn_id="t3")  # it waits for the agent
     result = await handle.result()
     return f"{result.text}\n{await transcript(app.session('r'))}{await transcript(chat)}"

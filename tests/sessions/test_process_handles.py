@@ -231,7 +231,7 @@ async def test_handles_are_listed_granted_and_revoked(kind: str, durable: Backen
         with pytest.raises(ArgumentsInvalid, match="mode"):
             await ann.processes("dead")  # type: ignore[arg-type]
         ids = [one.effect_id for one in host.commands]
-    assert ids[:4] == ["list:ann"] * 4
+    assert ids.count("list:ann") >= 4  # beside the commands of the processes
     assert {"revoke:ann:first", "grant:ann:nobody"} <= set(ids)
 
 

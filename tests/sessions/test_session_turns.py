@@ -259,26 +259,15 @@ def model_of(app: Lash) -> ScriptedModel:
     return found
 
 
-async def test_a_history_that_is_not_there_fails_the_process(backend: Backend) -> None:
+async def test_a_history_that_is_gone_when_the_process_begins_fails_it(backend: Backend) -> None:
     app, researcher = library(backend.url)
     async with app:
         await app.session("chat").turn("Hi.", turn_id="t1", timeout="10s")
-        for fork, at, missing in (("nobody", None, "nobody"), ("chat", "t9", "t9")):
-            handle = await app.start(researcher.options(fork=fork, at=at), "Who?")
-            with pytest.raises(ProcessFailed, match=missing) as caught:
-                await handle.result(timeout="10s")
-            assert caught.value.code == "process_session_turn_failed"
-
-
-async def test_a_session_that_somebody_talks_in_is_not_taken(backend: Backend) -> None:
-    app, researcher = library(backend.url)
-    async with app:
-        await app.session("chat").turn("Hi.", timeout="10s")
-        handle = await app.start(researcher.options(id="chat"), "Who?")
+        handle = await app.start(researcher.options(fork="chat", at="t1", delay="200ms"), "Who?")
+        await app.session("chat").delete()
         with pytest.raises(ProcessFailed, match="chat") as caught:
             await handle.result(timeout="10s")
         assert caught.value.code == "process_session_turn_failed"
-        assert len(await app.session("chat").history()) == 4
 
 
 async def test_the_same_start_again_is_the_same_process(backend: Backend) -> None:
@@ -343,6 +332,10 @@ user       Who?
 assistant  i1.c0 read(page=7)
 tool       i1.c0 read: page 7
 assistant  page 7 for ['Hi.', 'Who?']
+user       Thanks.
+assistant  i1.c0 read(page=7)
+tool       i1.c0 read: page 7
+assistant  page 7 for ['Hi.', 'Who?', 'Thanks.']
 
 user       Hi.
 assistant  Hello.

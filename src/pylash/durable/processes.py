@@ -180,6 +180,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return "external"
 
     @property
+    def plays_session(self) -> bool:
+        """Whether it is one turn of the session with its id: it holds the lane of that session."""
+        return isinstance(self.input, SessionTurnInput) and self.input.session_id == self.id
+
+    @property
     def holder(self) -> SessionRef | None:
         """The session that it is started for, which gets its handle."""
         return self.originator if isinstance(self.originator, SessionRef) else None

@@ -59,6 +59,10 @@ class Sessions(Protocol):
         """Return the nodes behind the head, by place: those of a turn that has not ended."""
         ...
 
+    def hold(self, fence: Fence, session_id: str) -> Awaitable[None]:
+        """Let the run of a process hold a session's lane until it ends; refuse a session that has other turns."""
+        ...
+
     def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Awaitable[None]:
         """Write rows of a turn, all or nothing; rows that exist already stay."""
         ...
@@ -120,13 +124,26 @@ class Sessions(Protocol):
         ...
 
     def fork(
-        self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
+        self,
+        source: SessionRecord,
+        new_id: str,
+        head: int,
+        counts: tuple[int, int],
+        *,
+        player: int | None = None,
     ) -> Awaitable[None]:
-        """Create a session that begins with the nodes of another one, up to a place."""
+        """Create a session that begins with the nodes of another one, up to a place.
+
+        ``player`` is the run of a process that holds the lane of the new session, which may be open and empty.
+        """
         ...
 
     def current(self, session_id: str) -> Awaitable[TurnRecord | None]:
         """Return the turn that holds the session's lane: it runs, waits, is blocked, or is next."""
+        ...
+
+    def played(self, session_id: str) -> Awaitable[TurnRecord | None]:
+        """Return the turn of a session that a process plays, with its nodes; both have the id of the session."""
         ...
 
     def turns(self, session_id: str) -> Awaitable[list[TurnRecord]]:

@@ -24,7 +24,7 @@ from pylash.durable.effects import (
 from pylash.durable.ports import Cancellation, Clock, RecordEffect, RegistryWork
 from pylash.engine.races import sleep_unless
 from pylash.engine.system import SystemClock
-from pylash.engine.user_code import called
+from pylash.engine.user_code import call_function
 from pylash.values.durations import Duration, micros
 from pylash.values.errors import (
     RuntimeEffectLocalExecutorMismatch,
@@ -92,7 +92,7 @@ def step_executor(run: Callable[[Any], Any]) -> Executor:
 
     async def perform(envelope: Envelope) -> Outcome:
         assert isinstance(envelope.command, DurableStep)  # the executor takes no other
-        return DurableStepOutcome(await called(run, (envelope.command.input,), {}))
+        return DurableStepOutcome(await call_function(run, (envelope.command.input,), {}))
 
     return Executor("step", _STEP, perform)
 

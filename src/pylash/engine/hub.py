@@ -130,8 +130,9 @@ class Watch(Generic[T]):
         # No entry is empty: it is deleted with its last waiter.
         self._waiters: dict[str, dict[asyncio.Future[T], Callable[[], None]]] = {}
         # The ids to read next. Ids whose waiters have left may be among them.
-        self._suspects: set[str] = set()
-        # Set with every suspect. The reader clears it before it takes them, so a later one sets it again.
+        self._to_read: set[str] = set()
+        # Set whenever ids are added to ``_to_read``. The reader clears it before it takes them, so ids that are added later
+        # set it again.
         self._hint = asyncio.Event()
         tasks.serve(self._read_forever())
 
@@ -154,18 +155,18 @@ class Watch(Generic[T]):
             if not waiters:
                 del self._waiters[name]
 
-    def suspect(self, name: str) -> None:
+    def read_soon(self, name: str) -> None:
         """Read an id soon, if a task waits for it; a blank one stands for all of them."""
         if not name:
-            self._suspects.update(self._waiters)
+            self._to_read.update(self._waiters)
         elif name in self._waiters:
-            self._suspects.add(name)
-        if self._suspects:
+            self._to_read.add(name)
+        if self._to_read:
             self._hint.set()
 
     def deliver(self, name: str, result: T) -> None:
         """Complete the futures of an id; a blank one stands for all of them."""
-        self._suspects.discard(name)
+        self._to_read.discard(name)
         for waiting in (name,) if name else tuple(self._waiters):
             for future, on_result in self._waiters.get(waiting, {}).items():
                 # A waiter may have been cancelled, or have its result from an earlier read.
@@ -187,12 +188,12 @@ class Watch(Generic[T]):
             await wait_for_hint(self._hint, net - loop.time())
             if loop.time() >= net:
                 net = loop.time() + NET_SECONDS
-                self._suspects.update(self._waiters)
-            # Taken before the read: an id that is suspected during the read is read again.
-            suspects, self._suspects = self._suspects, set()
+                self._to_read.update(self._waiters)
+            # Taken before the read: an id that is added during the read is read again.
+            names, self._to_read = self._to_read, set()
             try:
-                await self.check(suspects)
+                await self.check(names)
             except StoreError:  # it cannot answer for the moment
                 await asyncio.sleep(RETRY_SECONDS)
-                for name in suspects:
-                    self.suspect(name)
+                for name in names:
+                    self.read_soon(name)

@@ -20,41 +20,46 @@ class ResultSource(Protocol):
     """Where results are read."""
 
     def observe(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
-        """Have the ends of runs notified; return the runs that are observed now or have ended, with their results."""
+        """Make the store notify of the ends of runs; return those that it notifies of, or that have ended.
+
+        The value of a run that has not ended is None. A run that exists and is left out is locked: call again.
+        """
         ...
 
     def outputs(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
-        """Return the results of those that have ended."""
+        """Return the results of the ids that have ended; the others are left out."""
         ...
 
     def known(self, ids: Sequence[str]) -> Awaitable[set[str]]:
-        """Return those that exist."""
+        """Return the ids that exist in the store."""
         ...
 
 
 class TurnSource:
-    """Reads the results of turns. The end of a turn is always notified, so observing only reads."""
+    """Reads the results of turns. The store notifies of every end of a turn, so ``observe`` writes nothing."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     async def observe(self, ids: Sequence[str]) -> Mapping[str, Any]:
         """Return every turn that exists, with its result if it has ended."""
+        # None for every turn that exists, replaced by the result of each that has ended.
         return {**dict.fromkeys(await self.known(ids)), **await self.outputs(ids)}
 
     def outputs(self, ids: Sequence[str]) -> Awaitable[Mapping[str, Any]]:
-        """Return the results of those that have ended."""
+        """Return the results of the ids that have ended; the others are left out."""
         return self._sessions.results(ids)
 
     async def known(self, ids: Sequence[str]) -> set[str]:
-        """Return those that exist."""
+        """Return the ids that exist in the store."""
         return set(await self._sessions.states(ids))
 
 
 class RunResults:
     """The tasks that wait for the results of processes, or of turns.
 
-    The worker delivers the results of runs that end here; the others are read from the store.
+    ``topic`` is the kind of topic that notifies of ends: "process" or "turn". The worker of this process delivers the
+    results of runs that end here. The results of all others are read from the store.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class RunResults:
         self._hub = hub
         self._source = source
         self._runs_here = runs_here
-        # Ids that must be observed before they are read: their ends may not be notified yet.
+        # Ids to pass to ``observe`` at the next read: the store may not notify of their ends yet.
         self._unobserved: set[str] = set()
         self._watch = Watch(self._read, tasks)
         hub.subscribe(self._on_topic, topic)
@@ -76,35 +81,38 @@ class RunResults:
     async def wait(self, name: str) -> Any:
         """Return the result of a process or turn, once it has ended."""
         result = None
-        while result is None:  # without a result it was parked, and may end in another process
-            # In every round, before it waits: a hub that closes wakes the waiters with None once, and no later one.
+        # None: the run has left this worker without an end (it was parked, released or blocked, or its lease was lost),
+        # and may end in another process; or the hub was closed.
+        while result is None:
+            # Checked before each wait: a hub that closes delivers None once, so a task that waits afterwards gets nothing.
             if self._hub.is_closed:
                 raise AppNotOpen
             with self._watch.waiter(name) as future:
-                # A run that is executed here delivers its result by itself, or None if it leaves.
+                # The worker delivers the result of a run that is executed here, or None when the run leaves.
                 if not self._runs_here(name):
                     self._unobserved.add(name)
-                    self._watch.suspect(name)
+                    self._watch.read_soon(name)
                 result = await future
         if result is _UNKNOWN:
+            # A turn is submitted before a caller waits for it, so it can be missing only if its row was deleted since.
             raise ProcessUnknown(name)
         return result
 
     def deliver(self, name: str, result: Any) -> None:
-        """Pass on the result of a run that ended here; None if the run left without one."""
+        """Wake the tasks that wait for a run: with its result if it ended here, with None if it left without one."""
         self._watch.deliver(name, result)
 
     def _on_topic(self, topic: str) -> None:
         name = topic.partition(":")[2]
         if self._hub.is_closed:
-            self._watch.deliver("", None)
-        # Its worker delivers the result of a run that is executed here, and None when the run leaves.
+            self._watch.deliver("", None)  # to all waiters: ``wait`` then finds the hub closed
+        # A run that is executed here is not read: its worker calls ``deliver``.
         elif not self._runs_here(name):
-            self._watch.suspect(name)
+            self._watch.read_soon(name)
 
     async def _read(self, names: list[str]) -> Mapping[str, Any]:
-        # Taken before the read: an id that is added during the read is observed by the next one. An id that is not
-        # among ``names`` has no waiter any more, because ``wait`` suspects what it adds.
+        # Emptied before the read: an id that is added during the read stays for the next one. Ids that are not among
+        # ``names`` are dropped: ``wait`` also calls ``read_soon`` for each, so their waiters have left.
         new, self._unobserved = self._unobserved.intersection(names), set()
         try:
             if new:
@@ -116,15 +124,18 @@ class RunResults:
             raise
 
     async def _observe(self, names: list[str]) -> None:
-        """Have the ends of runs notified, and deliver the results of those that have ended."""
+        """Make the store notify of the ends of runs, and deliver the results of those that have ended."""
         observed = dict(await self._source.observe(names))
         missing = [name for name in names if name not in observed]
         known = await self._source.known(missing) if missing else set()
-        for name, result in (observed | dict.fromkeys(missing, _UNKNOWN)).items():
-            if name not in known and result is not None:
+        for name, result in observed.items():
+            if result is not None:
                 self._watch.deliver(name, result)
-        if known:  # a writer has locked them: observe them again
+        for name in missing:
+            if name not in known:
+                self._watch.deliver(name, _UNKNOWN)
+        if known:  # a transaction has locked their rows: observe them again
             await asyncio.sleep(RETRY_SECONDS)
             self._unobserved |= known
             for name in known:
-                self._watch.suspect(name)
+                self._watch.read_soon(name)

@@ -2,8 +2,8 @@
 
 Rule 1. Whatever user code raises is its failure, whether or not it is an ``Exception``. Only control flow of
         the runtime, a cancellation of the task and a Ctrl-C pass through.
-Rule 2. An error of ours that user code raises (a StoreError, a DurabilityError) is about some other store or
-        run. It is never taken for trouble of the run that called the code.
+Rule 2. A StoreError or DurabilityError that user code raises is a failure too. The code used some other store or run,
+        so the error says nothing about the store of the run that called the code, and does not detach that run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 def is_failure(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return whether user code that ran in a task has failed; anything else must be raised again.
+    """Return whether an exception of user code that ran in ``task`` is a failure; the caller raises any other again.
 
-    Exceptions that arise while another task runs, or none, come from a coroutine that is being closed: it
-    must not await anything any more.
+    If ``task`` is not the current task, the exception was raised while a coroutine is closed (by ``coroutine.close`` or
+    the garbage collector). It is not a failure: recording one would await the store, and such a coroutine cannot await.
     """
     if isinstance(error, Control) or current_task() is not task:
         return False
@@ -48,18 +48,19 @@ def is_failure(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception is a Ctrl-C, and not a KeyboardInterrupt that user code raised itself.
 
-    Python calls the handler of the signal in the main thread. A handler written in Python, as asyncio's is,
-    is in the traceback. The default handler is not, and its interrupts look like any other: all of them pass.
+    Python calls the handler of SIGINT in the main thread. A handler that is a Python function, such as asyncio's, is in
+    the traceback of its exception. The default handler is not: then every KeyboardInterrupt of the main thread counts
+    as a Ctrl-C, except one that a plain function raised in a thread of ours.
     """
     if not isinstance(error, KeyboardInterrupt):
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
-    # The handler of this moment: asyncio replaces it while a loop runs, by a ``partial`` of a method.
+    # Read now and not at import: while a loop runs, asyncio installs a ``functools.partial`` of a method as the handler.
     handler: Any = signal.getsignal(signal.SIGINT)
     codes = _codes_of(error.__traceback__)
     if handler is signal.default_int_handler:
-        return outcome_in_thread.__code__ not in codes  # threads are never interrupted
+        return outcome_in_thread.__code__ not in codes  # no signal handler runs in such a thread
     return getattr(getattr(handler, "func", handler), "__code__", None) in codes
 
 
@@ -72,18 +73,19 @@ def _codes_of(trace: TracebackType | None) -> list[Any]:
 
 
 class FailsAs:
-    """A block of user code whose failures are raised as something else.
+    """A context manager around user code that replaces its failures by other exceptions.
 
-    ``describe`` returns what is raised in place of a failure, or the failure itself. A class and not a
-    generator: a generator cannot pass a StopIteration on, nor an exception that takes no new traceback.
+    ``describe`` takes a failure and returns the exception to raise instead, or the failure itself to raise it unchanged.
+    It is not a ``@contextmanager``, because a StopIteration cannot pass through a generator, nor can an exception
+    whose ``__traceback__`` cannot be set.
     """
 
     def __init__(self, describe: Callable[[BaseException], BaseException]) -> None:
         self._describe = describe
 
     def __enter__(self) -> None:
-        # Compared when the block is left: a coroutine that is closed from elsewhere leaves it in another task, or in none.
-        # There is one, so an object of this class serves one block at a time.
+        # ``__exit__`` compares it with the current task: a coroutine that is closed leaves the block in another task, or
+        # in none. It is overwritten by the next block, so blocks of one object must not overlap.
         self._task = current_task()
 
     def __exit__(
@@ -99,16 +101,16 @@ class FailsAs:
             raise described from error
 
 
-async def called(
+async def call_function(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a function: an async one here, a plain one in a thread."""
-    # Decided before the call: a plain function may block, and must not begin on the event loop.
+    """Call a function and return its value: an async function in this task, any other in a thread."""
+    # Decided before the call, because a plain function may block the event loop.
     is_async = iscoroutinefunction(function)
     if not is_async and not isinstance(function, type):
-        is_async = iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object may be called
+        is_async = iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__
     if is_async:
         return await function(*args, **kwargs)
     value = await in_thread(function, *args, **kwargs)
-    # A lambda around an async function is a plain one that returns a coroutine: that runs on the loop, in this task.
+    # A plain function may return a coroutine, as ``lambda: fetch(url)`` does. It is awaited in this task.
     return await value if isawaitable(value) else value

@@ -25,7 +25,7 @@ class LiveWaits:
         self._entropy = entropy
         # It is given ends only (see ``_read``), so the result of a waiter is final: a wait never opens again.
         self._watch = Watch(self._read, tasks)
-        hub.subscribe(lambda topic: self._watch.suspect(topic.partition(":")[2]), "wait")
+        hub.subscribe(lambda topic: self._watch.read_soon(topic.partition(":")[2]), "wait")
 
     async def wait(
         self,

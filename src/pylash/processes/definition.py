@@ -147,25 +147,29 @@ class ProcessDefinition(Definition[P, R]):
         self._key = key
         owner = f"process {self.name!r}"
         self.events = None if events is None else DeclaredEvents(owner, events)
-        self.recorded_names = self._recorded_names(renamed or {})
+        self._renamed = self._checked_renamed(renamed)
         self.block_on = self._checked_errors(block_on)
         self._prepared = False
         self.__doc__ = function.__doc__
 
-    def _recorded_names(self, renamed: Any) -> dict[str, str]:
-        """Return the recorded name of each name that replaced it."""
+    def _checked_renamed(self, renamed: Any) -> dict[str, str]:
         owner = f"process {self.name!r}"
-        if not isinstance(renamed, Mapping):
+        if not isinstance(renamed, Mapping | None):
             raise ArgumentsInvalid(owner, f"renamed={renamed!r} is not a dict of old and new names")
-        for name in (*renamed, *renamed.values()):
+        names = dict(renamed or {})
+        for name in (*names, *names.values()):
             check_name("name in renamed=", name)
-        recorded = {new: old for old, new in renamed.items()}
-        if len(recorded) < len(renamed) or recorded.keys() & renamed.keys():
+        if len({*names.values(), *names}) < 2 * len(names):
             reason = (
                 "renamed= has a name twice: give each old name one new name that is not an old one"
             )
             raise ArgumentsInvalid(owner, reason)
-        return recorded
+        return names
+
+    @cached_property
+    def recorded_names(self) -> dict[str, str]:
+        """The recorded name of each name that has replaced it."""
+        return {new: old for old, new in self._renamed.items()}
 
     def _checked_errors(self, block_on: Any) -> tuple[type[BaseException], ...]:
         if not isinstance(block_on, tuple) or not all(

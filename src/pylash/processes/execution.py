@@ -37,7 +37,7 @@ from pylash.durable.processes import (
 from pylash.durable.runs import SECOND, Instant
 from pylash.durable.sessions import TURN_TARGET
 from pylash.engine.records import message_of
-from pylash.engine.runs.branches import CURRENT, LANES
+from pylash.engine.runs.branches import CURRENT, ENCLOSING_SESSIONS
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Programs
@@ -66,6 +66,7 @@ from pylash.values.process_errors import (
     ProcessTimeout,
     WorkflowFailed,
 )
+from pylash.values.turn_errors import ProcessSessionTurnFailed
 
 TIMED_OUT: Final = "its timeout is over"
 """The reason of the cancel that a process gets when its timeout has passed."""
@@ -163,9 +164,9 @@ class Execution:
         """Execute the run until it ends or is detached; return the output of its process, if it has ended."""
         # Both context variables belong to this task; steps and tools that it starts inherit them.
         CURRENT.set(run.root)
-        if LANES.get():
+        if ENCLOSING_SESSIONS.get():
             # Inherited from a tool that started the process: the tool does not wait for it.
-            LANES.set(frozenset())
+            ENCLOSING_SESSIONS.set(frozenset())
         try:
             end = await self._outcome(run)
         finally:
@@ -300,7 +301,9 @@ def _code_end(end: CodeResult) -> CodeEnd:
 
 
 def _log_failure(run: LiveRun, error: BaseException) -> None:
-    if isinstance(error, WorkflowFailed):  # Python's traceback does not show the Lashlang program
+    # Python's traceback does not show the Lashlang program, and that of a turn shows only our code.
+    is_turn = isinstance(error, ProcessSessionTurnFailed)
+    if isinstance(error, WorkflowFailed) or (is_turn and _is_known(error.__cause__)):
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
         _log.warning("%s failed", run.fence.name, exc_info=error)
@@ -311,6 +314,10 @@ def _errors_in(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [inner for one in error.exceptions for inner in _errors_in(one)]
+
+
+def _is_known(cause: BaseException | None) -> bool:
+    return cause is None or isinstance(cause, LashError)
 
 
 def _first_exception(group: BaseExceptionGroup[ContinueAs]) -> ContinueAs:

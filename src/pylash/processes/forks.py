@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from pylash.durable.effects import EffectKind
-from pylash.durable.processes import Registration
+from pylash.durable.processes import Registration, SessionTurnInput
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
-from pylash.values.process_errors import ForkInvalid, ProcessUnknown
+from pylash.values.process_errors import ForkInvalid, NotSupported, ProcessUnknown
 
 AWAIT = EffectKind.AWAIT_EVENT
 
@@ -21,6 +21,11 @@ async def fork_registration(
     if record is None:
         raise ProcessUnknown(process_id)
     given = record.registration
+    if isinstance(given.input, SessionTurnInput):
+        instead = (
+            "start an agent with fork= and at=, which continues from the messages of a session"
+        )
+        raise NotSupported(f"A fork of {process_id!r}, the process of an agent,", instead)
     registration = msgspec.structs.replace(
         given,
         id=new_id,

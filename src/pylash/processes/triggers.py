@@ -21,7 +21,7 @@ from pylash.durable.triggers import (
     ValueBinding,
     checked_occurrence,
 )
-from pylash.engine.user_code import called
+from pylash.engine.user_code import call_function
 from pylash.processes.control import AskedBy
 from pylash.processes.definition import as_prepared
 from pylash.processes.services import Services
@@ -49,7 +49,7 @@ class TriggerType(msgspec.Struct, frozen=True):
         """Return whether a program of a session may subscribe to a source."""
         if not callable(self.sessions):
             return self.sessions
-        return await called(self.sessions, (session_id, source_key), {}) is True
+        return await call_function(self.sessions, (session_id, source_key), {}) is True
 
 
 class AppParts(Protocol):

@@ -51,7 +51,8 @@ class Checkpoints:
         has_reply = memory.recorded(llm_key(iteration + 1, 1))
         if found is None:
             found = []
-            woken = turn.run.turn is not None and turn.run.turn.stirred
+            # It is not known whether messages are queued for a process.
+            woken = turn.run.turn is None or turn.run.turn.stirred
             # The flag is taken before the read: a message that is queued during the read sets it again.
             may_have_some = turn.run.machine.take_stirred() or woken or not memory.looks_ahead
             if may_have_some and not has_reply:

@@ -60,7 +60,7 @@ from pylash.turn.machine import (
 from pylash.turn.messages import AssistantMessage, ToolCall, ToolMessage, Usage, UserMessage
 from pylash.values.canonical import decode, write
 from pylash.values.errors import DurabilityError, LashError, StoreError, StoreRefused
-from pylash.values.turn_errors import TurnEnvMissing
+from pylash.values.turn_errors import TurnEnvMissing, TurnToolMissing
 
 if TYPE_CHECKING:
     from pylash.sessions.services import SessionServices
@@ -118,6 +118,7 @@ class TurnDriver:
         try:
             captured = catalog.plugin_options(options)
             self.plugins = catalog.build_plugins(self.session.id, captured)
+            self._check_settings()
             self._offer_tools()
             tail = partial(self.services.histories.tail, self.session, options.history)
             self.history = await self.run.read(tail)
@@ -173,6 +174,36 @@ class TurnDriver:
     def is_new(self, key: str) -> bool:
         """Return whether an effect starts now; events of the others were emitted by an earlier execution."""
         return not self.run.memory.begun(key)
+
+    @property
+    def retry_call(self) -> str:
+        """The call that continues the turn after it was blocked."""
+        return "session.retry()" if self._is_turn else f"app.retry({self.run.id!r})"
+
+    def missing_here(self, missing: str) -> TurnToolMissing:
+        """Return the error for a turn that needs something that this worker lacks."""
+        cancel = (
+            "session.cancel()" if self._is_turn else f"app.process_handle({self.run.id!r}).cancel()"
+        )
+        return TurnToolMissing(self.turn_id, missing, self.retry_call, cancel)
+
+    @property
+    def _is_turn(self) -> bool:
+        """Whether the run is the turn's own, and not that of a process."""
+        return isinstance(self.run.record, TurnRecord)
+
+    def _check_settings(self) -> None:
+        """Leave the turn of a process to a worker that has its agent, its plugins and its tools.
+
+        The app that started the process had them. A cancelled turn needs none.
+        """
+        if self._is_turn or self.run.cancelled:
+            return
+        # Read before the effect, as its error would be recorded as the end of the turn.
+        captured = not self.is_new("env")
+        missing = self.services.catalog.missing(self.ask.options, captured=captured)
+        if missing is not None:
+            raise self.missing_here(f"needs {missing}")
 
     def _offer_tools(self) -> None:
         """Ask for the tools that this worker has for the turn."""

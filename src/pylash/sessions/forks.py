@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from pylash.durable.processes import ForkPoint, Registration, SessionTurnInput
 from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import SessionRecord
+from pylash.durable.stores import Store
 from pylash.values.turn_errors import SessionUnknown, TurnUnknown
 
 
@@ -23,6 +25,9 @@ async def find_fork_point(
         for turn in await sessions.turns(session_id)
         if turn.scope.id == at and turn.settled and "nodes" in (turn.result or {})
     ]
+    played = await sessions.played(at)
+    if played is not None:
+        settled.insert(0, played)
     for turn in reversed(settled):  # if two turns have this id, the session's own is the later one
         head, whose = turn.result["nodes"][1], record
         if turn.scope.session_id != session_id:  # a turn from before the fork
@@ -33,3 +38,12 @@ async def find_fork_point(
         if any(part.number == whose.number and head <= part.upto for part in record.path):
             return whose, head, (whose.revision, turn.result["calls"])
     raise TurnUnknown(session_id, at)
+
+
+async def check_fork(store: Store, registration: Registration) -> None:
+    """Refuse an agent whose session begins with a history that is not there, unless it was started before."""
+    given = registration.input
+    if not isinstance(given, SessionTurnInput) or not isinstance(given.fork, ForkPoint):
+        return
+    if await store.processes.get(registration.id) is None:
+        await find_fork_point(store.sessions, given.fork.session_id, given.fork.turn_id)

@@ -102,7 +102,7 @@ class ModelCalls:
             if iteration == 1:
                 raise
             # A turn that has recorded work is not lost because this worker lacks its model.
-            turn.run.give_up(TurnModelMissing(turn.turn_id, error.message))
+            turn.run.give_up(TurnModelMissing(turn.turn_id, error.message, turn.retry_call))
         if stream.interrupted:
             reply = ModelReply(text=stream.text, usage=NO_USAGE)
         took = clock.monotonic() - started

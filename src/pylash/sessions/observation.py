@@ -71,8 +71,7 @@ async def observe_session(
     with services.hub.listen(f"session:{session_id}") as listener, ExitStack() as stack:
 
         def on_turn_start(turn: str) -> None:
-            # The id of a turn's run is the text of its scope; that of a process's run is a plain id.
-            if turn.startswith("{") and session_of(scope_from_text(turn)) == session_id:
+            if _is_of(turn, session_id):
                 listener.wake()
 
         stack.callback(services.feeds.watch(on_turn_start))
@@ -88,6 +87,18 @@ async def observe_session(
             async for item in _local_events(session_id, place, runner, local):
                 yield item
             await listener.wait()
+
+
+def _is_of(turn: str, session_id: str) -> bool:
+    """Return whether the id of a run is that of a turn of a session.
+
+    It is the text of the turn's scope; for the turn of a process it is the id of both the process and the session.
+    """
+    if turn == session_id:
+        return True
+    with suppress(ValueError):  # the id of a process
+        return turn.startswith("{") and session_of(scope_from_text(turn)) == session_id
+    return False
 
 
 async def _read(

@@ -32,7 +32,7 @@ from pylash.durable.sessions import (
     TurnRecord,
     checked_session,
 )
-from pylash.engine.runs.branches import LANES
+from pylash.engine.runs.branches import ENCLOSING_SESSIONS
 from pylash.models.messages import store_bodies, with_references
 from pylash.processes.definition import (
     Definition,
@@ -237,7 +237,7 @@ class Session:
         self, given: Input, turn_id: str | None, output: Any
     ) -> tuple[NewTurn, Shape | None]:
         """Store a turn for a worker to run; return it, and the shape of its answer."""
-        if self.id in LANES.get():
+        if self.id in ENCLOSING_SESSIONS.get():
             raise SessionLaneReentrant(self.id)
         if turn_id is not None:
             check_name("turn id", turn_id)
@@ -308,11 +308,13 @@ class Session:
         """Return a tool as a process: a plugin's tool comes before one of the app, as in turns."""
         catalog = self._services.catalog
         built = catalog.build_plugins(self.id, environment.plugins)
+        others: set[str] = set()
         for plugin in reversed(built):
             tools = tools_of_plugins([built[plugin]])
             if name in tools:
                 return ToolProcess(tools[name], plugin)
-        return ToolProcess(catalog.tool(name), None)
+            others.update(tools)
+        return ToolProcess(catalog.tool(name, others), None)
 
     # --- listening ---
 
@@ -528,7 +530,10 @@ class Session:
             turn = await self._services.store.sessions.turn(scope)
             if turn is not None:
                 return turn
-        raise TurnUnknown(self.id, turn_id)
+        played = await self._services.store.sessions.played(self.id) if turn_id == self.id else None
+        if played is None:
+            raise TurnUnknown(self.id, turn_id)
+        return played
 
     async def delete(self) -> DeleteReport:
         """Delete the session with its turns, messages, waits, queue and process handles; return what was removed.

@@ -3,7 +3,8 @@
 Rule 1. A session-turn process runs its turn in its own run: every effect is an effect of the process, and is executed
         by the host's controller for the scope of the process.
 Rule 2. The state of the child session is recorded first, so that a replay continues from there.
-Rule 3. The usage of subagents counts for the turn that called them, and so does their budget.
+Rule 3. The process holds the lane of the child session: other turns of that session wait until it has ended.
+Rule 4. The usage of subagents counts for the turn that called them, and so does their budget.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import SessionRecord
 from pylash.engine.executors import process_executor, step_executor
 from pylash.engine.records import message_of
-from pylash.engine.runs.branches import LANES, own_branch
+from pylash.engine.runs.branches import ENCLOSING_SESSIONS, own_branch
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.run import LiveRun
 from pylash.sessions.driver import TurnDriver
@@ -54,11 +55,12 @@ from pylash.sessions.tool_calls import TurnTool
 from pylash.tools.catalog import Catalog
 from pylash.turn.asks import ASKS, SessionOptions, TurnAsk
 from pylash.turn.budgets import budget_share, remaining, spent
-from pylash.turn.machine import RunTools
+from pylash.turn.events import TurnEvent
+from pylash.turn.machine import RunTools, TurnEnd
 from pylash.turn.messages import Text, ToolCall, ToolMessage, Usage
 from pylash.values.canonical import decode, write
 from pylash.values.errors import LashError
-from pylash.values.turn_errors import ProcessSessionTurnFailed, SessionExists
+from pylash.values.turn_errors import ProcessSessionTurnFailed, SessionMoved
 
 SPAWN: Final = "spawn_agent"
 
@@ -68,6 +70,7 @@ async def run_session_turn(services: SessionServices, run: LiveRun, given: Sessi
 
     Raises ProcessSessionTurnFailed if the turn fails, or if the host refuses an effect.
     """
+    ended = True
     try:
         return await _run_turn(services, run, given)
     except ProcessSessionTurnFailed:
@@ -75,19 +78,20 @@ async def run_session_turn(services: SessionServices, run: LiveRun, given: Sessi
     except Exception as error:
         reason = message_of(error) or type(error).__name__
         raise ProcessSessionTurnFailed(given.session_id, reason) from error
+    except BaseException:  # cancelled, or it goes on later
+        ended = False
+        raise
+    finally:
+        services.feeds.leave(run.id, ended=ended)
 
 
 async def _run_turn(services: SessionServices, run: LiveRun, given: SessionTurnInput) -> Any:
-    LANES.set(frozenset(given.lanes))
+    ENCLOSING_SESSIONS.set(frozenset(given.lanes))
     session = await _recorded_session(services, run, given)
     nodes = await run.read(partial(services.store.sessions.uncommitted, session))
     driver = TurnDriver(run, session, ASKS.decode(write(given.ask)), services, nodes)
     await driver.run_turn()
-    commit = driver.commit(settle=False)
-    await run.write(partial(services.store.sessions.commit, run.fence, commit))
-    services.feeds.leave(run.id, ended=True)
-    end = driver.machine.end
-    assert end is not None
+    end = await _commit(services, driver)
     if end.status == "cancelled":
         raise asyncio.CancelledError
     plain: dict[str, Any] = decode(write(end))
@@ -97,6 +101,19 @@ async def _run_turn(services: SessionServices, run: LiveRun, given: SessionTurnI
     return {"session_id": given.session_id, "turn_id": driver.turn_id, **plain}
 
 
+async def _commit(services: SessionServices, driver: TurnDriver) -> TurnEnd:
+    """Append the turn, which is over, to its session; return how it ended. The process ends later."""
+    run, end = driver.run, driver.machine.end
+    assert end is not None
+    commit = partial(services.store.sessions.commit, run.fence, driver.commit(settle=False))
+    try:
+        await run.write(commit)
+    except SessionMoved as error:  # a worker of an earlier version did not wait for the lane
+        run.give_up(error)
+    driver.feed.add(TurnEvent("turn_completed", driver.turn_id, status=end.status, usage=end.usage))
+    return end
+
+
 async def _recorded_session(
     services: SessionServices, run: LiveRun, given: SessionTurnInput
 ) -> SessionRecord:
@@ -104,7 +121,7 @@ async def _recorded_session(
 
     async def open_session(_: str) -> Any:
         with run.guarded():
-            session = await _opened_session(services.store.sessions, given)
+            session = await _opened_session(services.store.sessions, run, given)
         return decode(write(session))
 
     command, local = DurableStep("session", given.session_id), step_executor(open_session)
@@ -112,21 +129,23 @@ async def _recorded_session(
     return msgspec.convert(expect(outcome, DurableStepOutcome).value, SessionRecord)
 
 
-async def _opened_session(sessions: Sessions, given: SessionTurnInput) -> SessionRecord:
+async def _opened_session(
+    sessions: Sessions, run: LiveRun, given: SessionTurnInput
+) -> SessionRecord:
     """Return the child session, created if it is missing; refuse a session that has other turns.
 
-    An earlier execution that died may have created it. The process does not wait for the session's lane, so
-    its turn must be the only one.
+    An earlier execution that died may have created it.
     """
     child, fork = given.session_id, given.fork
-    if await sessions.get(child) is not None:
-        turns = [turn for turn in await sessions.turns(child) if turn.scope.session_id == child]
-        if turns or await sessions.current(child) is not None:
-            raise SessionExists(child)
-    elif fork is not msgspec.UNSET:
+    if run.process.registration.plays_session:
+        await sessions.hold(
+            run.fence, child
+        )  # versions that start it without the lane may run beside
+    known = await sessions.get(child)
+    if fork is not msgspec.UNSET and (known is None or not known.origin):
         source, head, counts = await find_fork_point(sessions, fork.session_id, fork.turn_id)
         unset = msgspec.structs.replace(source, options=None)  # the child has its own
-        await sessions.fork(unset, child, head, counts)
+        await sessions.fork(unset, child, head, counts, player=run.record.run)
     return await sessions.open(child, given.options)
 
 

@@ -48,7 +48,6 @@ from pylash.values.turn_errors import (
     AttachmentResolutionFailed,
     CallRefused,
     ToolFailed,
-    TurnToolMissing,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class ToolCalls:
                 branches.append([number])
             is_missing = tool is None and self._is_offered(call) and not run.cancelled
             if is_missing and not await self._recorded_result(call, first + number):
-                raise TurnToolMissing(self._turn.turn_id, call.tool)
+                raise self._turn.missing_here(f"calls tool {call.tool!r}")
         group = BranchGroup(run, run.root, (f"i{iteration}", 1))
         for numbers in (*branches, serial):
             if numbers:

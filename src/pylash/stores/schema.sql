@@ -13,7 +13,8 @@ create table pylash_meta(
 -- What is executed: an epoch of a process, a turn, or the scope of an attached controller. Written by
 -- tables/runs.py.
 create table pylash_runs(
-  -- number drawn at random by the client; a new epoch of a process is a new run
+  -- number chosen by the client: 41 bits of milliseconds since 2024, then 22 random bits. A new epoch of a process is a
+  -- new run
   id integer primary key,
   -- what is executed, as JSON; unique. Renamed (#epoch, #line) when another run takes the name
   scope text not null unique,

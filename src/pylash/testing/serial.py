@@ -107,7 +107,7 @@ class _SerialController(EffectController):
 
 
 class _PositionalMemory:
-    """A memory that answers False to every question about effects that the code has not come to."""
+    """A memory that knows no key ahead: ``begun`` and ``recorded`` are always False. It knows whether the run is replayed."""
 
     looks_ahead = False
 

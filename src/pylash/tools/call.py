@@ -42,7 +42,7 @@ from pylash.durable.waits import (
 )
 from pylash.engine.executors import await_options, step_executor, tool_executor
 from pylash.engine.retries import Retry, Tries, marked_final
-from pylash.engine.runs.branches import LANES, Branch, outside
+from pylash.engine.runs.branches import ENCLOSING_SESSIONS, Branch, outside
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs
 from pylash.tools.arguments import projected_refs
@@ -241,12 +241,12 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
         occupied = {ctx.session_id} if ctx.session_id else set()  # a process has no session
         # The session's lane is occupied by the turn that waits for this tool: a turn that the tool submitted to the
         # same session would deadlock.
-        lanes = LANES.set(LANES.get() | occupied)
+        token = ENCLOSING_SESSIONS.set(ENCLOSING_SESSIONS.get() | occupied)
         try:
             with outside(), FailsAs(failure):
                 value = await ready.tool.call(ctx, arguments)
         finally:
-            LANES.reset(lanes)
+            ENCLOSING_SESSIONS.reset(token)
         return await site.outcome(ctx, value)
 
     most = 1 if ready.policy.retry is None else ready.policy.retry.max

@@ -145,11 +145,12 @@ class Catalog:
         self.tools[made.name] = made
         return made
 
-    def tool(self, name: str) -> Tool[..., Any]:
-        """Return a tool by its name, or by its id such as ``tools.lookup``."""
+    def tool(self, name: str, others: Collection[str] = ()) -> Tool[..., Any]:
+        """Return a tool by its name, or by its id such as ``tools.lookup``; an error lists ``others`` too."""
         found = self.tools.get(name) or self.by_id().get(name)
         if found is None:
-            raise ToolUnknown(name, ", ".join(sorted(self.tools)) or "none")
+            known = sorted({*self.tools, *others})
+            raise ToolUnknown(name, ", ".join(known) or "none")
         return found
 
     def by_id(self) -> dict[str, Tool[..., Any]]:
@@ -200,6 +201,24 @@ class Catalog:
                 raise SessionOptionUnknown("plugin", name, known)
         for name in self._chosen_tools(options) or ():
             self.tool(name)
+
+    def missing(self, options: SessionOptions, *, captured: bool) -> str | None:
+        """Return an agent, a plugin or a tool that options name and this app lacks, if there is one.
+
+        A turn whose environment was ``captured`` needs its agent only; it may go on without the others.
+        """
+        if options.agent is not None and options.agent not in self.agents:
+            return f"agent {options.agent!r}"
+        if captured:
+            return None
+        lacking = (name for name in options.plugin_options or () if name not in self.plugins)
+        for name in lacking:
+            return f"plugin {name!r}"
+        tools = {**self.tools, **self.by_id()}
+        for name in self._chosen_tools(options) or ():
+            if name not in tools:
+                return f"tool {name!r}"
+        return None
 
     def _chosen_tools(self, options: SessionOptions) -> tuple[str, ...] | None:
         """Return the names of the tools that the options or their agent select; None for all tools of the app."""

@@ -27,7 +27,7 @@ from typing import (
 import msgspec
 
 from pylash.engine.retries import Retry
-from pylash.engine.user_code import called
+from pylash.engine.user_code import call_function
 from pylash.tools.annotations import innermost, tool_name
 from pylash.tools.context import Deferred, ToolContext
 from pylash.tools.tool_function import ToolFunction
@@ -195,7 +195,7 @@ class Tool(Generic[P, R]):
         whole = {**self._declared.parameters.defaults(), **arguments}
         taken = _accepted_arguments(self.approval, whole)
         args, kwargs = ((whole,), {}) if taken is None else ((), taken)
-        answer = await called(self.approval, args, kwargs)
+        answer = await call_function(self.approval, args, kwargs)
         if not isinstance(answer, bool | str):
             reason = f"its approval returned {answer!r} instead of True, False or a reason"
             raise ToolDefinitionInvalid(self.name, reason)
@@ -215,7 +215,7 @@ class Tool(Generic[P, R]):
         limit = None if self.timeout is None else seconds(self.timeout)
         try:
             async with asyncio.timeout(limit) as scope:
-                value = await called(self.function, (), given)
+                value = await call_function(self.function, (), given)
         except TimeoutError:
             if not scope.expired() or limit is None:
                 raise

@@ -40,7 +40,8 @@ def _records(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
             case AssistantMessage():
                 spoken = "assistant" if message.source == "model" else message.source
                 if message.text or message.attachments or not message.calls:
-                    yield _said(turn_id, spoken, message.text, message.attachments)
+                    said = _said(turn_id, spoken, message.text, message.attachments)
+                    yield {**said, **_marks(message)}
                 for call in message.calls:
                     yield {
                         "turn_id": turn_id,
@@ -65,6 +66,12 @@ def _records(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
 
 def _is_queued(message: UserMessage) -> bool:
     return message.source in ("user", "wake") and message.summary is None
+
+
+def _marks(message: AssistantMessage) -> dict[str, Any]:
+    """Return the marks of an answer that was cut off, and of the reason that a turn has no answer."""
+    marks = {"interrupted": message.interrupted, "error": message.source == "runtime"}
+    return {name: True for name, is_set in marks.items() if is_set}
 
 
 def _said(

@@ -22,7 +22,7 @@ class SessionUnknown(Misuse):
 
 
 class SessionExists(Misuse):
-    template = "There is already a session {session_id!r}: fork to a new id."
+    template = "There is already a session {session_id!r}: use a new id."
 
 
 class SessionMoved(Misuse):
@@ -51,6 +51,13 @@ class TurnUnknown(Misuse, fields="session_id turn_id"):
 
 class TurnInputConflict(Misuse, fields="session_id turn_id"):
     template = "Turn {turn_id!r} of session {session_id!r} has another input: use a new turn id."
+
+
+class TurnOfProcess(Misuse, fields="session_id turn_id"):
+    template = (
+        "Turn {turn_id!r} of session {session_id!r} is that of process {turn_id!r}: wait for it with "
+        "app.process_handle({turn_id!r}).result(), or use a new turn id."
+    )
 
 
 class TurnAnswerUnexpected(Misuse, fields="answer asked"):
@@ -101,21 +108,21 @@ class TurnStumbled(DurabilityError, fields="turn reason"):
     template = "{turn} could not continue ({reason}): this is a bug in pylash or a plugin."
 
 
-class TurnModelMissing(DurabilityError, fields="turn_id reason"):
+class TurnModelMissing(DurabilityError, fields="turn_id reason retry"):
     """The worker does not have the model that the turn started with."""
 
+    template = "Turn {turn_id!r} cannot continue here: {reason}, and continue it with {retry}."
+
+    def __init__(self, turn_id: str, reason: str, retry: str) -> None:
+        super().__init__(turn_id, reason.rstrip("."), retry)
+
+
+class TurnToolMissing(DurabilityError, fields="turn_id missing retry cancel"):
+    """The worker does not have a tool that the turn calls, or with which an agent begins."""
+
     template = (
-        "Turn {turn_id!r} cannot continue here: {reason}, and continue it with session.retry()."
-    )
-
-    def __init__(self, turn_id: str, reason: str) -> None:
-        super().__init__(turn_id, reason.rstrip("."))
-
-
-class TurnToolMissing(DurabilityError, fields="turn_id tool"):
-    template = (
-        "Turn {turn_id!r} cannot continue here: it calls tool {tool!r}, which this app does not have; deploy the tool "
-        "again and continue with session.retry(), or end the turn with session.cancel()."
+        "Turn {turn_id!r} cannot continue here: it {missing}, which this app does not have; deploy it again and "
+        "continue with {retry}, or end the turn with {cancel}."
     )
 
 

@@ -27,7 +27,7 @@ from pylash.durable.machines.run_state import (
     Caller,
     Delivery,
     Group,
-    RunState,
+    MachineState,
 )
 
 
@@ -36,7 +36,7 @@ def cancel_key(group: str = "") -> str:
     return f"!cancel {group}" if group else "!cancel"
 
 
-def flag(run: RunState, branch: Branch, cancelling: bool) -> None:
+def flag(run: MachineState, branch: Branch, cancelling: bool) -> None:
     """Set or clear the flag of a branch."""
     # ``pressing`` is exactly the branches that are cancelling and join.
     branch.cancelling = cancelling
@@ -49,7 +49,7 @@ def flag(run: RunState, branch: Branch, cancelling: bool) -> None:
         run.cancels.recheck = True
 
 
-def end_joining(run: RunState, branch: Branch) -> None:
+def end_joining(run: MachineState, branch: Branch) -> None:
     """Note that a branch, which has left JOIN, no longer joins: calls held below it may repeat their requests."""
     if branch.join is not None:
         branch.join = None
@@ -57,7 +57,7 @@ def end_joining(run: RunState, branch: Branch) -> None:
         run.cancels.recheck |= bool(run.cancels.held)
 
 
-def hear_cancel(run: RunState, caller: Caller) -> None:
+def hear_cancel(run: MachineState, caller: Caller) -> None:
     """Note that a cancel is raised in the code of a branch; that of a side call is its owner's."""
     flag(run, caller.owner, False)
 
@@ -140,7 +140,7 @@ def find_leaves(branch: Branch, leaves: list[Branch], groups: list[Group]) -> No
 # --- deliveries ---
 
 
-def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decision]) -> None:
+def deliver(run: MachineState, key: str, branches: Iterable[Branch], out: list[Decision]) -> None:
     """Cancel branches where they wait, flag the others, and have both recorded under key."""
     leaves: list[Branch] = []
     groups: list[Group] = []
@@ -167,7 +167,7 @@ def deliver(run: RunState, key: str, branches: Iterable[Branch], out: list[Decis
     out.append(Deliver(key, names, group_keys, tuple(effects), tuple(leaves)))
 
 
-def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
+def pass_on(run: MachineState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
     """Pass the cancel of a join on to its branches once all of them wait, the outermost join first.
 
     ``touched``: the branches that may have started to wait, None for any. A cancel is not passed on while another
@@ -187,7 +187,7 @@ def pass_on(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]
             deliver(run, cancel_key(group), (branch,), out)
 
 
-def _outermost_that_waits(run: RunState, touched: Sequence[Branch] | None) -> Branch | None:
+def _outermost_that_waits(run: MachineState, touched: Sequence[Branch] | None) -> Branch | None:
     """Return the outermost pressing join below which all wait; only those above ``touched`` can have changed."""
     pressing = run.cancels.pressing
     if touched is None:

@@ -77,7 +77,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
 
 
 class BecomeIdle(msgspec.Struct, frozen=True, gc=False):
-    """The run may be parked; ``park_now`` if it has a concurrency key, whose slot it holds until then."""
+    """The run may be parked; ``park_now`` if it has a concurrency key: it holds the slot of the key until it is parked."""
 
     park_now: bool
 

@@ -36,13 +36,13 @@ from pylash.durable.machines.run_moves import (
     detach,
     end_delivery,
     end_join,
+    follow_up,
     land_effect,
     make_ready,
     move,
     move_call,
     place,
     set_phase,
-    settle,
     stop_awaiting,
 )
 from pylash.durable.machines.run_state import (
@@ -61,12 +61,12 @@ from pylash.durable.machines.run_state import (
     Group,
     Join,
     LastWrite,
+    MachineState,
     ParkAnswer,
     Phase,
     Recorded,
     RecordedCancel,
     RunConfig,
-    RunState,
     Slot,
     WriteAnswer,
 )
@@ -85,7 +85,7 @@ class CodeFacts:
 
     __slots__ = ("_run",)
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: MachineState) -> None:
         self._run = run
 
     @property
@@ -108,7 +108,7 @@ class CodeFacts:
         if not self.is_gate_open:
             self._number(branch)
             make_ready(run, branch)
-        return settle(run, [])
+        return follow_up(run, [])
 
     def ask(self, caller: Caller, key: str, recorded: Recorded = Recorded.NOTHING) -> Decisions:
         """Note that a caller requests the effect of key, and what is recorded under it."""
@@ -125,7 +125,7 @@ class CodeFacts:
         run.questions += 1
         caller.asked = run.questions
         place(run, caller, key, recorded, out)
-        return settle(run, out, (caller.owner,))
+        return follow_up(run, out, (caller.owner,))
 
     def withdrawn(self, caller: Caller, yes: bool) -> Decisions:
         """Note that the cancel of a caller was recorded at its effect, or that the effect has an outcome.
@@ -153,7 +153,7 @@ class CodeFacts:
             if shared is not None and shared.landed:
                 land_effect(run, shared, out)
         # With the end of a shared effect, all that is left in the code of its other callers may wait.
-        return settle(run, out, (caller.owner,) if shared is None else None)
+        return follow_up(run, out, (caller.owner,) if shared is None else None)
 
     def leave(self, caller: Caller) -> Decisions:
         """Note that the task of a caller was cancelled, not by a cancel of the run: it stops waiting.
@@ -181,7 +181,7 @@ class CodeFacts:
             make_ready(run, caller)
         if isinstance(caller, Branch):
             end_joining(run, caller)
-        return settle(run, out, touched)
+        return follow_up(run, out, touched)
 
     def _leave_effect(self, caller: Caller, out: list[Decision]) -> None:
         run, effect = self._run, caller.effect
@@ -214,7 +214,7 @@ class CodeFacts:
             return NOTHING
         self._check("rest")
         run.effects.rest(effect, due)
-        return settle(run, [])
+        return follow_up(run, [])
 
     def stir(self, effect: Effect) -> Decisions:
         """Note that a resting effect was woken: it may have work to do."""
@@ -223,7 +223,7 @@ class CodeFacts:
             return NOTHING
         self._check("stir")
         run.effects.stir(effect)
-        return settle(run, [])
+        return follow_up(run, [])
 
     def land(self, effect: Effect, result: Any = None, *, cancelled: bool = False) -> Decisions:
         """Note that an effect has ended; ``cancelled``: with a cancel that is recorded for it."""
@@ -236,7 +236,7 @@ class CodeFacts:
         land_effect(run, effect, out)
         # Without the effect, all that is left in the code of an owner may wait.
         touched = [caller.owner for caller in effect.callers] if run.cancels.pressing else ()
-        return settle(run, out, touched)
+        return follow_up(run, out, touched)
 
     # --- branches ---
 
@@ -274,7 +274,7 @@ class CodeFacts:
             return NOTHING
         self._number(child)
         make_ready(run, child)
-        return settle(run, [])
+        return follow_up(run, [])
 
     def join(
         self,
@@ -302,7 +302,7 @@ class CodeFacts:
         flag(run, branch, branch.cancelling)
         if not end_join(run, branch):
             move(run, branch, JOIN)
-        return settle(run, [], (branch,))
+        return follow_up(run, [], (branch,))
 
     def await_branch(self, branch: Branch, other: Branch) -> Decisions:
         """Note that a branch waits for a branch that another one has forked.
@@ -321,14 +321,14 @@ class CodeFacts:
         run.awaiting[branch] = None
         if not end_join(run, branch):
             move(run, branch, JOIN)
-        return settle(run, [], (branch,))
+        return follow_up(run, [], (branch,))
 
     def hear_cancel(self, branch: Branch) -> Decisions:
         """Note that a cancel is raised in the code of a branch because a branch that it waited for was cancelled."""
         run = self._run
         self._check("hear_cancel")
         flag(run, branch, False)
-        return settle(run, []) if run.cancels.recheck else NOTHING
+        return follow_up(run, []) if run.cancels.recheck else NOTHING
 
     def branch_ended(self, branch: Branch) -> Decisions:
         """Note that the code of a branch has ended; its parent may become ready in the same state change."""
@@ -348,7 +348,7 @@ class CodeFacts:
             end_join(run, parent)
         for other in list(branch.awaited_by):
             end_join(run, other)
-        return settle(run, [], (parent,))
+        return follow_up(run, [], (parent,))
 
     def decide(self, group: Group) -> Decisions:
         """Cancel the open branches of a group: a race is won, a branch has failed, or a task group is left."""
@@ -362,7 +362,7 @@ class CodeFacts:
             raise ImpossibleFact(run.phase, "decide", f"{group.key} is being decided")
         out: list[Decision] = []
         deliver(run, group.key, group.open, out)
-        return settle(run, out)
+        return follow_up(run, out)
 
     # --- helpers ---
 
@@ -390,10 +390,10 @@ class CodeFacts:
             hear_cancel(run, caller)
             out = [RaiseCancelled((caller,))]
         if isinstance(caller, Branch):
-            return settle(run, out) if run.cancels.recheck else out
+            return follow_up(run, out) if run.cancels.recheck else out
         self._number(caller)
         make_ready(run, caller)
-        return settle(run, out, None)
+        return follow_up(run, out, None)
 
 
 class RunMachine:
@@ -410,7 +410,7 @@ class RunMachine:
         cancelled: RecordedCancel | None = None,
     ) -> None:
         # For this package and for tests.
-        run = self.state = RunState(config, root)
+        run = self.state = MachineState(config, root)
         self.code = CodeFacts(run)
         # The wake_seq that was read before everything the run waits for was last read.
         self.wake_seq = wake_seq
@@ -469,7 +469,7 @@ class RunMachine:
             run.slot = Slot.NONE
             return (GiveSlot(),)
         run.slot = Slot.HELD
-        return settle(run, [])
+        return follow_up(run, [])
 
     def woken(self) -> Decisions:
         """Note a hint that something happened to the run. It does not count as a read of the store."""
@@ -530,7 +530,7 @@ class RunMachine:
             out.append(BecomeIdle(False))
         else:
             out.append(BecomeBusy())
-        return settle(run, out, None)
+        return follow_up(run, out, None)
 
     # --- cancel ---
 
@@ -551,7 +551,7 @@ class RunMachine:
             return NOTHING
         out: list[Decision] = []
         deliver(run, cancel_key(), (run.root,), out)
-        return settle(run, out)
+        return follow_up(run, out)
 
     def delivered(self, key: str, cancelled: Collection[str] = ()) -> Decisions:
         """Note that a delivery is written; ``cancelled`` of its effects were cancelled, the others have an outcome.
@@ -570,7 +570,7 @@ class RunMachine:
         end_delivery(run, delivery, frozenset(cancelled), out)
         # Calls that were held for it repeat their requests, and a cancel that waited for it may be passed on.
         run.cancels.recheck = True
-        return settle(run, out, None)
+        return follow_up(run, out, None)
 
     def deadline_passed(self) -> Decisions:
         """Note that the deadline of the process has passed."""

@@ -1,7 +1,7 @@
 """State changes of callers (at their code, effects, joins and the gate), and the decisions that follow from them.
 
 Rule 1. ``at`` changes only here, together with the counter ``busy``.
-Rule 2. After every fact ``settle`` examines the whole state: it passes cancels on, lets held calls repeat their
+Rule 2. After every fact ``follow_up`` examines the whole state: it passes cancels on, lets held calls repeat their
         requests, decides whether the run is idle, and opens the gate. A caller continues only in phase RUNNING with a
         slot.
 """
@@ -56,9 +56,9 @@ from pylash.durable.machines.run_state import (
     Delivery,
     DetachReason,
     Group,
+    MachineState,
     Phase,
     Recorded,
-    RunState,
     SideCall,
     Slot,
 )
@@ -67,7 +67,7 @@ from pylash.durable.machines.run_table import IDLE, LEGAL, RUNNING
 # --- moves ---
 
 
-def move(run: RunState, branch: Branch, at: At) -> None:
+def move(run: MachineState, branch: Branch, at: At) -> None:
     """Move a branch and count it."""
     before = branch.is_busy
     # From now on its own task may be running between its calls, so its asides no longer excuse it.
@@ -77,7 +77,7 @@ def move(run: RunState, branch: Branch, at: At) -> None:
     run.busy += branch.is_busy - before
 
 
-def attach_call(run: RunState, call: SideCall) -> None:
+def attach_call(run: MachineState, call: SideCall) -> None:
     """Note that a side call waits in the code of its owner."""
     owner = call.owner
     if call in owner.calls:
@@ -92,7 +92,7 @@ def attach_call(run: RunState, call: SideCall) -> None:
         run.busy += owner.is_busy - before
 
 
-def detach_call(run: RunState, call: SideCall) -> None:
+def detach_call(run: MachineState, call: SideCall) -> None:
     """Note that a side call no longer waits: its owner may be busy from now on."""
     owner = call.owner
     # At WITHDRAW, and after a replay, it was never attached.
@@ -106,7 +106,7 @@ def detach_call(run: RunState, call: SideCall) -> None:
         run.busy += owner.is_busy - before
 
 
-def move_call(run: RunState, call: SideCall, at: At) -> None:
+def move_call(run: MachineState, call: SideCall, at: At) -> None:
     """Move a side call and count it: it is busy at READY, HELD and WITHDRAW."""
     # At WITHDRAW it is not an effect yet, so it does not excuse its owner; its own count keeps the run busy.
     if at is HELD or at is EFFECT:
@@ -119,7 +119,7 @@ def move_call(run: RunState, call: SideCall, at: At) -> None:
     call.at = at
 
 
-def make_ready(run: RunState, caller: Caller) -> None:
+def make_ready(run: MachineState, caller: Caller) -> None:
     """Put a caller whose result is available at the gate."""
     if (
         caller.at is HELD and caller in run.cancels.held
@@ -136,7 +136,7 @@ def make_ready(run: RunState, caller: Caller) -> None:
         run.busy += 1
 
 
-def end_join(run: RunState, branch: Branch) -> bool:
+def end_join(run: MachineState, branch: Branch) -> bool:
     """Put a branch at the gate if the condition of its join is met and no unwritten delivery interrupts it."""
     join = branch.join
     if not branch.is_joined or (join is not None and is_interrupting(run, join.group)):
@@ -149,12 +149,12 @@ def end_join(run: RunState, branch: Branch) -> bool:
     return True
 
 
-def is_interrupting(run: RunState, group: Group) -> bool:
+def is_interrupting(run: MachineState, group: Group) -> bool:
     """Return whether a delivery that is being written interrupts the join of a group."""
     return any(group in delivery.groups for delivery in run.cancels.deliveries.values())
 
 
-def stop_awaiting(run: RunState, branch: Branch) -> None:
+def stop_awaiting(run: MachineState, branch: Branch) -> None:
     """Note that a branch no longer waits for a branch of another group."""
     if branch.awaits is not None:
         branch.awaits.awaited_by.pop(branch, None)
@@ -162,7 +162,7 @@ def stop_awaiting(run: RunState, branch: Branch) -> None:
         del run.awaiting[branch]
 
 
-def release(run: RunState, caller: Caller) -> None:
+def release(run: MachineState, caller: Caller) -> None:
     """Stop holding a caller; the caller of this function decides what it does next."""
     caller.owner.held -= 1
     del run.cancels.held[caller]
@@ -171,7 +171,9 @@ def release(run: RunState, caller: Caller) -> None:
 # --- requests ---
 
 
-def place(run: RunState, caller: Caller, key: str, recorded: Recorded, out: list[Decision]) -> None:
+def place(
+    run: MachineState, caller: Caller, key: str, recorded: Recorded, out: list[Decision]
+) -> None:
     """Decide about a request for the effect of key: hold, withdraw, share or perform it."""
     owner = caller.owner
     caller.key = key
@@ -185,14 +187,14 @@ def place(run: RunState, caller: Caller, key: str, recorded: Recorded, out: list
     begin_effect(run, caller, RECORD if recorded is Recorded.ELSEWHERE else WORK, out)
 
 
-def must_hold(run: RunState, owner: Branch) -> bool:
+def must_hold(run: MachineState, owner: Branch) -> bool:
     """Return whether a branch may start no new effect now, because a cancel is being delivered to it."""
     if owner.cancelling and run.cancels.deliveries:
         return True
     return bool(run.cancels.pressing) and is_below_cancel(owner)
 
 
-def hold(run: RunState, caller: Caller, out: list[Decision]) -> None:
+def hold(run: MachineState, caller: Caller, out: list[Decision]) -> None:
     """Let a caller wait until the cancel is delivered."""
     caller.owner.held += 1
     run.cancels.held[caller] = None
@@ -203,7 +205,7 @@ def hold(run: RunState, caller: Caller, out: list[Decision]) -> None:
     out.append(Hold(caller))
 
 
-def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
+def meet_cancel(run: MachineState, caller: Caller, out: list[Decision]) -> bool:
     """Deliver the cancel of a flagged branch at its new effect; False if the effect is performed nevertheless."""
     if not run.config.is_durable:
         hear_cancel(run, caller)
@@ -226,7 +228,9 @@ def meet_cancel(run: RunState, caller: Caller, out: list[Decision]) -> bool:
     return True
 
 
-def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[Decision]) -> None:
+def begin_effect(
+    run: MachineState, caller: Caller, state: EffectState, out: list[Decision]
+) -> None:
     """Perform the effect of the caller's key, or share the one in flight."""
     # Fetching an outcome from the record (RECORD) uses the host too, so it is queued as well.
     if run.config.is_serial and run.line:
@@ -248,7 +252,7 @@ def begin_effect(run: RunState, caller: Caller, state: EffectState, out: list[De
     out.append(decision)
 
 
-def land_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
+def land_effect(run: MachineState, effect: Effect, out: list[Decision]) -> None:
     """Answer the callers of an effect, unless its verdict is open."""
     answer = run.effects.land(effect, effect.result)
     if answer is None:
@@ -261,7 +265,7 @@ def land_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
         make_ready(run, caller)
 
 
-def cancel_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
+def cancel_effect(run: MachineState, effect: Effect, out: list[Decision]) -> None:
     """End an effect with the cancel that is recorded for it."""
     # It leaves the table before its work is stopped: a new caller must not share an effect that ends with a cancel.
     run.effects.remove(effect)
@@ -270,7 +274,7 @@ def cancel_effect(run: RunState, effect: Effect, out: list[Decision]) -> None:
     _raise_cancelled(run, tuple(effect.callers), out)
 
 
-def _raise_cancelled(run: RunState, callers: tuple[Caller, ...], out: list[Decision]) -> None:
+def _raise_cancelled(run: MachineState, callers: tuple[Caller, ...], out: list[Decision]) -> None:
     if callers:
         out.append(RaiseCancelled(callers))
     for caller in callers:
@@ -279,7 +283,7 @@ def _raise_cancelled(run: RunState, callers: tuple[Caller, ...], out: list[Decis
 
 
 def end_delivery(
-    run: RunState, delivery: Delivery, cancelled: Collection[str], out: list[Decision]
+    run: MachineState, delivery: Delivery, cancelled: Collection[str], out: list[Decision]
 ) -> None:
     """Complete a delivery that was written: end its effects and the joins that it interrupts."""
     for decided in delivery.effects:
@@ -305,15 +309,15 @@ def end_delivery(
 # --- after every fact ---
 
 
-def set_phase(run: RunState, phase: Phase) -> None:
+def set_phase(run: MachineState, phase: Phase) -> None:
     """Enter a phase."""
     run.phase = phase
     run.legal = LEGAL[phase]
     run.closed = phase in (Phase.DETACHED, Phase.ENDING, Phase.GONE)
 
 
-def settle(
-    run: RunState, out: list[Decision], touched: Sequence[Branch] | None = ()
+def follow_up(
+    run: MachineState, out: list[Decision], touched: Sequence[Branch] | None = ()
 ) -> Sequence[Decision]:
     """Decide what follows from a fact; ``touched``: the branches that may have started to wait, None for any."""
     # While the run is being parked, callers only move to the gate; ``park_answered`` decides everything else.
@@ -322,7 +326,7 @@ def settle(
     # Cancels first: what they change decides whether the run is idle.
     if run.cancels.pressing or run.cancels.recheck or run.awaiting:
         # A branch that waits for one of another group waits with it, wherever it is.
-        _settle_cancels(run, None if run.awaiting else touched, out)
+        _advance_cancels(run, None if run.awaiting else touched, out)
     if run.line:
         _shorten_line(run)
     # It repeats because a side call that continues is no longer counted, so the run may become idle at once.
@@ -343,14 +347,16 @@ def settle(
     return out
 
 
-def _take_slot(run: RunState, out: list[Decision]) -> None:
+def _take_slot(run: MachineState, out: list[Decision]) -> None:
     """Request a slot, unless one is already requested."""
     if run.slot is Slot.NONE:
         run.slot = Slot.ASKED
         out.append(TakeSlot())
 
 
-def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[Decision]) -> None:
+def _advance_cancels(
+    run: MachineState, touched: Sequence[Branch] | None, out: list[Decision]
+) -> None:
     """Pass cancels on and let held calls repeat their requests, until nothing changes."""
     cancels = run.cancels
     pass_on(run, touched, out)
@@ -369,13 +375,13 @@ def _settle_cancels(run: RunState, touched: Sequence[Branch] | None, out: list[D
             _raise_cancelled(run, (branch,), out)
 
 
-def _shorten_line(run: RunState) -> None:
+def _shorten_line(run: MachineState) -> None:
     """Remove effects that have ended, or that all callers have left, from the front of the queue."""
     while run.line and not run.effects.holds(run.line[0]):
         run.line.popleft()
 
 
-def _perform_next(run: RunState, out: list[Decision]) -> None:
+def _perform_next(run: MachineState, out: list[Decision]) -> None:
     """Perform the next effect of a serial host, if it may start."""
     if run.has_turn:
         effect = run.line[0]
@@ -383,7 +389,7 @@ def _perform_next(run: RunState, out: list[Decision]) -> None:
         out.append(Perform(effect, next(iter(effect.callers))))
 
 
-def _become_idle(run: RunState, out: list[Decision]) -> None:
+def _become_idle(run: MachineState, out: list[Decision]) -> None:
     # It has none if it was only stirred since it was idle before.
     if run.slot is Slot.HELD:
         run.slot = Slot.NONE
@@ -392,7 +398,7 @@ def _become_idle(run: RunState, out: list[Decision]) -> None:
     out.append(BecomeIdle(run.config.parks_at_once))
 
 
-def _open_gate(run: RunState, out: list[Decision]) -> None:
+def _open_gate(run: MachineState, out: list[Decision]) -> None:
     # Effects land in any order; callers must continue in the order of their requests.
     callers, run.ready = run.ready, []
     if not callers:
@@ -408,7 +414,7 @@ def _open_gate(run: RunState, out: list[Decision]) -> None:
     out.append(GoOn(tuple(callers)))
 
 
-def detach(run: RunState, reason: DetachReason, out: list[Decision]) -> None:
+def detach(run: MachineState, reason: DetachReason, out: list[Decision]) -> None:
     """Close the context; the code is refused from now on."""
     run.ending.reason = reason
     set_phase(run, Phase.DETACHED)
@@ -416,7 +422,7 @@ def detach(run: RunState, reason: DetachReason, out: list[Decision]) -> None:
     break_off(run, out)
 
 
-def break_off(run: RunState, out: list[Decision]) -> None:
+def break_off(run: MachineState, out: list[Decision]) -> None:
     """Refuse all callers that wait for an effect, at the gate, or below a cancel."""
     # Late facts of these effects are ignored from now on, as they have left the table.
     effects = run.effects.clear()

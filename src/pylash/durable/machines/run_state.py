@@ -2,7 +2,7 @@
 
 Rule 1. Nothing outside this package changes a field below; the driver only makes Branch, SideCall and Group objects
         and hands them to the machine.
-Rule 2. ``RunState.busy`` and ``EffectTable.working`` are updated with every state change and never recomputed: a scan
+Rule 2. ``MachineState.busy`` and ``EffectTable.working`` are updated with every state change and never recomputed: a scan
         per fact would be quadratic in a gather of thousands. The tests compare both with a scan.
 Rule 3. A caller becomes READY, which counts as busy, in the same state change that gives it its result. So a run is
         never idle between a result and the moment its task continues.
@@ -95,7 +95,7 @@ class CodeEnd(StrEnum):
 
 
 class Slot(StrEnum):
-    """The run's slot of its worker."""
+    """The run's slot of its worker; slots of concurrency keys are another thing, in the store."""
 
     HELD = "held"
     NONE = "none"
@@ -342,8 +342,8 @@ class Cancels:
         self.recheck = False
 
 
-class RunState:
-    """The state of a run."""
+class MachineState:
+    """The state of a run in memory: what its machine knows. ``durable.runs.RunState`` is the state of its row."""
 
     __slots__ = (
         "awaiting",

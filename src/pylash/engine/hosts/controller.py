@@ -2,8 +2,9 @@
 
 Rule 1. Same key, same hash: the recorded outcome, and nothing runs. Same key, other hash:
         ``effect_replay_mismatch``. No key: refused.
-Rule 2. Executing an effect costs no read and one write; the journal was loaded when the run was
-        attached.
+Rule 2. Performing a new effect costs one write and no read, because the journal was loaded when the run was attached.
+        Exceptions: a wait writes when it opens and reads the store after every wake-up; a large outcome is not loaded
+        with the journal, and read when it is replayed.
 Rule 3. A sleep is recorded as its end and a wait as its wait, before anyone waits: a restart
         waits only for the rest.
 """
@@ -124,8 +125,8 @@ class JournalController(HostedController):
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
 
-        Cancellation: safe before ``local`` returns (nothing is recorded). A caller that reports progress is not
-        cancelled after that, so that the record is written.
+        Cancellation: safe before ``local`` returns (no outcome is recorded). After that the caller must not cancel it, so
+        that the outcome is written: ``Progress.recording`` reports this moment. Runs and SharedController obey it.
         """
         return await self.execute_observed(envelope, local, self.memory.progress_of)
 

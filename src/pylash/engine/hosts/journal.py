@@ -1,4 +1,7 @@
-"""The durable host: a worker of a store, handing out controllers over its journal.
+"""The durable host: creates controllers that record effects in the journal of a store.
+
+It joins the workers of the store as a member (``Membership``), so that its runs have a live owner. It claims no runs:
+``engine.worker`` does that, with the membership of its host.
 
 Rule 1. There is one controller per scope and host, so that all callers of a scope share its effects in flight.
 Rule 2. A controller that lost its run is forgotten; the next call for its scope attaches the run again.

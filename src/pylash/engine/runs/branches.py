@@ -1,9 +1,10 @@
-"""Branches: the tasks of one run, each with names of its own.
+"""Branches: the tasks that a run started, each with its own namespace of replay keys.
 
-Rule 1. A key is taken when a method is called, in the order of the text.
-Rule 2. A namespace belongs to one task: two branches never number each other's names.
-Rule 3. Where a branch stands is known to the machine of its run, as ``Branch.node``; the object here has what the
-        machine does not need: its task and its names.
+Rule 1. A method of a context takes its key when it is called, and not when its coroutine is awaited: the order of the
+        calls in the code gives the same keys in every execution.
+Rule 2. Each branch counts its own names, so that the order in which branches run does not change their keys.
+Rule 3. The state of a branch (what it waits for) belongs to the machine of its run, which has it as ``Branch.node``. The
+        Branch of this module has what the machine does not need: the task and the counts of names.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
 
 CURRENT: Final[ContextVar[Branch | None]] = ContextVar("pylash_branch", default=None)
-"""The branch whose context a task has. Tasks that a branch starts by itself have it too."""
+"""The branch in whose context the current task runs. Tasks that user code starts in a branch inherit it; see
+``current_branch``."""
 
 
-LANES: Final[ContextVar[frozenset[str]]] = ContextVar("pylash_lanes", default=frozenset())
-"""The sessions in whose turns a tool runs: asking one of them for a turn would wait for itself."""
+ENCLOSING_SESSIONS: Final[ContextVar[frozenset[str]]] = ContextVar(
+    "pylash_lanes", default=frozenset()
+)
+"""The sessions whose turns wait for the current tool call, directly or through subagents. A turn that the tool submits to
+one of them would deadlock, because their lanes are occupied."""
 
 
 class Branch:
-    """One task of a run, and the names it has taken."""
+    """One task of a run, and how often it has used each name."""
 
     def __init__(
         self,
@@ -40,28 +45,29 @@ class Branch:
         path: tuple[str | tuple[str, int], ...] = (),
         group: run_state.Group | None = None,
     ) -> None:
-        self._run = ref(run)  # a run has its branches, so that a strong reference would be a cycle
+        self._run = ref(run)  # weak, because the run has strong references to its branches
         self.path = path
         self.name = replay_key(*path)
         self.node = run_state.Branch(self.name, group)
-        # Set when the code begins. LiveRun clears it for the root before the last write, which must not be cancelled.
+        # Set when the code of the branch begins. LiveRun clears it for the root before the last write of the run, so that
+        # this write is not cancelled.
         self.task: asyncio.Task[Any] | None = None
-        # Whether a cancel of the run was raised in its code, so that a CancelledError which ends it is that cancel.
+        # Whether a cancel of the run was raised in its code. A CancelledError that ends the code is then that cancel.
         self.was_cancelled = False
         # The recorded names of effects whose names in the code have changed, by the names they have now.
         self.recorded_names: Mapping[str, str] = {}
         # The answers to ``patched`` in this branch; it begins with those its parent had when it was opened.
         self.patches: dict[str, bool] = {}
-        # How often each name was taken in this execution: a replay takes the same names in the same order.
+        # How often each name was used in this execution. A replay uses the same names in the same order.
         self._counts: dict[str, int] = {}
 
     @property
     def run(self) -> LiveRun | None:
-        """The run this is a branch of, if it is still there."""
+        """The run of this branch, None after the run was deleted."""
         return self._run()
 
     def take(self, name: str) -> tuple[str, int]:
-        """Return the next part of a key for name, which is recorded under its old name if it was renamed."""
+        """Count a use of ``name``, and return the part of the key for it: its recorded name and the count."""
         if self.recorded_names:
             if name in self.recorded_names.values():
                 raise NameTaken("name of an effect that was renamed,", name)
@@ -74,13 +80,13 @@ class Branch:
         return name, count
 
     def key(self, *parts: str | tuple[str, int]) -> str:
-        """Return the replay key of parts in this branch."""
+        """Return the replay key that consists of the path of this branch and ``parts``."""
         return replay_key(*self.path, *parts)
 
 
 def current_branch(run: LiveRun) -> Branch | None:
-    """Return the branch of run that this task is."""
-    # Tasks that user code starts inherit the context. Only the branch's own task is the branch.
+    """Return the branch of ``run`` whose own task is the current task, if there is one."""
+    # Tasks that user code starts inherit ``CURRENT`` too, and are not the branch.
     branch = CURRENT.get()
     if branch is None or branch.run is not run or branch.task is not asyncio.current_task():
         return None
@@ -88,7 +94,10 @@ def current_branch(run: LiveRun) -> Branch | None:
 
 
 def own_branch(run: LiveRun, name: str) -> Branch:
-    """Return the branch of run that this task is, or refuse a task the run did not start."""
+    """Return the branch of ``run`` whose own task is the current task.
+
+    Raises EffectNested inside a step or a tool, and EffectOutsideBranch in a task that user code started.
+    """
     branch = current_branch(run)
     if branch is None:
         if CURRENT.get() is None:
@@ -99,8 +108,8 @@ def own_branch(run: LiveRun, name: str) -> Branch:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Leave the branch for a while: inside a step or a tool the app may be used."""
-    # For this task and those it starts meanwhile: a variable belongs to the context, so other tasks keep the branch.
+    """Clear the current branch within the block, for the code of a step or a tool: it may use the app, but not its run."""
+    # Only for this task and the tasks that it starts in the block: other tasks have their own contexts.
     token = CURRENT.set(None)
     try:
         yield
@@ -109,8 +118,8 @@ def outside() -> Iterator[None]:
 
 
 def branch_context(branch: Branch) -> Context:
-    """Return a context in which branch is the current one."""
-    # A copy of the caller's: context variables of user code reach its branches as they reach its tasks.
+    """Return a copy of the current context in which ``branch`` is the current branch."""
+    # A copy, so that context variables that user code has set are inherited by branches as they are by tasks.
     context = copy_context()
     context.run(CURRENT.set, branch)
     return context

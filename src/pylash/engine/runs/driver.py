@@ -62,7 +62,7 @@ from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
 from pylash.values.errors import DurabilityError, LashError, LeaseLost, StoreClosed, StoreError
 from pylash.values.process_errors import ProcessStumbled
-from pylash.values.turn_errors import TurnModelMissing, TurnStumbled, TurnToolMissing
+from pylash.values.turn_errors import SessionMoved, TurnModelMissing, TurnStumbled, TurnToolMissing
 
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
@@ -520,7 +520,7 @@ def _detach_reason(trouble: LashError | None) -> DetachReason:
             return DetachReason.LEASE_LOST
         case TurnModelMissing() | TurnToolMissing():
             return DetachReason.NOT_HERE
-        case DurabilityError():
+        case DurabilityError() | SessionMoved():
             return DetachReason.CANNOT_REPLAY
         case None | StoreClosed():
             return DetachReason.RELEASED

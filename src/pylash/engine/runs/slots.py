@@ -1,4 +1,4 @@
-"""The port through which a run asks its worker for a slot."""
+"""The port through which a run takes and returns the slot of its worker, and reports whether it is idle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Slots(Protocol):
-    """The worker of a run, as far as the decisions of the run's machine concern it."""
+    """The worker of a run, as the driver of the run uses it. Slots of concurrency keys are in the store, not here."""
 
     def take_slot(self, run: LiveRun) -> None:
         """Grant a slot to the run, now or when its turn comes."""
@@ -20,13 +20,13 @@ class Slots(Protocol):
         ...
 
     def become_idle(self, run: LiveRun, *, park_now: bool) -> None:
-        """Note that the run may be parked."""
+        """Note that the run is idle, so that the worker may park it; ``park_now``: at once."""
         ...
 
     def become_busy(self, run: LiveRun) -> None:
-        """Note that the run must not be parked any more."""
+        """Note that the run is not idle any more."""
         ...
 
     def forget(self, run: LiveRun) -> None:
-        """Note that the run is not executed here any more."""
+        """Note that the run is not executed here any more. The worker calls it when the drive of the run has ended."""
         ...

@@ -32,17 +32,18 @@ class Parking:
         """Have the runs parked that have been idle long enough; ``carry_out`` takes the machine's decisions."""
         loop = asyncio.get_running_loop()
         while True:
-            # A run that becomes idle later is due later. ``changed`` matters if no run was idle, and nothing was due.
+            # The run that has been idle longest is due first, so a run that becomes idle now does not change the time.
+            # Only if no run was idle, ``changed`` must wake this loop, which then has no timeout.
             due = self._machine.next_due
             await wait_for_hint(self.changed, None if due is None else max(0.0, due - loop.time()))
             carry_out(self._machine.time_passed(loop.time()))
 
     async def park(self, run: LiveRun) -> None:
-        """Drop an idle run and keep its row; if it was woken meanwhile, look at everything it waits for."""
+        """Park a run that is idle; if the store refuses because the run was woken, read everything that it waits for."""
         answer = await self._write_park(run)
         if answer is ParkAnswer.WOKEN:
             with suppress(StoreError):
-                # Read before the checks: the run takes it over when everything was looked at after this read.
+                # Read before the checks: the next park compares with this number, so everything must be read after it.
                 standing = await self._runs.wake_seqs([run.record.run])
                 await self._checks.check_waits(run, standing[run.record.run][0])
         elif run.closed:  # its code unwinds, and is cancelled if it does not

@@ -26,7 +26,7 @@ class RunChecks:
             await self._deliver_cancel(run)
 
     async def check_all(self) -> None:
-        """Close the runs that other workers own now; check those whose wake-up was not notified."""
+        """Close the runs whose fence has grown: others own them now, or ended them. Check those that were woken."""
         if not self._live:
             return
         standing = await self._host.store.runs.wake_seqs(list(self._live.by_number))
@@ -37,7 +37,8 @@ class RunChecks:
                 continue
             if token > run.fence.token:  # a smaller one was read before we claimed it again
                 run.close(LeaseLost(run.fence.name))
-            # Its hint was lost, or has only woken it: what a run has read counts from ``check_waits`` on.
+            # It was woken since it last read everything it waits for. The wake-up may have been notified: a notification
+            # alone does not change the number of the machine.
             elif wake_seq != run.machine.wake_seq:
                 await self.check_waits(run, wake_seq)
 

@@ -50,7 +50,6 @@ from pylash.values.durations import seconds
 from pylash.values.errors import StoreClosed, StoreError
 from pylash.values.process_errors import StaticScopesRequired
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 QUIET_SECONDS: Final = 0.001
@@ -168,9 +167,11 @@ class Worker:
         self._tasks.serve(self._prune())
 
     async def close(self) -> None:
-        """Stop claiming, wait the grace and the store's answers to starts, park or release the rest.
+        """Stop claiming, park idle runs at once, and others that become idle; wait for all up to the grace period.
 
-        Cancellation: safe, what is left is given up at once.
+        After it, wait until the store has answered the starts and claims that were sent, and release the runs that are left.
+
+        Cancellation: safe, the runs that are left are released at once.
         """
         if not self.is_open:
             return
@@ -326,10 +327,6 @@ class Worker:
             caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
-
-
-def _unchanged(answer: T) -> T:
-    return answer
 
 
 def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:

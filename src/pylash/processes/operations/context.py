@@ -70,6 +70,7 @@ from pylash.values.process_errors import (
     WaitFailed,
     WaitTimeout,
 )
+from pylash.values.turn_errors import InputInvalid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -417,6 +418,8 @@ class ProcessContext(StepContext[D]):
         """Send a message to the session that started this process."""
         if not isinstance(text, str):
             raise ArgumentsInvalid("ctx.wake", f"text={text!r} is not a string")
+        if not text.strip():
+            raise InputInvalid(text)
         return self._append("wake", WAKE, ANY.dump({"text": text}))
 
     def _append(self, method: str, kind: str, payload: Any) -> Coroutine[Any, Any, None]:

@@ -21,7 +21,7 @@ from pylash.engine.executors import Executor
 from pylash.engine.retries import Retry, Tries, marked_final
 from pylash.engine.runs.branches import Branch, outside, own_branch
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.user_code import FailsAs, called
+from pylash.engine.user_code import FailsAs, call_function
 from pylash.tools.signatures import ANY, reason_of, result_of
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import LashError, StepFailed
@@ -134,7 +134,7 @@ class _Step(msgspec.Struct, frozen=True):
             with outside(), FailsAs(lambda error: marked_final(error, error, retry)):
                 try:
                     async with asyncio.timeout(limit) as scope:
-                        value = await called(function, args, kwargs)
+                        value = await call_function(function, args, kwargs)
                 except TimeoutError:
                     if not scope.expired() or limit is None:
                         raise

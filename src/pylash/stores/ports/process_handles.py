@@ -158,11 +158,10 @@ def revoke_handle(command: RevokeHandle) -> Steps[Any]:
     return bool((yield Statement(REVOKE, row)).changed)
 
 
-def transfer_handles(command: TransferHandles, moved: set[str]) -> Steps[Any]:
-    """Transfer handles of one session to another; raise ProcessNotVisible for one that the session does not hold.
+def transfer_handles(command: TransferHandles) -> Steps[Any]:
+    """Transfer handles of one session to another; raise ProcessNotVisible for one that neither holds.
 
-    ``moved`` is kept for all attempts of the operation. If the COMMIT of an earlier attempt succeeded and its answer was lost, the
-    target already holds what that attempt moved.
+    A transfer that has happened may be repeated: its answer, or its caller, may have been lost.
     """
     source, target = command.source, command.target
     for process in sorted(set(command.process_ids)):  # in the same order everywhere: no deadlock
@@ -172,10 +171,9 @@ def transfer_handles(command: TransferHandles, moved: set[str]) -> Steps[Any]:
         held = (process, source.session_id, source.frame or "")
         taken = (yield Statement(_TAKE, held)).rows
         if taken:
-            moved.add(process)
             row = (process, target.session_id, target.frame or "", taken[0][0])
             yield Statement(_RECEIVE, row)
-        elif process not in moved or not (yield from is_held(target, process)):
+        elif not (yield from is_held(target, process)):
             raise ProcessNotVisible(process, source.session_id)
     return {"transferred": list(command.process_ids)}
 

@@ -6,8 +6,8 @@ Rule 2. The set of those runs is read without locks. If it has changed once they
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
 
 from pylash.durable.commands import AppendEvent, CancelProcess, SignalProcess
 from pylash.durable.processes import (
@@ -30,7 +30,7 @@ from pylash.stores.operation import Again, Notify, Statement, Steps
 from pylash.stores.tables import processes as table
 from pylash.stores.tables import queue, runs
 from pylash.stores.tables.effects import waiting_runs
-from pylash.stores.tables.lanes import lane_holder
+from pylash.stores.tables.lanes import lane_holder, lock_held_lane, next_in_lane
 from pylash.stores.tables.processes import LockedProcess, lock_process
 from pylash.stores.tables.waits import supersede
 from pylash.values.canonical import write_payload
@@ -52,8 +52,28 @@ REGISTRATION = "select registration from pylash_processes where id = ?"
 _EVENT_OF_KEY = """
 select sequence, type, payload from pylash_process_events where process = ? and key = ?"""
 
-_Dependents = tuple[list[int], list[Any]]
-"""The runs that wait for a process, and its attached children, each with its run."""
+_HELD_LANE = """
+select 1 from pylash_lanes l join pylash_processes p on p.run = l.holder where l.lane = ? and p.id = ?"""
+
+
+class _Dependents(NamedTuple):
+    """What the end of a process touches.
+
+    ``waiting`` are the runs that wait for it, ``attached`` its attached children, each with its run. If it holds the
+    lane of its session, ``following`` is the next turn of that lane.
+    """
+
+    waiting: list[int]
+    attached: list[Any]
+    holds_lane: bool = False
+    following: int | None = None
+
+    @property
+    def runs(self) -> list[int]:
+        """The runs to lock."""
+        following = [] if self.following is None else [self.following]
+        return [*self.waiting, *(run for _, run in self.attached), *following]
+
 
 # --- events, signals, cancel requests ---
 
@@ -144,32 +164,39 @@ def session_holder(process: str) -> Steps[list[int]]:
 # --- ends ---
 
 
-def settle(fence: Fence, output: Output, token: str) -> Steps[None]:
-    """End a process and its run, unless another worker owns it now."""
+def settle(fence: Fence, output: Output, token: str, draw: Callable[[], int]) -> Steps[None]:
+    """End a process and its run, unless another worker owns it now. ``draw`` returns the number of a new run."""
     # Read without locks, because runs are locked before processes; _end compares under the lock of the process.
-    waiting, attached = yield from _dependents(fence.scope.id)
-    others = [*waiting, *(run for _, run in attached)]
-    if not (yield from runs.lock_owned(fence, others, token)):
+    dependents = yield from _dependents(fence.scope.id)
+    if not (yield from runs.lock_owned(fence, dependents.runs, token)):
         return
+    if dependents.holds_lane:
+        yield from lock_held_lane(session_lane(fence.scope.id), dependents.following)
     process = yield from lock_process(fence.scope.id)
-    yield from _end(process, fence.run, token, output, (waiting, attached))
+    yield from _end(process, fence.run, token, output, dependents)
+    if dependents.holds_lane:
+        yield from queue.pass_lane_on(process.id, dependents.following, draw())
 
 
-def force_end(command: CancelProcess) -> Steps[Any]:
+def force_end(command: CancelProcess, draw: Callable[[], int]) -> Steps[Any]:
     """End a process regardless of its owner, whose fence is stale from then on."""
-    waiting, attached = yield from _dependents(command.process_id)
+    dependents = yield from _dependents(command.process_id)
     known = (yield Statement(WHERE, (command.process_id,))).rows
     if not known:
         raise ProcessUnknown(command.process_id)
     run = known[0][1]
     # Waits are locked before processes, so end_waits comes first although the process may have ended meanwhile.
-    yield from runs.lock_runs([run, *waiting, *(child for _, child in attached)])
+    yield from runs.lock_runs([run, *dependents.runs])
+    if dependents.holds_lane:
+        yield from lock_held_lane(session_lane(command.process_id), dependents.following)
     yield from end_waits(run)
     process = yield from lock_process(command.process_id)
     if process.status == "open":
         if process.run != run:
             raise Again
-        yield from _end(process, run, "forced", Aborted(command.reason), (waiting, attached))
+        yield from _end(process, run, "forced", Aborted(command.reason), dependents)
+        if dependents.holds_lane:
+            yield from queue.pass_lane_on(process.id, dependents.following, draw())
         yield Notify(f"wake:{run}")
     return {"id": process.id}
 
@@ -181,18 +208,22 @@ def end_waits(run: int) -> Steps[None]:
 
 
 def runs_of_end(process: str) -> Steps[list[int]]:
-    """Return the runs that the end of a process touches: its own, waiting ones, those of attached children."""
-    waiting, attached = yield from _dependents(process)
+    """Return the runs that the end of a process touches: its own, and those of its dependents."""
+    dependents = yield from _dependents(process)
     own = (yield Statement(WHERE, (process,))).rows
-    return [*(row[1] for row in own), *waiting, *(run for _, run in attached)]
+    return [*(row[1] for row in own), *dependents.runs]
 
 
 def _dependents(process: str) -> Steps[_Dependents]:
-    """Return the runs that wait for a process, and its attached children with their runs, without locks."""
+    """Return what the end of a process touches, without locks."""
     if not (yield Statement(_IS_AWAITED, (process,))).rows:
-        return [], []
+        return _Dependents([], [])
     waiting = yield from waiting_runs(f"process:{process}")
-    return waiting, (yield Statement(ATTACHED, (process,))).rows
+    attached = (yield Statement(ATTACHED, (process,))).rows
+    lane = session_lane(process)
+    if not (yield Statement(_HELD_LANE, (lane, process))).rows:
+        return _Dependents(waiting, attached)
+    return _Dependents(waiting, attached, True, (yield from next_in_lane(lane)))
 
 
 def _end(
@@ -206,16 +237,15 @@ def _end(
     # on the dependents cannot change.
     if (yield from _dependents(process.id)) != dependents:
         raise Again
-    waiting, attached = dependents
     state = STATES[type(output)].value
     yield from runs.settle_process(run, state, token)
     if process.status == "open":
         kind, value = ending(output)
         body, payload = write_payload(output, 2), write_payload(value, 2)
         yield from table.append_end(process, state, body, kind, payload)
-    for waiter in waiting:
+    for waiter in dependents.waiting:
         yield from runs.wake(waiter)
     yield Notify(f"process:{process.id}")
     # In the same transaction, so that all attached children of an ended parent have a cancel request.
-    for child, _ in attached:
+    for child, _ in dependents.attached:
         yield from request_cancel(child, "its parent ended")

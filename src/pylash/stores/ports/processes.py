@@ -36,6 +36,7 @@ from pylash.durable.processes import (
     LeasedStart,
     Output,
     Registration,
+    SessionTurnInput,
     checked_registration,
     ending,
     signal_type,
@@ -58,10 +59,11 @@ from pylash.stores.ports import process_handles as handles
 from pylash.stores.ports import process_log as log
 from pylash.stores.ports import process_reads as reads
 from pylash.stores.ports.numbers import RunPort
-from pylash.stores.ports.turn_submission import submit_for_process
+from pylash.stores.ports.turn_submission import hold_lane, submit_for_process
 from pylash.stores.tables import effects, runs
 from pylash.stores.tables import processes as table
 from pylash.stores.tables.bulk import SETTLE_MANY, START_MANY
+from pylash.stores.tables.sessions import open_session
 from pylash.stores.tables.workers import is_member
 from pylash.values.canonical import decode, encode, write_payload
 from pylash.values.errors import LeaseLost
@@ -97,7 +99,8 @@ class SqlProcesses(RunPort):
             worker = None  # it runs later, and slots are given when runs are claimed
         steps = partial(self._start, command, worker, token)
         flow = f"start:{registration.target}" if worker is None else None
-        if worker is None or command.grant is not None or registration.parent is not None:
+        is_plain = command.grant is None and registration.parent is None
+        if worker is None or not is_plain or registration.plays_session:
             return self.driver.run(Operation("start", steps, flow=flow))
         number, scope = self._draw(), ProcessScope(registration.id)
         what = (number, registration.id, scope_text(scope), registration.target)
@@ -133,15 +136,14 @@ class SqlProcesses(RunPort):
         if isinstance(command, AppendEvent) and command.key is None:  # so that it happens once
             key = f"process:{command.process_id}:event:{self._entropy(8).hex()}"
             command = replace(command, key=key)
-        # The set is shared by all attempts of the operation.
-        return self.driver.run(Operation("perform", partial(self._perform, command, asker, set())))
+        return self.driver.run(Operation("perform", partial(self._perform, command, asker)))
 
-    def _perform(self, command: ProcessCommand, asker: str | None, moved: set[str]) -> Steps[Any]:
+    def _perform(self, command: ProcessCommand, asker: str | None) -> Steps[Any]:
         if isinstance(command, SignalProcess):
             locked = yield from runs.lock_run_of(command.process_id)
         else:
             locked = yield from runs.lock_runs((yield from self._touched(command)))
-        return (yield from self._work(command, locked, asker, moved))
+        return (yield from self._work(command, locked, asker))
 
     @operation()
     def perform_for(
@@ -157,7 +159,7 @@ class SqlProcesses(RunPort):
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None:
             return known
-        outcome = wrap((yield from self._work(command, locked, asker, set())))
+        outcome = wrap((yield from self._work(command, locked, asker)))
         done = replace(entry, outcome=outcome, size=len(outcome))
         yield from effects.record_effect(fence, done)
         return done
@@ -187,9 +189,8 @@ class SqlProcesses(RunPort):
         command: ProcessCommand,
         locked: Container[int],
         asker: str | None,
-        moved: set[str],
     ) -> Steps[Any]:
-        """Do what command asks; ``moved``: the handles that earlier attempts of the operation have moved."""
+        """Do what command asks."""
         if isinstance(command, SignalProcess | CancelProcess):
             yield from handles.check_access(command.by, command.process_id, asker)
         match command:
@@ -202,7 +203,7 @@ class SqlProcesses(RunPort):
             case ListProcesses():
                 return (yield from handles.list_processes(command))
             case TransferHandles():
-                return (yield from handles.transfer_handles(command, moved))
+                return (yield from handles.transfer_handles(command))
             case GrantHandle():
                 return (yield from handles.grant_handle(command))
             case RevokeHandle():
@@ -210,7 +211,7 @@ class SqlProcesses(RunPort):
             case DeleteSessionProcesses(session_id=session):
                 return (yield from handles.forget_handles(session))
             case CancelProcess(force=True):
-                return (yield from log.force_end(command))
+                return (yield from log.force_end(command, self._draw))
             case CancelProcess(process_id=process, reason=reason):
                 yield from log.request_cancel(process, reason)
                 return {"id": process}
@@ -294,7 +295,7 @@ class SqlProcesses(RunPort):
     def settle(self, fence: Fence, number: int, output: Output) -> Awaitable[None]:
         """End a process and its run."""
         token = f"settled:{fence.token}"
-        steps = partial(log.settle, fence, output, token)
+        steps = partial(log.settle, fence, output, token, self._draw)
         state, body = STATES[type(output)].value, write_payload(output, 2)
         kind, value = ending(output)
         payload = write_payload(value, 2)
@@ -371,10 +372,16 @@ def register_process(
     number = yield from _add_run(command, draws, worker, token)
     if number is None:
         return None
+    if isinstance(registration.input, SessionTurnInput) and registration.plays_session:
+        # Opened now, so that a turn that waits for the lane gets the options of the session too.
+        yield from hold_lane(registration.id, number)
+        yield from open_session(registration.id, registration.input.options)
     parent = registration.parent if registration.attached else None
     yield from table.add_process(registration.id, number, _body(registration), parent)
     if parent is not None:
         yield from table.watch_process(parent)
+    if registration.plays_session:
+        yield from table.watch_process(registration.id)  # its end passes the lane on
     if command.grant is not None:
         yield from handles.add_grant(HandleGrant(command.grant, registration.id))
     if worker is None:

@@ -32,9 +32,9 @@ from pylash.values.canonical import write
 
 ROWS_AT_ONCE: Final = 500
 
-# The holder of the lane, and the runs that wait for it.
+# The turn that holds the lane, and those that wait for it. A process that holds it is the player of ``_Dependents``.
 _RUNS_OF = """
-select holder as id from pylash_lanes where lane = ? and holder is not null
+select r.id from pylash_lanes l join pylash_runs r on r.id = l.holder where l.lane = ? and r.kind <> 'process'
 union all select id from pylash_runs where lane = ? and state = 'queued' and at is null
 order by id"""
 
@@ -120,7 +120,8 @@ class SessionDeletion(Port):
         for process, _ in dependents.subagents:
             yield from log.request_cancel(process, _DELETED_REASON)
         if dependents.player is not None:  # it cannot continue without its messages
-            yield from log.force_end(CancelProcess(dependents.player, _DELETED_REASON, force=True))
+            end = CancelProcess(dependents.player, _DELETED_REASON, force=True)
+            yield from log.force_end(end, _no_run)
         queued = (yield Statement(queue.FORGET_MESSAGES, (session_id,))).changed
         yield Statement(table.FORGET_KEYS, (session_id,))
         removed = yield from forget_handles(session_id)
@@ -235,6 +236,11 @@ def _dependents(session_id: str, turns: Sequence[int]) -> Steps[_Dependents]:
         if isinstance(given, SessionTurnInput) and given.session_id == session_id:
             player, touched = session_id, (yield from log.runs_of_end(session_id))
     return _Dependents(sorted(set(waiting)), subagents, player, sorted(set(touched)))
+
+
+def _no_run() -> int:
+    """Fail: the lane is cleared before the player ends, so that no turn follows."""
+    raise AssertionError("a deleted session has no next turn")
 
 
 def _fenced_before(session_id: str, *, last: bool = False) -> Steps[FencedOff]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from pylash.durable.runs import RunState
+from pylash.durable.processes import REGISTRATIONS
+from pylash.durable.runs import Instant, RunState
 from pylash.durable.scopes import (
     QueueDrainScope,
     TurnScope,
@@ -28,6 +29,14 @@ _TURNS = TURN.replace(
     "scope = ?", "id in ({bigints}) and kind in ('turn', 'queue_drain') order by id"
 )
 
+_PLAYER = """
+select p.run, r.state, p.created, p.registration from pylash_processes p join pylash_runs r on r.id = p.run
+where p.id = ?"""
+
+_NODES_OF = "select min(id), max(id) from pylash_nodes where id > ? and id <= ? and run = ?"
+
+_KIND = "select kind, scope from pylash_runs where id = ?"
+
 _IS_BLOCKED = "select 1 from pylash_runs where id = ? and state = 'blocked'"
 
 _IS_CANCELLED = "select 1 from pylash_runs where id = ? and cancel > 0"
@@ -48,6 +57,37 @@ def turn_of_run(run: int) -> Steps[TurnRecord | None]:
     """Return the turn that a run executes, if there is one."""
     rows = (yield Statement(_TURNS, ([run],))).rows
     return turn_from(rows[0]) if rows else None
+
+
+def process_of_run(run: int) -> Steps[str | None]:
+    """Return the id of the process that a run executes, if it does not execute a turn."""
+    for kind, scope in (yield Statement(_KIND, (run,))).rows:
+        return scope_from_text(scope).id if kind == "process" else None
+    return None
+
+
+def player_of(session_id: str) -> Steps[tuple[int, str, int] | None]:
+    """Return run, state and creation time of the process that plays a turn of a session, if there is one."""
+    for run, state, created, body in (yield Statement(_PLAYER, (session_id,))).rows:
+        if REGISTRATIONS.decode(body).plays_session:
+            return run, state, created
+    return None
+
+
+def played_turn(session_id: str) -> Steps[TurnRecord | None]:
+    """Return the turn of a session that a process plays, with its nodes; None if there is none, or it has no nodes."""
+    player = yield from player_of(session_id)
+    session = yield from table.find_session(session_id)
+    if player is None or session is None:
+        return None
+    run, state, created = player
+    base = session.number << NODE_BITS
+    first, last = (yield Statement(_NODES_OF, (base, base + (1 << NODE_BITS) - 1, run))).rows[0]
+    if last is None:
+        return None
+    result = {"nodes": [first - base, last - base], "calls": session.calls}
+    scope = TurnScope(session_id, session_id)
+    return TurnRecord(scope, run, b"", RunState(state), None, result, Instant(created))
 
 
 def current_turn(session_id: str) -> Steps[TurnRecord | None]:

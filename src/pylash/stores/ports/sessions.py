@@ -48,10 +48,11 @@ from pylash.stores.ports import process_log as log
 from pylash.stores.ports import session_reads as reads
 from pylash.stores.ports.numbers import RunPort
 from pylash.stores.ports.session_deletion import SessionDeletion
-from pylash.stores.ports.turn_submission import submit_turn
+from pylash.stores.ports.turn_submission import hold_lane, submit_turn
 from pylash.stores.tables import effects, lanes, queue, runs
 from pylash.stores.tables import sessions as table
 from pylash.stores.tables.packed_effects import NODE_BITS, effects_in
+from pylash.stores.tables.processes import watch_process
 from pylash.stores.tables.turn_events import FORGET_EVENTS
 from pylash.values.canonical import write, write_payload
 from pylash.values.turn_errors import (
@@ -87,6 +88,13 @@ class SqlSessions(RunPort):
     def open(self, session_id: str, options: Any = None) -> Steps[SessionRecord]:
         """Return a session; create it if it is missing."""
         return (yield from table.open_session(checked_session(session_id), options))
+
+    @operation()
+    def hold(self, fence: Fence, session_id: str) -> Steps[None]:
+        """Let the run of a process hold a session's lane until it ends; refuse a session that has other turns."""
+        yield from runs.lock_fenced(fence, alone=True)
+        yield from hold_lane(checked_session(session_id), fence.run, fence)
+        yield from watch_process(fence.scope.id)
 
     @operation()
     def record(self, fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
@@ -249,22 +257,34 @@ class SqlSessions(RunPort):
             return None
         yield from runs.lock_runs([holder])
         # After an earlier attempt that cancelled it, the lane may be held by a different turn.
-        if not (tried and (yield from reads.is_cancel_requested(holder))):
+        agent = yield from reads.process_of_run(holder)
+        was_requested = agent is not None or (yield from reads.is_cancel_requested(holder))
+        if not (tried and was_requested):
             if (yield from lanes.lane_holder(session_lane(session_id))) != holder:
                 tried.clear()
                 raise Again
             tried.append(holder)
-            yield from runs.hurry_turn(holder, reason)
+            if agent is None:
+                yield from runs.hurry_turn(holder, reason)
+        if agent is not None:  # done once, also if it is requested again
+            yield from log.request_cancel(agent, reason)
         return (yield from reads.turn_of_run(holder))
 
     def fork(
-        self, source: SessionRecord, new_id: str, head: int, counts: tuple[int, int]
+        self,
+        source: SessionRecord,
+        new_id: str,
+        head: int,
+        counts: tuple[int, int],
+        *,
+        player: int | None = None,
     ) -> Awaitable[None]:
         """Create a session that begins with the nodes of another one, up to a place.
 
-        ``counts`` are the turns and the model calls up to there.
+        ``counts`` are the turns and the model calls up to there. ``player`` is the run of a process that holds the
+        lane of the new session, which may have been opened before, and is empty.
         """
-        return self._fork(source, new_id, head, counts, [])
+        return self._fork(source, new_id, head, counts, player, [])
 
     @operation()
     def _fork(
@@ -273,6 +293,7 @@ class SqlSessions(RunPort):
         new_id: str,
         head: int,
         counts: tuple[int, int],
+        player: int | None,
         tried: list[bool],
     ) -> Steps[None]:
         known = yield from table.find_session(new_id)
@@ -280,13 +301,18 @@ class SqlSessions(RunPort):
         if known is not None:
             if known.origin == origin and (tried or known.head == 0):
                 return  # an earlier attempt was committed and its answer lost
-            raise SessionExists(new_id)
+            is_held = (yield from lanes.lock_lane(session_lane(new_id))) == player
+            if player is None or not is_held or known.head or known.origin:
+                raise SessionExists(new_id)
         line = (session_lane(source.id), source.number)
         known_head = (yield Statement(_SHARE_SOURCE, line)).rows
         if not known_head or known_head[0][0] < head:
             raise SessionUnknown(source.id)  # deleted meanwhile, and its nodes are being deleted
         tried.append(True)
-        yield from table.add_session(new_id, counts)
+        if known is None:
+            yield from table.add_session(new_id, counts)
+        else:
+            yield from lanes.set_counts(session_lane(new_id), counts)
         yield Statement(table.ADD_ORIGIN, (new_id, msgspec.json.encode(origin)))
         if source.options:
             yield from table.set_options(new_id, source.options)
@@ -304,6 +330,7 @@ class SqlSessions(RunPort):
     uncommitted = reading(table.uncommitted_nodes)
     turn = reading(reads.find_turn)
     turns = reading(reads.turns_of)
+    played = reading(reads.played_turn)
     current = reading(reads.current_turn)
     resume = reading(reads.resume_turns)
     queued = reading(reads.queued_messages)

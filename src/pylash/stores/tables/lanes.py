@@ -6,6 +6,8 @@ without a session; a row for each concurrency key (``slot:<key>``), which is the
 that are held for it; and on SQLite the row ``sessions``, which counts session numbers.
 
 Rule 1. The row of a lane is its lock. The rows of runs are locked before it.
+Rule 2. The run of a process that plays the turn of a session holds the lane of that session from its start to its
+        end. Its row in ``pylash_runs`` does not name the lane: it never waits for it (decision 0012).
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ _NEXT_SESSION_NUMBER = "{next_session_number}"
 
 _ADD_SESSION = """
 update pylash_lanes set number = ?, revision = ?, calls = ? where lane = ? and number is null"""
+
+_SET_COUNTS = "update pylash_lanes set revision = ?, calls = ? where lane = ?"
 
 # Every node up to the new head must belong to this turn; otherwise another run has written there meanwhile.
 _MOVE_HEAD = """
@@ -120,6 +124,11 @@ def next_session_number() -> Steps[int]:
 def add_session_number(lane: str, number: int, counts: tuple[int, int]) -> Steps[bool]:
     """Create the session of a locked lane; ``counts`` are its turns and model calls. False if there is one."""
     return bool((yield Statement(_ADD_SESSION, (number, *counts, lane))).changed)
+
+
+def set_counts(lane: str, counts: tuple[int, int]) -> Steps[None]:
+    """Set the turns and model calls that the empty session of a locked lane inherits."""
+    yield Statement(_SET_COUNTS, (*counts, lane))
 
 
 def move_head(params: tuple[Any, ...]) -> Steps[bool]:

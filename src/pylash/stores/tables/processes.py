@@ -2,8 +2,8 @@
 
 Rule 1. The row of a process is the fold of its log: an event is appended in the transaction that changes the
         row, while the row is locked.
-Rule 2. ``watched`` has two bits: 1 if a listener outside of runs is notified of the end, 2 if runs wait for it or
-        children are attached. They are set in the transaction that begins to wait. An end without bit 2 wakes no
+Rule 2. ``watched`` has two bits: 1 if a listener outside of runs is notified of the end, 2 if runs wait for it,
+        children are attached, or it holds the lane of a session. They are set in the transaction that begins to wait. An end without bit 2 wakes no
         run, so one statement can write many such ends.
 
 ``tables.bulk`` writes starts and ends of many processes on PostgreSQL.

@@ -15,7 +15,7 @@ from pylash.durable.runs import Instant
 from pylash.durable.sessions import Policy, Queued, session_lane
 from pylash.stores.operation import Again, Notify, Statement, Steps
 from pylash.stores.tables import lanes
-from pylash.stores.tables.runs import admit_next, enqueue_drain, wake
+from pylash.stores.tables.runs import admit_next, enqueue_drain, has_ended, wake
 from pylash.stores.tables.sessions import SESSION, open_session
 from pylash.stores.tables.waits import supersede
 from pylash.values.canonical import decode, write_payload
@@ -91,6 +91,10 @@ def wake_session(
     """Wake the run that holds a session's locked lane, or enqueue a turn for the queued messages."""
     if person:
         yield from lanes.set_streak(session_lane(session_id), 0)
+    if holder is not None and (yield from has_ended(holder)):
+        # A worker of an earlier version ended the process of an agent, and did not pass its lane on.
+        yield from lanes.set_holder(session_lane(session_id), None)
+        holder = None
     if holder is None:
         yield from _start_drain(session_id, new_run, person=person)
     else:

@@ -4,8 +4,10 @@ This module owns every write to ``pylash_runs`` and ``pylash_slots``. A transiti
 ``yield from``; its docstring names what must hold before it. ``tables.bulk`` writes starts and ends of many processes
 on PostgreSQL; it follows ``start_process`` and ``settle_process``.
 
-Rule 1. ``at`` is the time at which the scheduler claims the run: now for a ready run, the deadline for a parked
-        one, null for all others. One index over it is the whole schedule.
+Rule 1. ``at`` is the time from which a scheduler may claim the run: for a queued run, when it became ready or when its
+        delay is over; for a parked run, when its first sleep, timeout or deadline ends. It is null if the run waits for wake-ups
+        only, for its lane or its concurrency key, has no scheduler, or is running, blocked or settled. One index over
+        it is the whole schedule.
 Rule 2. A run gets its lane when it is enqueued or when the run before it is settled, under the lock of the lane's
         row. A claim does not check for other runs of the lane: two concurrent claims would both see none.
 Rule 3. Parking is a compare-and-set on ``wake_seq``. A check whether something is ready would miss wake-ups that
@@ -14,7 +16,9 @@ Rule 4. ``fence`` is incremented whenever the owner may change: at claims, takeo
 Rule 5. ``token`` identifies the last transition, only for its repetition after a lost answer. A turn that ended with
         its session has ``forgotten``; a turn with a cancel request has ``cancel_reason``. Workers of schema 5 do not
         know these columns, so the token and the result that they read are written too (decision 0042).
-Rule 6. A run holds its slot only while it is ready or running: a transition to another state releases it.
+Rule 6. Slots are those of concurrency keys here, not those of a worker. A run takes one at its claim, or when it is
+        admitted after it was held. It keeps the slot while it is running, and if it is released, given up or taken
+        over. The slot becomes free when the run is parked, postponed, blocked or settled.
 """
 
 from __future__ import annotations
@@ -272,6 +276,8 @@ _SHARE_FENCED = "select {now} from pylash_runs where id = ? and fence = ? {share
 
 _OWN_FENCED = "select {now} from pylash_runs where id = ? and fence = ? {update}"
 
+_IS_OPEN = "select 1 from pylash_runs where id = ? and settled is null"
+
 _IS_REPEATED = "select 1 from pylash_runs where id = ? and token = ?"
 
 
@@ -308,6 +314,11 @@ def lock_owned(fence: Fence, others: Sequence[int] = (), token: str = "") -> Ste
     if not token or not (yield from is_repeated(fence.run, token)):
         raise LeaseLost(fence.name)
     return False
+
+
+def has_ended(run: int) -> Steps[bool]:
+    """Return whether a run has ended, also if its row is gone by now."""
+    return not (yield Statement(_IS_OPEN, (run,))).rows
 
 
 def is_repeated(run: int, token: str) -> Steps[bool]:

@@ -82,9 +82,9 @@ async def handles_are_transferred(store: SubjectStore) -> None:
     await store.processes.perform(TransferHandles(bob, bob, (process,)))
     equal(await store.processes.grants(bob), [HandleGrant(bob, process, "mine")], "to oneself")
     stranger = new_session()
-    for giver, receiver in ((stranger, ann), (stranger, stranger), (ann, bob)):
+    for giver, receiver in ((stranger, ann), (stranger, stranger), (ann, stranger)):
         giving = store.processes.perform(TransferHandles(giver, receiver, (kept, process)))
-        await refused(giving, "process_not_visible", "a handle that the session does not hold")
+        await refused(giving, "process_not_visible", "a handle that neither session holds")
     equal(len(await store.processes.grants(ann)), 1, "the handles that stay, if one is not held")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pylash.durable.processes import Success
+from pylash.durable.commands import CancelProcess, StartProcess
+from pylash.durable.processes import Registration, SessionTurnInput, Success
 from pylash.durable.runs import RunState, WorkerId
 from pylash.durable.scopes import QueueDrainScope
 from pylash.durable.sessions import Policy, SessionRecord, Writing
@@ -20,6 +21,7 @@ from pylash.testing.laws.stores.subjects import (
     new_turn,
     nodes_after,
     raced,
+    record_of,
     recorded,
     run_of,
     running,
@@ -87,6 +89,42 @@ async def the_first_turn_is_leased_and_the_next_waits_in_order(store: SubjectSto
     equal(await claim_turns(store, worker), [], "after the last")
     equal(await store.sessions.current(session_id), None, "the turn that has the lane, at the end")
     equal((await session_of_id(store, session_id)).revision, 4, "the turns committed")
+
+
+async def a_process_that_plays_a_session_holds_its_lane(store: SubjectStore) -> None:
+    worker = await joined(store)
+    for forced in (False, True):
+        session_id = f"session-{next(ids)}"
+        played = SessionTurnInput(session_id, {}, {"model": "m"})
+        start = StartProcess(Registration(id=session_id, input=played))
+        player = await store.processes.start(start, worker)
+        assert player is not None
+        again = await store.processes.start(start, worker)
+        holds(again is None, "the same start again is the same process")
+        new = new_turn(session_id)
+        got = await submitted(store, new, worker)
+        holds(got.fence is None, "a turn waits for the process")
+        equal(got.turn.options, {"model": "m"}, "the options of the session")
+        equal(await claim_turns(store, worker), [], "while the process has the lane")
+        await store.sessions.cancel(session_id, "why")
+        equal((await record_of(store, session_id)).state.cancel, True, "a cancel of the session")
+        if forced:
+            await store.processes.perform(CancelProcess(session_id, "why", force=True))
+        else:
+            await store.processes.settle(player.fence, player.number, Success(1))
+        (next_turn,) = await claim_turns(store, worker)
+        equal((next_turn.turn.scope, next_turn.turn.cancel), (new.scope, False), "the next turn")
+        await ended(store, next_turn)
+        other = Registration(id=next_turn.session.id, input=SessionTurnInput(session_id, {"n": 2}))
+        await refused(
+            store.processes.start(StartProcess(other)), "process_conflict", "another start"
+        )
+    busy = await turning(store, worker=worker)
+    late = Registration(id=busy.session.id, input=SessionTurnInput(busy.session.id, {}))
+    begin = StartProcess(late)
+    await refused(store.processes.start(begin), "session_exists", "a session with a running turn")
+    await ended(store, busy)
+    await refused(store.processes.start(begin), "session_exists", "a session with messages")
 
 
 async def a_turn_that_nobody_can_run_here_is_anyones(store: SubjectStore) -> None:
@@ -414,6 +452,7 @@ TURN_LAWS = (
     another_input_under_a_turns_id_is_refused,
     a_submission_repeated_after_a_lost_answer_is_the_same,
     the_first_turn_is_leased_and_the_next_waits_in_order,
+    a_process_that_plays_a_session_holds_its_lane,
     a_turn_that_nobody_can_run_here_is_anyones,
     submitters_at_once_never_share_the_lane,
     the_same_turn_submitted_at_once_is_one,
