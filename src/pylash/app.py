@@ -35,11 +35,12 @@ from pylash.durable.runs import LeaseTimings, RunState
 from pylash.durable.sessions import checked_session
 from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
+from pylash.engine.dry_runs import DryRuns
 from pylash.engine.hosts.durability import require_durable_stores
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.run_results import RunResults, TurnSource
 from pylash.engine.runs.endings import Endings
-from pylash.engine.runs.programs import Drives
+from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.worker import Worker
@@ -354,11 +355,36 @@ class Lash:
             require_durable_stores(effects, journal.store)
             stack.push_async_callback(self._models.close)
             self._parts = await self._make_parts(stack, journal, effects, config)
+            await self._parts.services.environments.keep(self._environment())
             stack.callback(journal.hub.close)
             # After the runner is closed: it takes part in calls that start processes.
             stack.push_async_exit(self._parts.services.control.close)
             await self._start_runner(stack)
             self._stack = stack.pop_all()
+
+    @asynccontextmanager
+    async def open_for_replay(self) -> AsyncIterator[DryRuns]:
+        """Open the store for reading only, to replay recorded runs with the code of this app.
+
+        >>> async with app.open_for_replay() as replays:
+        ...     reports = await replays.replay([run])
+        """
+        async with AsyncExitStack() as stack:
+            opening = open_host(self.url, secret=self.secret, clock=self._clock, read_only=True)
+            journal = await stack.enter_async_context(opening)
+            stack.push_async_callback(self._models.close)
+            config = self.worker_config or WorkerConfig()
+            parts = self._parts = await self._make_parts(stack, journal, journal, config)
+            stack.push_async_exit(parts.services.control.close)
+            programs, drives = self._programs(parts.services)
+            dry_runs = DryRuns(journal, programs, drives)
+            stack.push_async_callback(dry_runs.close)
+            # Without this the code of runs could not use the app, as it can on a worker.
+            self._stack = stack
+            try:
+                yield dry_runs
+            finally:
+                self._stack = None
 
     async def _make_parts(
         self,
@@ -378,8 +404,7 @@ class Lash:
         services.catalog = self.catalog
         services.triggers = self.triggers
         services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
-        environment = Environment(self.catalog.model, self.catalog.instructions)
-        services.env = await services.environments.keep(environment)
+        services.env = self._environment().ref
         template = Registration(id="", input=ExternalInput(), env=services.env)
         for definition in self._definitions.values():
             await definition.prepare()
@@ -402,16 +427,28 @@ class Lash:
         services: SessionServices,
         config: WorkerConfig,
     ) -> Runner:
+        programs, drives = self._programs(services)
+
+        def on_end(run_id: str, output: Any) -> None:
+            self._parts.deliver_result(run_id, output)
+
+        return Worker(journal, effects, programs, drives, config, self._retention, on_end)
+
+    def _programs(
+        self, services: SessionServices
+    ) -> tuple[Programs, Callable[[TaskOwner, Endings], Drives]]:
+        """Return the programs of the app, and what creates the drives of a runner."""
         programs = PythonPrograms(services, partial(run_session_turn, services))
 
         def drives(tasks: TaskOwner, endings: Endings) -> Drives:
             processes = Execution(services, programs, tasks, endings)
             return Drives(processes, TurnExecution(services, endings))
 
-        def on_end(run_id: str, output: Any) -> None:
-            self._parts.deliver_result(run_id, output)
+        return programs, drives
 
-        return Worker(journal, effects, programs, drives, config, self._retention, on_end)
+    def _environment(self) -> Environment:
+        """Return the environment that is captured with the processes of the app."""
+        return Environment(self.catalog.model, self.catalog.instructions)
 
     async def _start_runner(self, stack: AsyncExitStack) -> None:
         runner, store = self._parts.runner, self._parts.services.store
@@ -712,6 +749,7 @@ async def open_host(
     timings: LeaseTimings | None = None,
     migrate: bool | None = None,
     member: bool = True,
+    read_only: bool = False,
 ) -> AsyncIterator[JournalHost]:
     """Open a store and a durable effect host over it.
 
@@ -719,7 +757,7 @@ async def open_host(
     ``PYLASH_SECRET`` or the one the store made for itself; of several secrets the first signs and all
     verify. A given ``clock`` becomes the store's clock too. ``member=False`` is for tools that only read
     the store and resolve waits: the host does not join the workers and executes nothing; ``migrate=False`` leaves the
-    database as it is.
+    database as it is. ``read_only`` does both, and refuses every write.
 
     >>> async with open_host("sqlite:///agents.db") as host:
     ...     controller = host.scoped(ProcessScope("nightly"))
@@ -730,6 +768,7 @@ async def open_host(
         entropy=system_entropy,
         migrate=migrate,
         simulated=clock is not None,
+        read_only=read_only,
     )
     try:
         given = (os.environ.get("PYLASH_SECRET") or opened.secret) if secret is None else secret
@@ -740,7 +779,7 @@ async def open_host(
             signer=Signer(_secrets(given)),
             timings=timings,
         )
-        await host.open(member=member)
+        await host.open(member=member and not read_only)
         try:
             yield host
         finally:

@@ -1,6 +1,6 @@
 """Random programs, killed at a random place and changed by one random edit: nothing recorded is executed again.
 
-``SEED=n`` repeats one.
+A dry run of the changed program foretells whether it is blocked. ``SEED=n`` repeats one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import msgspec
 import pytest
 
 from pylash import Lash, ProcessBlocked, ProcessContext, ProcessEnded, WorkerConfig
+from pylash.cli.replay import recorded_runs
+from pylash.engine.dry_runs import Verdict
 from pylash.engine.runs import replays
 from pylash.testing import kill
 from tests.backends import eventually
@@ -168,19 +170,35 @@ def edited(chance: random.Random, program: Program) -> tuple[str, Program]:
     return edit, replaced(program, path, edits[edit], 2 if edit == "swap" else 1)
 
 
-async def execute(path: Path, program: Program, world: World, *, until_stopped: bool) -> Any:
-    """Execute a program in an app; return its result or how it is blocked, or whether it had ended when it was killed."""
+def app_of(path: Path, program: Program, world: World) -> Lash:
+    """Return an app with a program."""
     app = Lash(f"sqlite:///{path}", worker=WorkerConfig(park_after="1ms"))
 
     @app.process(name="program")
     async def body(ctx: ProcessContext[None]) -> list[Any]:
         return await world.run(ctx, program)
 
+    return app
+
+
+async def foretold(path: Path, program: Program, world: World) -> Verdict:
+    """Return what a dry run of a program shows; it executes nothing."""
+    before = list(world.executed)
+    async with app_of(path, program, world).open_for_replay() as dry_runs:
+        runs = await recorded_runs(dry_runs, None, None, ended=False)
+        (report,) = await dry_runs.replay(runs)
+    assert world.executed == before
+    return report.verdict
+
+
+async def execute(path: Path, program: Program, world: World, *, until_stopped: bool) -> Any:
+    """Execute a program in an app; return its result or how it is blocked, or whether it had ended when it was killed."""
+    app = app_of(path, program, world)
     await app.open()
     handle = app.process_handle("p")
     try:
         if until_stopped:
-            await app.start(body.options(id="p"))
+            await app.start(app.services.definitions["program"].options(id="p"))
 
             async def rests() -> bool:
                 return world.is_stopped.is_set() or await handle.status() in (
@@ -220,10 +238,13 @@ async def check(seed: int, folder: Path) -> str:
         return "ended before"
     before, world.stop_at = list(world.executed), None
     assert len(set(before)) == len(before)
+    verdict = await foretold(path, changed, world)
     found = await execute(path, changed, world, until_stopped=False)
     again = [number for number in before if world.executed.count(number) > 1]
     note = f"SEED={seed}: {edit} of {program}, after {before}"
     assert again == [], f"{note}: executed again"
+    blocked = isinstance(found, ProcessBlocked)
+    assert verdict is (Verdict.DIVERGES if blocked else Verdict.FITS), f"{note}: {found}"
     if isinstance(found, ProcessBlocked):
         assert "effect_replay_" in found.message, f"{note}: {found}"
         assert edit != "nothing", f"{note}: {found}"

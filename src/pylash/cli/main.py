@@ -33,6 +33,10 @@ SECTIONS: Final = {
         "events": ("views.events", "Print the log of a process, and follow it with -f."),
         "waits": ("waits", "List open waits, the oldest first."),
         "doctor": ("doctor", "Check the store and its surroundings."),
+        "replay": (
+            "replay",
+            "Replay recorded runs with the code of an app, before it is deployed.",
+        ),
     },
     "Act": {
         "resolve": ("waits", "Answer a wait."),

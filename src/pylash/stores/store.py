@@ -9,10 +9,10 @@ Rule 3. Opening with ``migrate=False`` creates nothing: no file, no table, no ro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pylash.durable.ports import Clock, DurabilityTier, Entropy
 from pylash.stores.inspection import SqlInspection
@@ -35,11 +35,14 @@ from pylash.stores.tables.waits import SqlWaits
 from pylash.stores.tables.workers import LockingDriver, SqlWorkers
 from pylash.values.errors import (
     ExtraMissing,
+    StoreRefused,
     StoreSchemaOutdated,
     StoreSchemaTooNew,
     StoreSchemaUnknown,
     StoreUrlInvalid,
 )
+
+T = TypeVar("T")
 
 _HAS_META = "{has_meta}"
 _LOCK_MIGRATIONS = "{lock_migrations}"
@@ -65,6 +68,23 @@ class StoreDriver(LockingDriver, Protocol):
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call listener with each topic that a commit publishes; return a function that stops it."""
         ...
+
+
+class ReadOnlyDriver:
+    """Passes reads on to another driver, and refuses every operation that may write."""
+
+    def __init__(self, inner: StoreDriver) -> None:
+        self.open, self.close, self.subscribe = inner.open, inner.close, inner.subscribe
+        self.locks = inner.locks
+        self._inner = inner
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run a read. Raises StoreRefused for anything else."""
+        if not operation.read_only:
+            raise StoreRefused(
+                f"The store is open for reading only, so {operation.name!r} was refused and nothing was written."
+            )
+        return self._inner.run(operation)
 
 
 class SqlStore:
@@ -111,12 +131,16 @@ async def open_store(
     entropy: Entropy,
     migrate: bool | None = None,
     simulated: bool = False,
+    read_only: bool = False,
 ) -> SqlStore:
     """Open the store at url.
 
     ``migrate``: None migrates SQLite and sets up an empty PostgreSQL database, True also migrates an
     older PostgreSQL database, False does neither. ``simulated``: PostgreSQL uses the time of clock, for tests.
+    ``read_only``: every operation that may write is refused, and nothing is migrated.
     """
+    if read_only:
+        migrate = False
     scheme, rest = _parse_url(url)
     match scheme:
         case "memory":
@@ -140,6 +164,8 @@ async def open_store(
     except BaseException:
         await driver.close()
         raise
+    if read_only:
+        driver = ReadOnlyDriver(driver)
     return SqlStore(driver, clock, entropy, durability, secret)
 
 

@@ -177,6 +177,15 @@ class ReplayOrder:
         root = self._lines[ROOT]
         return self._overdue(root, root.reached, beside_calls=False)
 
+    def expected_at_rest(self) -> Expected | None:
+        """Return a recorded effect that must be asked for before any open line executes something new, None if there is none."""
+        for line in tuple(self._lines.values()):
+            if line.is_open:
+                found = self._overdue(line, line.reached, beside_calls=False)
+                if found is not None:
+                    return found
+        return None
+
     def _overdue(self, line: Line, reached: int, *, beside_calls: bool) -> Expected | None:
         latest = _latest_of(line.recorded, self._missing)
         for name, below in list(line.closed.items()):

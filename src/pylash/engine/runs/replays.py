@@ -40,7 +40,7 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
         return
     expected = await _held(run, replay, key)
     if expected is not None and not run.closed:
-        run.give_up(_diverged(f"asks for {name!r} ({key})", expected))
+        run.give_up(diverged(f"asks for {name!r} ({key})", expected))
 
 
 async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
@@ -79,7 +79,7 @@ def check_end(run: LiveRun) -> None:
     replay = run.memory.replay
     expected = None if replay is None else replay.expected_at_end()
     if expected is not None:
-        run.close(_diverged("ends", expected))
+        run.close(diverged("ends", expected))
 
 
 def excuse(run: LiveRun) -> None:
@@ -89,6 +89,7 @@ def excuse(run: LiveRun) -> None:
         replay.clear()
 
 
-def _diverged(requested: str, expected: Expected) -> EffectReplayDiverged:
+def diverged(requested: str, expected: Expected) -> EffectReplayDiverged:
+    """Return the error of code that does something where a recorded effect is expected."""
     moment = datetime.fromtimestamp(expected.started / SECOND, UTC)
     return EffectReplayDiverged(requested, expected.key, f"{moment:%Y-%m-%d %H:%M:%S} UTC")

@@ -1,0 +1,449 @@
+"""Dry runs: recorded runs are replayed with the code at hand, to learn which of them it would block.
+
+Rule 1. Nothing is executed, nothing is written, and no lease is taken. Recorded effects are answered from the journal;
+        an effect that would execute, or that is open, waits here until the run is stopped.
+Rule 2. A run is driven by the same machine, driver and drives as on a worker. So a dry run ends where a worker would
+        come to something new, and finds what would block there.
+Rule 3. The code between two effects runs: that is what a replay is. It is ended as the code of a parked run is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from pylash.durable.effects import EffectKind, Outcome, SleepOutcome
+from pylash.durable.machines.replay_order import Expected, is_expected
+from pylash.durable.machines.run_state import LastWrite, Phase, WriteAnswer
+from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
+from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
+from pylash.durable.scopes import ExecutionScope
+from pylash.durable.sessions import TurnCommit
+from pylash.durable.stores import Journal
+from pylash.engine.hosts.controller import Execution, JournalController
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hosts.journal_memory import JournalMemory
+from pylash.engine.runs.driver import end_detached_code
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives, Programs
+from pylash.engine.runs.replays import diverged
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.standings import Standing, TurnStanding
+from pylash.tasks import TaskOwner
+from pylash.values.errors import LashError
+from pylash.values.process_errors import ProcessSurfaceIncompatible
+from pylash.values.turn_errors import TurnModelMissing, TurnToolMissing
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 100
+"""How many runs are loaded and replayed together."""
+
+NOT_HERE: Final = (TurnModelMissing, TurnToolMissing, ProcessSurfaceIncompatible)
+"""Errors of runs that need something which the app does not have."""
+
+SHOWN: Final = 3
+"""How many of the effects that the branches of a run wait at an error names."""
+
+POLL_SECONDS: Final = 0.5
+SETTLED_SECONDS: Final = 2.0
+"""How long the code of a run that has come to something new may take to come to something else in another task."""
+STUCK_SECONDS: Final = 10.0
+"""How long the code of a run may take between two effects."""
+
+
+class Verdict(StrEnum):
+    """What a replay has shown."""
+
+    FITS = "fits"
+    DIVERGES = "diverges"
+    """The run would be blocked."""
+    FAILS = "fails"
+    """The run would end as failed at once; it has not ended, or not as failed."""
+    NOT_LOADED = "not_loaded"
+    """The run cannot be replayed here."""
+
+
+class RecordedRun(msgspec.Struct, frozen=True):
+    """A run to replay: its number, ``process`` or another kind, its id for people, target, status and scope."""
+
+    run: int
+    kind: str
+    id: str
+    target: str
+    status: RunState
+    scope: ExecutionScope
+
+
+class ReplayReport(msgspec.Struct, frozen=True):
+    """What the replay of one run has shown.
+
+    ``effects`` counts what is recorded, ``at`` are the names of the effects at which a run that fits goes on. ``code`` and
+    ``reason`` are those of the error otherwise.
+    """
+
+    run: RecordedRun
+    verdict: Verdict
+    effects: int = 0
+    at: tuple[str, ...] = ()
+    code: str | None = None
+    reason: str | None = None
+
+
+class DryRuns:
+    """Replays recorded runs of one store, which is open for reading only, with the programs of one app."""
+
+    def __init__(
+        self,
+        host: JournalHost,
+        programs: Programs,
+        drives: Callable[[TaskOwner, Endings], Drives],
+    ) -> None:
+        self.host = host
+        self._programs = programs
+        # The code of runs, and the effects at which they stop. Each serves a task, so that ``is_stopping`` is false.
+        self._tasks, self._work_tasks = TaskOwner(), TaskOwner()
+        # One for all: a drive knows nothing of dry runs, and finds the run that it ends by its live run.
+        self._endings = DryEndings(host)
+        self._drives = drives(self._tasks, self._endings)
+        for owner in (self._tasks, self._work_tasks):
+            owner.serve(_never())
+
+    async def close(self) -> None:
+        """End the code that is left."""
+        # The code first: work that ended before it would be an answer to it.
+        await self._tasks.close()
+        await self._work_tasks.close()
+
+    async def replay(
+        self, runs: Sequence[RecordedRun], on_progress: Callable[[int], None] = lambda _: None
+    ) -> list[ReplayReport]:
+        """Replay runs; return a report for each that still exists, in their order.
+
+        ``on_progress`` is called with the number of runs that are done.
+        """
+        reports: list[ReplayReport] = []
+        for start in range(0, len(runs), AT_ONCE):
+            batch = runs[start : start + AT_ONCE]
+            reports += await self._replay_batch(batch)
+            on_progress(start + len(batch))
+        return reports
+
+    async def _replay_batch(self, batch: Sequence[RecordedRun]) -> list[ReplayReport]:
+        # One read for all. The journal of a run that a worker executes meanwhile is replayed as it was at this read.
+        standings = await self._load(batch)
+        dry: dict[int, DryRun] = {}
+        reports: dict[int, ReplayReport] = {}
+        for run in batch:
+            standing = standings.get(run.run)
+            if standing is None:
+                missing = await self._missing(run)
+            elif (unknown := self._unknown_target(standing)) is not None:
+                missing = ReplayReport(run, Verdict.NOT_LOADED, reason=unknown)
+            else:
+                dry[run.run] = self._begin(run, standing)
+                continue
+            if missing is not None:
+                reports[run.run] = missing
+        await self._watch(dry.values())
+        reports |= {number: one.report() for number, one in dry.items()}
+        return [reports[run.run] for run in batch if run.run in reports]
+
+    # --- loading ---
+
+    async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, Standing]:
+        """Return how runs stand, by run; what cannot be read is left out."""
+        store, scopes = self.host.store, {run.run: run.scope for run in batch}
+        processes = [run.run for run in batch if run.kind == "process"]
+        turns = [run for run in scopes if run not in processes]
+        found: dict[int, Standing] = {}
+        if processes:
+            for run, known in (await store.processes.resume(processes)).items():
+                # Without its timeout: the timer of a process whose deadline is over would write a cancel.
+                registration = msgspec.structs.replace(known.record.registration, timeout=None)
+                record = msgspec.structs.replace(known.record, registration=registration)
+                attached = Attached(Fence(run, 0, scopes[run]), known.now, known.entries)
+                found[run] = Standing(record, attached)
+        if turns:
+            for run, turn in (await store.sessions.resume(turns)).items():
+                attached = Attached(Fence(run, 0, scopes[run]), turn.now, turn.entries)
+                # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
+                stands = TurnStanding(turn.session, turn.nodes, claimed=False)
+                found[run] = Standing(turn.turn, attached, stands)
+        return found
+
+    async def _missing(self, run: RecordedRun) -> ReplayReport | None:
+        """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
+        reason = "its record cannot be read: newer code may have written it"
+        if run.kind == "process":
+            # ``resume`` leaves out a record that cannot be decoded, and a run that is not its process's any more.
+            with suppress(ValueError):
+                record = await self.host.store.processes.get(run.id)
+                if record is None or record.run != run.run:
+                    return None
+        return ReplayReport(run, Verdict.NOT_LOADED, reason=reason)
+
+    def _unknown_target(self, standing: Standing) -> str | None:
+        if not isinstance(standing.subject, ProcessRecord):
+            return None
+        target = standing.subject.registration.target
+        return None if self._programs.knows(target) else f"this app has no {target!r}"
+
+    # --- replaying ---
+
+    def _begin(self, run: RecordedRun, standing: Standing) -> DryRun:
+        dry = DryRun(run, standing, self.host, self._tasks, self._work_tasks)
+        # Before its task begins: the first step may come to the end of the run.
+        self._endings.dry_runs[dry.live] = dry
+        drive = self._drives.processes if standing.turn is None else self._drives.turns
+        dry.task = self._tasks.start(self._drive(dry, drive.drive(dry.live)))
+        return dry
+
+    async def _drive(self, dry: DryRun, driving: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await driving
+        except Exception as error:  # noqa: BLE001 - a bug of ours; other runs go on
+            dry.judge(Verdict.NOT_LOADED, error)
+        finally:
+            # The drive has made its last "write", so nobody looks for the run any more.
+            del self._endings.dry_runs[dry.live]
+            dry.live.dispose()
+
+    async def _watch(self, dry_runs: Iterable[DryRun]) -> None:
+        """Wait until all have ended; stop those whose code waits for something else than effects."""
+        # A run that comes to rest stops itself (``become_idle``). Those polled here wait in a task of their own, which the
+        # machine takes for work, or do not wait for effects at all.
+        pending = {dry.task: dry for dry in dry_runs}
+        while pending:
+            done, _ = await asyncio.wait(pending, timeout=POLL_SECONDS)
+            for task in done:
+                del pending[task]
+                if not task.cancelled():
+                    task.result()
+            stuck = [dry for dry in pending.values() if dry.is_stuck()]
+            for dry in stuck:
+                dry.stop()
+            if stuck:
+                ends = [self._tasks.start(end_detached_code(dry.live)) for dry in stuck]
+                await asyncio.wait(ends)
+            # Code that does not end even now is left to itself: its task is cancelled when the app is closed.
+            for dry in stuck:
+                if not dry.task.done():
+                    del pending[dry.task]
+
+
+class DryRun:
+    """The replay of one run. It is the worker of its run: it grants slots, and stops the run once it is idle."""
+
+    def __init__(
+        self,
+        run: RecordedRun,
+        standing: Standing,
+        host: JournalHost,
+        tasks: TaskOwner,
+        work_tasks: TaskOwner,
+    ) -> None:
+        self.run = run
+        # Set before anything is awaited.
+        self.task: asyncio.Task[None]
+        self._controller = DryController(host, standing.attached, work_tasks)
+        memory = self._controller.memory
+        self.live = DryLiveRun(standing, 0, self._controller, memory, self, tasks, work_tasks)
+        entries = standing.attached.entries.values()
+        self._effects = sum(is_expected(entry.key, entry.kind) for entry in entries)
+        # Written once: what is found first counts. Code that is stopped unwinds, and may end in any way.
+        self._report: ReplayReport | None = None
+        # The progress of the replay when it was last polled and had changed, and when that was.
+        self._seen: tuple[int, int] = (-1, 0)
+        self._seen_at = 0.0
+
+    def report(self) -> ReplayReport:
+        """Return what the replay has shown."""
+        self.judge(Verdict.FITS)
+        assert self._report is not None
+        return self._report
+
+    def judge(self, verdict: Verdict, error: BaseException | None = None) -> None:
+        """Decide what the replay has shown, unless that is decided."""
+        if isinstance(error, LashError):
+            self._conclude(verdict, error.code, error.message)
+        elif error is not None:
+            self._conclude(verdict, reason=f"{type(error).__name__}: {error}")
+        else:
+            self._conclude(verdict)
+
+    def judge_end(self, end: Output) -> None:
+        """Decide what it means that a process ends, unless that is decided."""
+        if not isinstance(end, Failure) or self.run.status is RunState.FAILED:
+            self._conclude(Verdict.FITS)
+        elif end.failure_class == "execution":  # something that it was captured with is missing
+            self._conclude(Verdict.NOT_LOADED, end.code, end.message)
+        else:
+            self._conclude(Verdict.FAILS, end.code, f"{end.failure_class}: {end.message}")
+
+    def _conclude(
+        self, verdict: Verdict, code: str | None = None, reason: str | None = None
+    ) -> None:
+        if self._report is None:
+            at = tuple(self._controller.stopped_at) if verdict is Verdict.FITS else ()
+            self._report = ReplayReport(self.run, verdict, self._effects, at, code, reason)
+
+    def is_stuck(self) -> bool:
+        """Return whether the code has not come to an effect for too long."""
+        replay, now = self._controller.memory.replay, asyncio.get_running_loop().time()
+        seen = (-1 if replay is None else replay.progress, len(self._controller.stopped_at))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        # Longer than ``HELD_SECONDS``: an effect that is held is refused before.
+        limit = SETTLED_SECONDS if self._controller.stopped_at else STUCK_SECONDS
+        return now - self._seen_at > limit
+
+    def stop(self) -> None:
+        """End the replay where the code has come to something new, or does not come to anything."""
+        if not self._controller.stopped_at:
+            reason = f"its code did not come to an effect within {STUCK_SECONDS:g} s"
+            self._conclude(Verdict.NOT_LOADED, reason=reason)
+        elif (expected := self._expected()) is not None:
+            where = " and ".join(map(repr, self._controller.stopped_at[:SHOWN]))
+            self.judge(Verdict.DIVERGES, diverged(f"waits at {where}", expected))
+        else:
+            self.judge(Verdict.FITS)
+        # After the verdict: closing ends the code, whose last "write" would be one.
+        self.live.close()
+
+    def _expected(self) -> Expected | None:
+        """Return a recorded effect that would block the next new one, because the code has not asked for it by now."""
+        # The run rests, so nothing recorded is left that could make its code ask for more. Unchanged code has asked for
+        # everything by now; code that dropped a branch has not, and is blocked at its next new effect.
+        replay = self._controller.memory.replay
+        return None if replay is None or self.live.cancelled else replay.expected_at_rest()
+
+    # --- Slots ---
+
+    def take_slot(self, run: LiveRun) -> None:
+        """Grant a slot."""
+        run.driver.tell(run.machine.slot_granted)
+
+    def give_slot(self) -> None:
+        """Do nothing: there is no limit."""
+
+    def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - all are stopped
+        """Stop the run unless it goes on at once."""
+        # Not now: this is called while a decision is carried out, and the next one may let the code go on.
+        asyncio.get_running_loop().call_soon(self._stop_idle, run)
+
+    def _stop_idle(self, run: LiveRun) -> None:
+        if run.machine.phase is Phase.IDLE:
+            self.stop()
+
+    def become_busy(self, run: LiveRun) -> None:
+        """Do nothing: ``_stop_idle`` looks."""
+
+    def forget(self, run: LiveRun) -> None:
+        """Do nothing."""
+
+
+class DryLiveRun(LiveRun):
+    """A live run whose writes between two effects are left out: they are repeated by every replay."""
+
+    async def write(self, ask: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - never asked
+        """Return None: these writes have no answer."""
+        return cast("T", None)
+
+
+class DryController(JournalController):
+    """Answers from the journal, and lets everything else wait."""
+
+    def __init__(self, host: JournalHost, attached: Attached, tasks: TaskOwner) -> None:
+        super().__init__(host, attached.fence.scope)
+        # Its own: the memory of the base class would write to the journal of the store.
+        self.memory = JournalMemory(cast("Journal", DiscardingJournal()), host.clock, tasks)
+        self.memory.adopt(attached)
+        # The names of the effects that would execute, or are open.
+        self.stopped_at: list[str] = []
+
+    def _route(self, execution: Execution) -> Coroutine[Any, Any, Outcome]:
+        return self._stop(execution)
+
+    async def _stop(self, execution: Execution) -> Outcome:
+        asked, _, _, progress = execution
+        if asked.envelope.command.kind is EffectKind.SLEEP and self.memory.recorded(asked.key):
+            return SleepOutcome()  # it is over
+        # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
+        self.stopped_at.append(asked.envelope.invocation.effect_id)
+        progress.rest()
+        await _never()
+        raise AssertionError
+
+
+class DiscardingJournal:
+    """The writes of a memory to its journal, discarded: notes, and cancels that would be delivered."""
+
+    async def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> None:
+        """Do nothing."""
+
+    async def deliver(
+        self,
+        fence: Fence,  # noqa: ARG002 - not written
+        made: Sequence[JournalEntry],  # noqa: ARG002 - not written
+        cancelled: Sequence[JournalEntry],
+    ) -> set[str]:
+        """Return the keys of all effects, as if each was cancelled."""
+        return {entry.key for entry in cancelled}
+
+
+class DryEndings:
+    """The last writes of dry runs: each is a verdict, and nothing is written."""
+
+    def __init__(self, host: JournalHost) -> None:
+        self._store = host.store
+        self.dry_runs: dict[LiveRun, DryRun] = {}
+
+    async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
+        """Note that the process ends."""
+        self.dry_runs[run].judge_end(end)
+        return WriteAnswer.NOT_OURS
+
+    async def continue_as(
+        self,
+        run: LiveRun,
+        registration: Registration,  # noqa: ARG002 - not written
+        *,
+        cancelled: bool,  # noqa: ARG002 - not written
+    ) -> WriteAnswer:
+        """Note that the process continues as itself."""
+        self.dry_runs[run].judge(Verdict.FITS)
+        return WriteAnswer.NOT_OURS
+
+    async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:  # noqa: ARG002 - not written
+        """Note that the turn ends."""
+        self.dry_runs[run].judge(Verdict.FITS)
+        return WriteAnswer.NOT_OURS
+
+    async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
+        """Note that the run is stopped here, or would be blocked, or that the store had trouble."""
+        trouble = run.driver.trouble
+        if what is LastWrite.RELEASE:
+            self.dry_runs[run].judge(Verdict.FITS)
+        elif what is LastWrite.BLOCK and not isinstance(trouble, NOT_HERE):
+            self.dry_runs[run].judge(Verdict.DIVERGES, trouble)
+        else:
+            self.dry_runs[run].judge(Verdict.NOT_LOADED, trouble)
+        return WriteAnswer.NOT_OURS
+
+    async def cancel_reason(self, run: LiveRun) -> str | None:
+        """Return why a process was cancelled."""
+        return await self._store.processes.cancel_reason(run.id)
+
+    async def is_asked_to_end(self, run: LiveRun) -> bool:
+        """Return whether somebody asked a turn to end."""
+        return await self._store.sessions.asked_to_end(run.record.run)
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
