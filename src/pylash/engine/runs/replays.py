@@ -38,12 +38,14 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     )
     if is_exempt or replay.is_recorded(key):
         return
-    expected = await _held(run, replay, key)
+    expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
     if expected is not None and not run.closed:
         run.give_up(_diverged(f"asks for {name!r} ({key})", expected))
 
 
-async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
+async def _held(
+    run: LiveRun, replay: ReplayOrder, key: str, *, is_request: bool = False
+) -> Expected | None:
     """Return what is expected before a new effect, once it may execute or the replay of the run makes no progress."""
     # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
     # they recorded: a branch of a task group runs beside the code that opens the next one.
@@ -51,7 +53,9 @@ async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
     time = asyncio.get_running_loop().time
     # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
     seen, since = replay.progress, time()
-    while (expected := replay.expected_before(key)) is not None and not run.closed:
+    while (
+        expected := replay.expected_before(key, is_request=is_request)
+    ) is not None and not run.closed:
         if replay.progress != seen:
             seen, since = replay.progress, time()
         if is_alone or time() - since > HELD_SECONDS:
