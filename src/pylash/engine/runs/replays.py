@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pylash.durable.effects import EffectKind
+from pylash.durable.machines.replay_order import ROOT, line_of
 from pylash.durable.runs import SECOND
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.values.errors import EffectReplayDiverged
@@ -47,8 +48,8 @@ async def _held(
     run: LiveRun, replay: ReplayOrder, key: str, *, is_request: bool = False
 ) -> Expected | None:
     """Return what is expected before a new effect, once it may execute or the replay of the run makes no progress."""
-    # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
-    # they recorded: a branch of a task group runs beside the code that opens the next one.
+    # The code of a run that is one task has come to everything before this effect in its own line. Other tasks may still
+    # replay what they recorded: a branch of a task group, or a task of user code that an agent runs in.
     is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
     time = asyncio.get_running_loop().time
     # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
@@ -58,7 +59,7 @@ async def _held(
     ) is not None and not run.closed:
         if replay.progress != seen:
             seen, since = replay.progress, time()
-        if is_alone or time() - since > HELD_SECONDS:
+        if (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS:
             break
         await asyncio.sleep(POLL_SECONDS)
     return expected
