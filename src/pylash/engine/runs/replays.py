@@ -40,7 +40,7 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     if is_exempt or replay.is_recorded(key):
         return
     expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
-    if expected is not None and not run.closed:
+    if expected is not None and not (run.closed or run.cancelled):
         run.give_up(_diverged(f"asks for {name!r} ({key})", expected))
 
 
@@ -56,10 +56,12 @@ async def _held(
     seen, since = replay.progress, time()
     while (
         expected := replay.expected_before(key, is_request=is_request)
-    ) is not None and not run.closed:
+    ) is not None and not (run.closed or run.cancelled):
         if replay.progress != seen:
             seen, since = replay.progress, time()
-        if (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS:
+        is_over = (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS
+        # A run that is past its deadline is asked to end by another task, and ends where it is.
+        if is_over and not (run.deadline is not None and run.deadline <= run.memory.now()):
             break
         await asyncio.sleep(POLL_SECONDS)
     return expected
