@@ -60,7 +60,7 @@ def make_app(store: str) -> Lash:
 
     @app.process
     async def branches(ctx: ProcessContext[None]) -> Any:
-        async def ask(agent: Any) -> str:
+        async def ask(agent: Any) -> Any:
             return (await agent.run("Go")).output
 
         return await ctx.gather(ask(left), ask(right), ask(left))

@@ -198,7 +198,7 @@ def make_app(store: str) -> Lash:
 
     @app.process
     async def child(ctx: Context, n: int) -> int:
-        return n + await ctx.wait_signal("go")
+        return n + int(await ctx.wait_signal("go"))
 
     @app.process
     async def add_up(ctx: Context, n: int) -> int:

@@ -54,9 +54,9 @@ async def _held(
     time = asyncio.get_running_loop().time
     # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
     seen, since = replay.progress, time()
-    while (
-        expected := replay.expected_before(key, is_request=is_request)
-    ) is not None and not (run.closed or run.cancelled):
+    while (expected := replay.expected_before(key, is_request=is_request)) is not None and not (
+        run.closed or run.cancelled
+    ):
         if replay.progress != seen:
             seen, since = replay.progress, time()
         is_over = (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS
