@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, LashError, ProcessBlocked, ProcessContext, ProcessFailed, Retry
-from pylash.testing import kill
+from pylash import (
+    InlineHost,
+    Lash,
+    LashError,
+    ProcessBlocked,
+    ProcessCancelled,
+    ProcessContext,
+    ProcessFailed,
+    Retry,
+)
+from pylash.testing import SerialHost, kill
 from tests.backends import Backend, MemoryBackend, eventually
 
 Body = Callable[[ProcessContext[None], "Ledger"], Awaitable[Any]]
@@ -380,3 +389,97 @@ async def test_recorded_arguments_that_do_not_fit_block(durable: Backend) -> Non
     async with app:
         await app.retry("p")
         assert await app.process_handle("p").result(timeout="10s") == "ann"
+
+
+async def test_a_diverged_process_ends_when_it_is_cancelled(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    assert isinstance(await outcome(durable, renamed, ledger), ProcessBlocked)
+    async with app_with(durable, renamed, ledger) as app:
+        handle = app.process_handle("p")
+        await handle.cancel()
+        with pytest.raises(ProcessCancelled):
+            await handle.result(timeout="10s")
+    assert ledger.lines == ["load", "charge"]
+
+
+async def test_a_process_that_was_cancelled_before_its_code_changed_ends(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    async with Lash(durable.url) as app:  # it has no code for the process
+        await app.process_handle("p").cancel()
+    async with app_with(durable, renamed, ledger) as app:
+        with pytest.raises(ProcessCancelled):
+            await app.process_handle("p").result(timeout="10s")
+    assert ledger.lines == ["load", "charge"]
+
+
+async def test_a_diverged_process_that_is_retried_after_its_timeout_ends(durable: Backend) -> None:
+    ledger = Ledger()
+    app = app_with(durable, old, ledger, timeout="1s")
+    await app.open()
+    await app.start(app.services.definitions["order"].options(id="p"))
+
+    async def waits() -> bool:
+        return len(await app.process_handle("p").timeline()) == 3
+
+    await eventually(waits)
+    await kill(app)
+    blocked = await outcome(durable, renamed, ledger, timeout="1s")
+    assert isinstance(blocked, ProcessBlocked), blocked
+    async with app_with(durable, renamed, ledger, timeout="1s") as later:
+        handle = later.process_handle("p")
+
+        async def has_ended() -> bool:
+            if await handle.status() == "blocked":
+                await later.retry("p")
+            return await handle.status() == "failed"
+
+        await eventually(has_ended)
+        with pytest.raises(ProcessFailed, match="time"):
+            await handle.result(timeout=0)
+    assert ledger.lines == ["load", "charge"]
+
+
+async def patched_twice(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+    async def part(name: str) -> Any:
+        before = await ctx.patched("in")
+        return [before, await ctx.step(ledger.step(name))]
+
+    found = [await ctx.patched("first"), await ctx.gather(part("a"), part("b"))]
+    async with ctx.task_group() as group:
+        one = group.create_task(part("c"))
+        found.append(await ctx.patched("beside"))
+    return [*found, one.result(), await ctx.patched("in")]
+
+
+TAKEN = [True, [[True, "a"], [True, "b"]], True, [True, "c"], True]
+
+
+@pytest.mark.parametrize(
+    "host", [InlineHost, lambda: SerialHost(InlineHost())], ids=["inline", "serial"]
+)
+async def test_patches_are_taken_without_a_record(host: Any) -> None:
+    app, ledger = Lash("memory://", host=host()), Ledger()
+
+    @app.process
+    async def order(ctx: ProcessContext[None]) -> Any:
+        return await patched_twice(ctx, ledger)
+
+    async with app:
+        assert await (await app.start(order)).result(timeout="10s") == TAKEN
+
+
+async def test_a_fork_keeps_the_patches_of_its_origin(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    async with app_with(durable, patched, ledger) as app:
+        forks = [await app.fork_process("p", id="f1")]
+        forks.append(await app.fork_process("p", from_effect="charge", id="f2"))
+        for fork in forks:
+            await fork.signal("go")
+        assert [await fork.result(timeout="10s") for fork in forks] == [DONE, DONE]
+    # The first passed the place of the patch before it was forked, the second comes to it.
+    assert ledger.lines.count("check") == ledger.lines.count("second check") == 1
+    assert ledger.lines.count("charge") == 2
+    assert ledger.lines.count("load") == 1

@@ -9,7 +9,9 @@ Rule 2. An effect is asked for when its method is called. A recorded effect that
         a later one of its line, or of a line above it, is asked for.
 Rule 3. A new effect executes when every recorded effect of its line, of the lines above it, and of the lines below those
         which are not open, was asked for or was passed over before the new effect was asked for.
-Rule 4. Notes (decisions, times, messages from the queue), repeated attempts and their delays are never expected: the
+Rule 4. The line of an agent has an order of model requests only. Its other effects, such as tool calls, are between two
+        requests: a new one needs the recorded requests, a new request needs everything.
+Rule 5. Notes (decisions, times, messages from the queue), repeated attempts and their delays are never expected: the
         first attempt stands for its step.
 
 "Later" is by the time at which an effect was started. Those times are unique and increase within a run.
@@ -42,6 +44,8 @@ class Expected(msgspec.Struct, frozen=True):
 
     started: int
     key: str
+    # Whether it is a model request: only those are ordered in the line of an agent.
+    is_request: bool = False
 
 
 def is_expected(key: str, kind: str) -> bool:
@@ -72,11 +76,15 @@ class Line:
         self.above = above
         # A call has no order among the other calls of its line: a new effect in it does not look at them.
         self.is_call = is_call
+        # Whether it is a run of an agent: only its model requests are ordered, and its tool calls run in parallel.
+        self.is_agent = False
         # Whether its code runs. An open line is replayed on its own, so the lines above and beside it do not wait for it.
         self.is_open = False
         # The recorded effects, the latest last. Asked ones are removed from the end only, when the end is looked at.
         self.recorded: list[Expected] = []
-        # When the latest effect was started that was asked for, 0 before the first.
+        # The model requests among them.
+        self.requests: list[Expected] = []
+        # When the latest effect was started that was asked for, 0 before the first. In the line of an agent: request.
         self.reached = 0
         # The lines below that are not open and may have recorded effects which were not asked for.
         self.closed: dict[str, Line] = {}
@@ -100,7 +108,10 @@ class ReplayOrder:
         # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
         self.progress = 0
         for effect in sorted(self._missing.values(), key=lambda effect: effect.started):
-            self._line(line_of(effect.key)).recorded.append(effect)
+            line = self._line(line_of(effect.key))
+            line.recorded.append(effect)
+            if effect.is_request:
+                line.requests.append(effect)
         # The lines that may still have effects which the code comes to.
         self._behind = {name: line for name, line in self._lines.items() if line.recorded}
 
@@ -132,7 +143,8 @@ class ReplayOrder:
         effect = self._missing.pop(key, None)
         line = self._line(line_of(key))
         if effect is not None:
-            line.reached = max(line.reached, effect.started)
+            if effect.is_request or not line.is_agent:
+                line.reached = max(line.reached, effect.started)
             self.progress += 1
         else:
             self._reached.setdefault(key, line.reached)
@@ -145,10 +157,11 @@ class ReplayOrder:
         """Expect nothing any more."""
         self._missing.clear()
 
-    def open(self, name: str, *, is_call: bool = False) -> None:
+    def open(self, name: str, *, is_call: bool = False, is_agent: bool = False) -> None:
         """Note that the code of a line begins."""
         line = self._line(name)
         line.is_open, line.is_call = True, is_call or line.is_call
+        line.is_agent = is_agent
         if line.above is not None:
             line.above.closed.pop(name, None)
         self.progress += 1
@@ -161,10 +174,14 @@ class ReplayOrder:
             line.above.closed[name] = line
         self.progress += 1
 
-    def expected_before(self, key: str) -> Expected | None:
+    def expected_before(self, key: str, *, is_request: bool = False) -> Expected | None:
         """Return the first recorded effect that must be asked for before a new one executes, None if it may execute."""
         line = self._line(line_of(key))
-        found = self._overdue(line, self._reached.get(key, line.reached), beside_calls=False)
+        reached = self._reached.get(key, line.reached)
+        if line.is_agent and not is_request:
+            found = self._overdue_request(line, reached)
+        else:
+            found = self._overdue(line, reached, beside_calls=False)
         while found is None and line.above is not None:
             found = self._overdue(line.above, line.above.reached, beside_calls=line.is_call)
             line = line.above
@@ -185,6 +202,13 @@ class ReplayOrder:
                 if found is not None:
                     return found
         return None
+
+    def _overdue_request(self, line: Line, reached: int) -> Expected | None:
+        """Return the first model request of an agent that was not asked for."""
+        if _latest_of(line.requests, self._missing) <= reached:
+            return None
+        missing = (one for one in line.requests if one.key in self._missing)
+        return next(one for one in missing if one.started > reached)
 
     def _overdue(self, line: Line, reached: int, *, beside_calls: bool) -> Expected | None:
         latest = _latest_of(line.recorded, self._missing)

@@ -31,7 +31,26 @@ class Aside:
         # Counted below its part: how often a name was taken under another part does not change the key.
         if below is None:
             return self.branch.take(name)
-        return name, self.branch.take(f"{below[0]}#{below[1]}/{name}")[1]
+        return name, self.branch.number(f"{below[0]}#{below[1]}/{name}")
+
+    def recorded_name(self, name: str) -> str:
+        """Return the name that effects of a name are recorded under: another one if it was renamed."""
+        return self.branch.recorded_name(name)
+
+    @property
+    def new_names(self) -> dict[str, str]:
+        """The names that renamed effects have now, by their recorded names."""
+        return {old: new for new, old in self.branch.recorded_names.items()}
+
+    def open_run(self, part: tuple[str, int]) -> None:
+        """Note that a run of an agent begins, whose effects are below a part."""
+        if self._run.memory.replay is not None:
+            self._run.memory.replay.open(self.key(part), is_agent=True)
+
+    def close_run(self, part: tuple[str, int]) -> None:
+        """Note that a run of an agent has ended."""
+        if self._run.memory.replay is not None:
+            self._run.memory.replay.close(self.key(part))
 
     def key(self, *parts: tuple[str, int]) -> str:
         """Return the replay key of parts."""

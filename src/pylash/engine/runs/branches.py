@@ -68,16 +68,24 @@ class Branch:
 
     def take(self, name: str) -> tuple[str, int]:
         """Count a use of ``name``, and return the part of the key for it: its recorded name and the count."""
-        if self.recorded_names:
-            if name in self.recorded_names.values():
-                raise NameTaken("name of an effect that was renamed,", name)
-            name = self.recorded_names.get(name, name)
-        count = self._counts[name] = self._counts.get(name, 0) + 1
+        name = self.recorded_name(name)
+        count = self.number(name)
         run = self._run()
         if run is not None and run.memory.replay is not None:
             # Now, and not when the effect is awaited: works of a gather are all asked for before one executes.
             run.memory.replay.ask(self.key((name, count)))
         return name, count
+
+    def number(self, name: str) -> int:
+        """Return how often a name was taken in this execution, this time included."""
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return count
+
+    def recorded_name(self, name: str) -> str:
+        """Return the name that effects of a name are recorded under: the old one if it was renamed."""
+        if self.recorded_names and name in self.recorded_names.values():
+            raise NameTaken("name of an effect that was renamed,", name)
+        return self.recorded_names.get(name, name)
 
     def key(self, *parts: str | tuple[str, int]) -> str:
         """Return the replay key that consists of the path of this branch and ``parts``."""

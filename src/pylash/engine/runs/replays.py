@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pylash.durable.effects import EffectKind
+from pylash.durable.machines.replay_order import ROOT, line_of
 from pylash.durable.runs import SECOND
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.values.errors import EffectReplayDiverged
@@ -38,23 +39,29 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     )
     if is_exempt or replay.is_recorded(key):
         return
-    expected = await _held(run, replay, key)
-    if expected is not None and not run.closed:
+    expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
+    if expected is not None and not (run.closed or run.cancelled):
         run.give_up(diverged(f"asks for {name!r} ({key})", expected))
 
 
-async def _held(run: LiveRun, replay: ReplayOrder, key: str) -> Expected | None:
+async def _held(
+    run: LiveRun, replay: ReplayOrder, key: str, *, is_request: bool = False
+) -> Expected | None:
     """Return what is expected before a new effect, once it may execute or the replay of the run makes no progress."""
-    # The code of a run that is one task has come to everything before this effect. Other tasks may still replay what
-    # they recorded: a branch of a task group runs beside the code that opens the next one.
+    # The code of a run that is one task has come to everything before this effect in its own line. Other tasks may still
+    # replay what they recorded: a branch of a task group, or a task of user code that an agent runs in.
     is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
     time = asyncio.get_running_loop().time
     # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
     seen, since = replay.progress, time()
-    while (expected := replay.expected_before(key)) is not None and not run.closed:
+    while (expected := replay.expected_before(key, is_request=is_request)) is not None and not (
+        run.closed or run.cancelled
+    ):
         if replay.progress != seen:
             seen, since = replay.progress, time()
-        if is_alone or time() - since > HELD_SECONDS:
+        is_over = (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS
+        # A run that is past its deadline is asked to end by another task, and ends where it is.
+        if is_over and not (run.deadline is not None and run.deadline <= run.memory.now()):
             break
         await asyncio.sleep(POLL_SECONDS)
     return expected

@@ -33,7 +33,12 @@ from pydantic_ai.toolsets import (
 
 from pylash.engine.retries import Retry
 from pylash.engine.runs.asides import aside
-from pylash.integrations.pydantic_ai.operations import EffectBackend, name_of, new_run
+from pylash.integrations.pydantic_ai.operations import (
+    EffectBackend,
+    close_run,
+    name_of,
+    new_run,
+)
 from pylash.values.errors import AgentNotDurable
 from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
@@ -74,7 +79,11 @@ class DurableAgent(WrapperAgent[D, OutputT]):
             """Run the agent step by step, as its ``iter`` does."""
             extended = [*(capabilities or ()), self._durability]
             async with self.wrapped.iter(user_prompt, capabilities=extended, **options) as run:
-                yield run
+                try:
+                    yield run
+                finally:
+                    if (place := aside()) is not None:
+                        close_run(place, self.durable_name, run.run_id)
 
 
 def durable(

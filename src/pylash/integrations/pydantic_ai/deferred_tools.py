@@ -55,14 +55,15 @@ async def _resolution(
     place = aside()
     if place is None:
         raise EffectNested("answered", "a step")
-    key = place.key(place.take(f"{kind} {call.tool_name} {call.tool_call_id}"))
+    tool = place.recorded_name(call.tool_name)
+    key = place.key(place.take(f"{kind} {tool} {call.tool_call_id}"))
     # The answer belongs to this wait and these arguments: a model may reuse the ids of calls.
     digest = sha256(encode(call.args_as_dict())).hexdigest()[:16]
     command = AwaitEvent(
         ctx.wait_key(f"{kind}:{key}:{digest}"),
         wait_kind=kind,
-        title=call.tool_name,
-        tool=call.tool_name,
+        title=tool,
+        tool=tool,
         arguments=call.args_as_dict(),
     )
     outcome = await place.wait(key, command, timeout)

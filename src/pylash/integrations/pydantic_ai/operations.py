@@ -77,10 +77,15 @@ def new_run(place: Aside, agent: str) -> str:
     return run_id
 
 
+def close_run(place: Aside, agent: str, run_id: str | None) -> None:
+    """Note that a run of an agent has ended."""
+    place.close_run(name_of(place, agent, run_id))
+
+
 def name_of(place: Aside, agent: str, run_id: str | None) -> tuple[str, int]:
     """Return the name of an agent's run; an id that the user chose is part of the name."""
     known = _runs.get(place.branch, {})
-    return known.get(run_id or "", (f"{agent} {run_id}", 1))
+    return known.get(run_id or "", (f"{place.recorded_name(agent)} {run_id}", 1))
 
 
 class EffectBackend(DurableOperationBackend[None]):
@@ -129,16 +134,18 @@ class _Effect(BoundDurableOperation[ParamsT, WireT, ResultT]):
         place = aside()
         assert place is not None  # pydantic-ai checks ``in_durable_context`` first
         context = context_of(params)
-        name = _name(self._operation.operation_id, params)
+        name = _name(self._operation.operation_id, params, place.recorded_name)
         call = None if context is None else context.tool_call_id
         run = name_of(place, self._agent, None if context is None else context.run_id)
+        place.open_run(run)
         part = place.take(name if call is None else f"{name} {call}", below=run)
         command = _command(self._operation.operation_id, name, context, part[1] == 1)
         outcome = await self._try(place, place.key(run, part), name, command, params)
         value = _value(outcome)
         if context is not None and "usage" in value:
             context.usage.incr(_USAGE.validate_python(value["usage"]))
-        return self._operation.result_codec.load(value["value"])
+        loaded = _with_new_names(value["value"], place.new_names)
+        return self._operation.result_codec.load(loaded)
 
     async def _try(
         self, place: Aside, key: str, name: str, command: Command, params: ParamsT
@@ -214,13 +221,28 @@ _NAMES: Final[Mapping[type, str]] = {
 }
 
 
-def _name(operation: object, params: Any) -> str:
-    """Return the displayed name of an operation; a kind that is not known here has the name of its class."""
+def _with_new_names(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a recorded value in which the tools that a model calls have the names they have now."""
+    match value:
+        case _ if not names:
+            return value
+        case {"part_kind": "tool-call", "tool_name": str(tool)}:
+            return {**value, "tool_name": names.get(tool, tool)}
+        case dict():
+            return {key: _with_new_names(one, names) for key, one in value.items()}
+        case list():
+            return [_with_new_names(one, names) for one in value]
+        case _:
+            return value
+
+
+def _name(operation: object, params: Any, recorded_name: Callable[[str], str]) -> str:
+    """Return the recorded name of an operation; a kind that is not known here has the name of its class."""
     match operation:
         case ToolsetCallToolId():
-            return str(params.name)
+            return recorded_name(str(params.name))
         case ToolsetValidateToolArgumentsId():
-            return f"{params.name} arguments"
+            return f"{recorded_name(str(params.name))} arguments"
         case ToolsetGetToolsId(toolset_id=toolset):
             return f"{toolset} tools"
         case ToolsetGetInstructionsId(toolset_id=toolset):
