@@ -338,3 +338,26 @@ async def test_a_process_that_takes_too_long_is_asked_to_end_and_fails(backend: 
             await (await app.start(slow)).result(timeout="10s")
         assert caught.value.code == "process_timeout"
     assert cleaned == [True]
+
+
+async def test_force_stops_a_step_that_takes_long_at_once(backend: Backend) -> None:
+    app, began, left = Lash(backend.url), asyncio.Event(), asyncio.Event()
+
+    async def never_ends() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    @app.process
+    async def story(ctx: ProcessContext[None]) -> None:
+        await ctx.step(never_ends)
+
+    async with app:
+        handle = await app.start(story)
+        await began.wait()
+        await handle.cancel(force=True)
+        await asyncio.wait_for(left.wait(), 4)  # the worker looks for ended runs every 5 s anyway
+        with pytest.raises(ProcessCancelled):
+            await handle.result(timeout="10s")

@@ -42,6 +42,8 @@ PARKING = WorkerConfig(park_after="1ms")
 
 
 def make_app(url: str, host: EffectHost | None = None, **options: Any) -> Lash:
+    # Runs of the inline host cannot be parked, so closing the app waits for them as long as the grace period.
+    options.setdefault("worker", WorkerConfig(grace="100ms"))
     app = Lash(url, host=host, **options)
 
     @app.process

@@ -18,7 +18,7 @@ from pylash import (
 )
 from pylash.durable.triggers import Subscription
 from pylash.testing import ScriptedModel, call, say
-from tests.backends import Backend
+from tests.backends import Backend, eventually
 from tests.workflows.scenes import Shop
 
 SUBSCRIBE = """
@@ -286,8 +286,13 @@ async def test_a_tool_of_a_plugin_does_not_run_as_the_operation_of_another_one()
         # A program of the app was linked with the app's own tool, and runs no other one.
         module = await app.lashlang(source)
         handle = await session.start(module["main"])
+
+        async def is_blocked() -> bool:
+            return await handle.status() == "blocked"
+
+        await eventually(is_blocked)
         with pytest.raises(ProcessBlocked, match=r"`tools\.send_mail` is another tool"):
-            await handle.result(timeout="10s")
+            await handle.result(timeout=0)
     assert mails.sent == []
 
 

@@ -21,9 +21,14 @@ class RunChecks:
         self._live = live
 
     async def check_cancel(self, run: LiveRun) -> None:
-        """Cancel the run if its process or turn was asked to end; do nothing if the store is away."""
+        """Cancel the run if its process or turn was asked to end, close it if it was ended; not if the store is away."""
         with suppress(StoreError):  # check_all comes again
-            await self._deliver_cancel(run)
+            standing = await self._host.store.runs.wake_seqs([run.fence.run])
+            # The end of a process by force makes our fence stale; its code may be in a step that takes hours.
+            if any(token > run.fence.token for _, token in standing.values()):
+                run.close(LeaseLost(run.fence.name))
+            else:
+                await self._deliver_cancel(run)
 
     async def check_all(self) -> None:
         """Close the runs whose fence has grown: others own them now, or ended them. Check those that were woken."""

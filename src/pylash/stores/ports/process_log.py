@@ -198,6 +198,7 @@ def force_end(command: CancelProcess, draw: Callable[[], int]) -> Steps[Any]:
         if dependents.holds_lane:
             yield from queue.pass_lane_on(process.id, dependents.following, draw())
         yield Notify(f"wake:{run}")
+        yield Notify(f"cancel:{run}")  # its code may execute, and not wait
     return {"id": process.id}
 
 
