@@ -163,6 +163,7 @@ class EchoingHost(InlineHost):
         return EchoingController(controller), memory
 
 
+@pytest.mark.slow  # its law waits for a process that is blocked
 async def test_a_host_that_answers_steps_without_running_them_is_caught() -> None:
     with pytest.raises(ProcessBlocked, match="a result of step"):
         await app_laws.a_process_takes_steps_in_branches(Lash("memory://", host=EchoingHost()))

@@ -35,7 +35,7 @@ from tests.observing_host import ObservingHost
 
 pytestmark = pytest.mark.proves("P3")
 
-LIVE = WorkerConfig(park_after="1h")
+LIVE = WorkerConfig(park_after="1h", grace="100ms")
 
 
 def make_app(url: str, host: EffectHost | None = None, **options: Any) -> Lash:

@@ -269,6 +269,7 @@ def _short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "HELD_SECONDS", 0.05)
 
 
+@pytest.mark.slow
 async def test_no_edit_of_a_program_executes_anything_again(tmp_path: Path) -> None:
     await check_all(range(200), tmp_path)
 
