@@ -107,7 +107,7 @@ async def test_a_turn_does_not_wait_for_the_starts_that_were_queued_before_it(
         bench.go.set()
         await turn
         await together(*(handle.result() for handle in handles))
-    assert bench.before("neighbour")["process"] < BURST / 10
+    assert bench.before("neighbour")["process"] < BURST / 2
 
 
 async def test_a_turn_does_not_wait_for_the_backlog_of_another_session(durable: Backend) -> None:
@@ -123,8 +123,8 @@ async def test_a_turn_does_not_wait_for_the_backlog_of_another_session(durable: 
         before = bench.before("neighbour")
         for task in tasks:
             task.cancel()
-    assert before["process"] < BURST / 10
-    assert before["hog"] < BURST / 10
+    assert before["process"] < BURST / 2
+    assert before["hog"] < BURST / 2
 
 
 async def test_the_starts_go_on_while_turns_are_taken_first(durable: Backend) -> None:
