@@ -29,7 +29,7 @@ PATCHED: Final = "!patched "
 
 
 async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) -> None:
-    """Wait until an effect may execute; block the run if its code differs from the code that recorded it."""
+    """Wait until a new effect may execute; block the run if its code differs from the code that recorded it."""
     replay = run.memory.replay
     assert replay is not None
     replay.ask(key)
@@ -37,7 +37,7 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     is_exempt = kind is EffectKind.SYNC_EXECUTION_ENVIRONMENT or (
         kind is EffectKind.AWAIT_EVENT and run.seed != run.id
     )
-    if is_exempt or replay.is_recorded(key):
+    if is_exempt:
         return
     expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
     if expected is not None and not (run.closed or run.cancelled):

@@ -156,7 +156,8 @@ class LiveRun:
 
         Cancellation: a cancel of the run surfaces here, recorded.
         """
-        if self.memory.replay is not None and not self.cancelled:
+        replay = self.memory.replay
+        if replay is not None and not (replay.is_recorded(key) or self.cancelled):
             await until_replayed(self, key, name, command.kind)
         branch, code = current_branch(self), self.machine.code
         if branch is not None and branch.node.at is not CODE and not self.closed:
