@@ -19,7 +19,6 @@ from pylash.durable.machines.run_decisions import (
     Deliver,
     GoOn,
     RaiseCancelled,
-    Replay,
     TakeSlot,
     Withdraw,
 )
@@ -145,9 +144,7 @@ class Execution:
             answer = yield
         else:
             recorded = Recorded.CANCELLED if answer == CANCELLED else Recorded.OUTCOME
-            replayed, *others = self.code.ask(branch, key, recorded)
-            assert isinstance(replayed, RaiseCancelled if answer == CANCELLED else Replay)
-            self.obey(others)
+            self.obey(self.code.replay(branch, recorded))
         self.trace.setdefault(branch.name, []).append((key, answer))
         if answer == CANCELLED:
             raise Cancelled

@@ -177,8 +177,7 @@ class Model:
         self.withdrawing.append(decision.caller)
 
     def on_Replay(self, decision: Replay) -> None:  # noqa: N802
-        if isinstance(decision.caller, SideCall):
-            self.where[decision.caller] = "gate"
+        self.where[decision.caller] = "gate"
 
     def on_Answer(self, decision: Answer) -> None:  # noqa: N802
         key = decision.effect.key
@@ -471,6 +470,7 @@ class World(Model):
         facts: list[Act] = [
             partial(self.tell, "ask", self.code.ask, branch, "late"),
             partial(self.tell, "ask_aside", self.code.ask, self.new_side(branch), "late"),
+            partial(self.tell, "replay", self.code.replay, branch, Recorded.OUTCOME),
             partial(self.tell, "enter", self.code.enter, branch),
             partial(self.tell, "leave", self.code.leave, branch),
             partial(self.tell, "open_group", self.code.open_group, group),
@@ -501,8 +501,12 @@ class World(Model):
 
     def ask(self, caller: Caller) -> None:
         key, recorded = self.key_for(caller)
-        fact = "ask_aside" if isinstance(caller, SideCall) else "ask"
-        self.tell(fact, self.code.ask, caller, key, recorded)
+        if isinstance(caller, SideCall):
+            self.tell("ask_aside", self.code.ask, caller, key, recorded)
+        elif recorded in (Recorded.OUTCOME, Recorded.CANCELLED):
+            self.tell("replay", self.code.replay, caller, recorded)
+        else:
+            self.tell("ask", self.code.ask, caller, key, recorded)
 
     def key_for(self, caller: Caller) -> tuple[str, Recorded]:
         """Return the key of a new effect, or of one that several callers ask for, and what is recorded."""

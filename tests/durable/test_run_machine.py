@@ -473,8 +473,8 @@ def test_a_task_that_is_cancelled_at_the_gate_goes_on_at_once() -> None:
 
 def test_a_remembered_outcome_is_answered_without_a_move() -> None:
     run = Running()
-    assert names(run.code.ask(run.root, "old", Recorded.OUTCOME)) == ["Replay"]
-    assert names(run.code.ask(run.root, "older", Recorded.OUTCOME)) == ["Replay"]
+    assert names(run.code.replay(run.root, Recorded.OUTCOME)) == []
+    assert names(run.code.replay(run.root, Recorded.OUTCOME)) == []
     assert run.is_in(Phase.RUNNING)
 
 
@@ -482,7 +482,7 @@ def test_a_recorded_key_never_meets_a_cancel() -> None:
     run = Running()
     run.machine.cancel_seen()
     run.machine.delivered("!cancel")
-    assert names(run.code.ask(run.root, "old", Recorded.OUTCOME)) == ["Replay"]
+    assert names(run.code.replay(run.root, Recorded.OUTCOME)) == []
     fetched = run.code.ask(run.root, "big", Recorded.ELSEWHERE)
     assert names(fetched) == ["Perform"]
     run.code.land(fetched[0].effect)  # type: ignore[union-attr]  # it is Perform
@@ -494,7 +494,7 @@ def test_a_recorded_cancel_consumes_the_flag() -> None:
     machine = RunMachine(RunConfig(), root, cancelled=RecordedCancel(frozenset({""})))
     machine.begin()
     assert root.cancelling
-    assert names(machine.code.ask(root, "wait", Recorded.CANCELLED)) == ["RaiseCancelled"]
+    assert names(machine.code.replay(root, Recorded.CANCELLED)) == []
     assert names(machine.code.ask(root, "clean up")) == ["Perform"]
     assert machine.cancel is CancelState.TOLD
 
@@ -1144,6 +1144,7 @@ def facts_of(run: Running, caller: SideCall, effect: Effect) -> dict[str, Callab
         "enter": lambda: code.enter(root),
         "ask": lambda: code.ask(root, "key"),
         "ask_aside": lambda: code.ask(SideCall(root), "key"),
+        "replay": lambda: code.replay(root, Recorded.OUTCOME),
         "withdrawn": lambda: code.withdrawn(root, True),
         "recording": lambda: code.recording(effect),
         "rest": lambda: code.rest(effect),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -91,6 +91,10 @@ class Line:
         self.closed: dict[str, Line] = {}
 
 
+Missing: TypeAlias = dict[str, tuple[Expected, Line]]
+"""Recorded effects and their lines by key, in the order of their starts."""
+
+
 class ReplayOrder:
     """The recorded effects of a run that its code has not asked for yet.
 
@@ -102,14 +106,16 @@ class ReplayOrder:
         self._known = known
         self._lines: dict[str, Line] = {ROOT: Line(None)}
         self._lines[ROOT].is_open = True
-        # The recorded effects that were not asked for. One that was passed over stays here: it may still be asked for.
-        self._missing = {effect.key: effect for effect in recorded}
+        # The recorded effects that were not asked for, and their lines. One that was passed over stays here: it may
+        # still be asked for.
+        self._missing: Missing = {}
         # What was reached in its line when an effect that is not recorded was asked for.
         self._reached: dict[str, int] = {}
         # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
         self.progress = 0
-        for effect in sorted(self._missing.values(), key=lambda effect: effect.started):
+        for effect in sorted(recorded, key=_start):
             line = self._line(line_of(effect.key))
+            self._missing[effect.key] = effect, line
             line.recorded.append(effect)
             if effect.is_request:
                 line.requests.append(effect)
@@ -137,20 +143,18 @@ class ReplayOrder:
 
     def not_asked_for(self) -> list[str]:
         """Return the keys of the recorded effects that were not asked for, in their order."""
-        return [one.key for one in sorted(self._missing.values(), key=lambda one: one.started)]
+        return list(self._missing)
 
     def ask(self, key: str) -> None:
         """Note that the code asks for an effect, recorded or new. Asking again changes nothing."""
-        effect = self._missing.pop(key, None)
-        if effect is None and key in self._known:
-            return  # it was asked for before, or is never expected
-        line = self._line(line_of(key))
-        if effect is not None:
-            if effect.is_request or not line.is_agent:
-                line.reached = max(line.reached, effect.started)
+        found = self._missing.pop(key, None)
+        if found is not None:
+            effect, line = found
+            if effect.started > line.reached and (effect.is_request or not line.is_agent):
+                line.reached = effect.started
             self.progress += 1
-        else:
-            self._reached.setdefault(key, line.reached)
+        elif key not in self._known:  # else it was asked for before, or is never expected
+            self._reached.setdefault(key, self._line(line_of(key)).reached)
 
     def is_recorded(self, key: str) -> bool:
         """Return whether an effect is recorded, so that it is answered at any time and in any order."""
@@ -223,22 +227,12 @@ class ReplayOrder:
                 latest = max(latest, late)
         if latest <= reached:
             return None
-        # Only here, where the run stops: otherwise a replay would sort once for each new effect.
-        late_ones = [
-            one
-            for one in self._missing.values()
-            if one.started > reached and self._is_in(one.key, line, beside_calls=beside_calls)
-        ]
-        return min(late_ones, key=lambda one: one.started)
-
-    def _is_in(self, key: str, line: Line, *, beside_calls: bool) -> bool:
-        """Return whether an effect is in a line, or in a line below it that is not open."""
-        at: Line | None = self._line(line_of(key))
-        while at is not None and at is not line:
-            if at.is_open or (beside_calls and at.is_call):
-                return False
-            at = at.above
-        return at is line
+        # Only here, where the run stops: otherwise a replay would look at all of them for each new effect.
+        return next(
+            effect
+            for effect, at in self._missing.values()
+            if effect.started > reached and _is_in(at, line, beside_calls=beside_calls)
+        )
 
     def _line(self, name: str) -> Line:
         line = self._lines.get(name)
@@ -249,7 +243,20 @@ class ReplayOrder:
         return line
 
 
-def _latest(line: Line, missing: dict[str, Expected]) -> int:
+def _start(effect: Expected) -> int:
+    return effect.started
+
+
+def _is_in(at: Line | None, line: Line, *, beside_calls: bool) -> bool:
+    """Return whether ``at`` is a line, or is below it and not open."""
+    while at is not None and at is not line:
+        if at.is_open or (beside_calls and at.is_call):
+            return False
+        at = at.above
+    return at is line
+
+
+def _latest(line: Line, missing: Missing) -> int:
     """Return when the latest effect was started that a line which is not open left behind, 0 if there is none."""
     latest = _latest_of(line.recorded, missing)
     for below in line.closed.values():
@@ -257,7 +264,7 @@ def _latest(line: Line, missing: dict[str, Expected]) -> int:
     return latest if latest > line.reached else 0
 
 
-def _latest_of(recorded: list[Expected], missing: dict[str, Expected]) -> int:
+def _latest_of(recorded: list[Expected], missing: Missing) -> int:
     while recorded and recorded[-1].key not in missing:
         recorded.pop()
     return recorded[-1].started if recorded else 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from pylash.durable.machines.effect_table import Answer, Effect, Perform, Share, StopWork
-from pylash.durable.machines.run_state import Branch, Caller, DetachReason, LastWrite
+from pylash.durable.machines.run_state import Branch, Caller, DetachReason, LastWrite, SideCall
 
 
 class Replay(msgspec.Struct, frozen=True, gc=False):
-    """Return the recorded outcome to the caller. A SideCall waits for GoOn first."""
+    """Return the recorded outcome to the caller, which waits for GoOn first."""
 
-    caller: Caller
+    caller: SideCall
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):

@@ -67,6 +67,7 @@ from pylash.durable.machines.run_state import (
     Recorded,
     RecordedCancel,
     RunConfig,
+    SideCall,
     Slot,
     WriteAnswer,
 )
@@ -111,7 +112,10 @@ class CodeFacts:
         return follow_up(run, [])
 
     def ask(self, caller: Caller, key: str, recorded: Recorded = Recorded.NOTHING) -> Decisions:
-        """Note that a caller requests the effect of key, and what is recorded under it."""
+        """Note that a caller requests the effect of key, and what is recorded under it.
+
+        A branch that finds an outcome in memory calls ``replay`` instead.
+        """
         run = self._run
         self._check("ask" if isinstance(caller, Branch) else "ask_aside", caller)
         if run.closed:
@@ -119,13 +123,30 @@ class CodeFacts:
         # Its last join is over, because it does something else now.
         if isinstance(caller, Branch) and caller.join is not None:
             end_joining(run, caller)
-        if recorded is Recorded.OUTCOME or recorded is Recorded.CANCELLED:
-            return self._replayed(caller, recorded)
         out: list[Decision] = []
-        run.questions += 1
-        caller.asked = run.questions
+        self._number(caller)
+        if isinstance(caller, SideCall) and recorded in (Recorded.OUTCOME, Recorded.CANCELLED):
+            if recorded is Recorded.CANCELLED:
+                hear_cancel(run, caller)
+                out.append(RaiseCancelled((caller,)))
+            else:
+                out.append(Replay(caller))
+            make_ready(run, caller)
+            return follow_up(run, out, None)
         place(run, caller, key, recorded, out)
         return follow_up(run, out, (caller.owner,))
+
+    def replay(self, branch: Branch, recorded: Recorded) -> Decisions:
+        """Note that a branch takes an outcome, or a cancel, from memory. It does not wait, and keeps its place."""
+        run = self._run
+        self._check("replay", branch)
+        if run.closed:
+            return NOTHING
+        if branch.join is not None:
+            end_joining(run, branch)
+        if recorded is Recorded.CANCELLED:
+            hear_cancel(run, branch)
+        return follow_up(run, []) if run.cancels.recheck else NOTHING
 
     def withdrawn(self, caller: Caller, yes: bool) -> Decisions:
         """Note that the cancel of a caller was recorded at its effect, or that the effect has an outcome.
@@ -381,19 +402,6 @@ class CodeFacts:
     def _refused(self, caller: Caller) -> Decisions:
         caller.owner.refusals += 1
         return (Hang(caller) if caller.owner.refusals > MAX_REFUSALS else Refuse(caller),)
-
-    def _replayed(self, caller: Caller, recorded: Recorded) -> Decisions:
-        """Replay from memory. A branch keeps its place; a side call still waits at the gate."""
-        run = self._run
-        out: list[Decision] = [Replay(caller)]
-        if recorded is Recorded.CANCELLED:
-            hear_cancel(run, caller)
-            out = [RaiseCancelled((caller,))]
-        if isinstance(caller, Branch):
-            return follow_up(run, out) if run.cancels.recheck else out
-        self._number(caller)
-        make_ready(run, caller)
-        return follow_up(run, out, None)
 
 
 class RunMachine:

@@ -59,7 +59,7 @@ TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
         **refused(*OUT),
     },
     "ask": {
-        RUNNING: cell("Replay RaiseCancelled Hold" + CANCELS + GATE, RUNNING, IDLE),
+        RUNNING: cell("Hold" + CANCELS + GATE, RUNNING, IDLE),
         **refused(*OUT),
     },
     "ask_aside": {
@@ -70,6 +70,7 @@ TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
         PARKING: cell("Replay RaiseCancelled Perform Queue Share Withdraw", PARKING),
         **refused(*OUT),
     },
+    "replay": {RUNNING: cell(CANCELS + GATE, RUNNING, IDLE), **ignored(*OUT)},
     "withdrawn": {
         RUNNING: cell("RaiseCancelled StopWork Answer" + CANCELS + GATE, RUNNING, IDLE),
         PARKING: cell("RaiseCancelled StopWork Answer Perform Queue Share", PARKING),

@@ -122,18 +122,16 @@ class JournalController(HostedController):
         # workers may have taken the run over.
         self._given_up = host.membership.times_given_up
 
-    async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
+    async def execute(
+        self, envelope: Envelope, local: LocalExecutor, progress_of: ProgressOf | None = None
+    ) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
+
+        ``progress_of``: to whom its progress is reported, if not to the run.
 
         Cancellation: safe before ``local`` returns (no outcome is recorded). After that the caller must not cancel it, so
         that the outcome is written: ``Progress.recording`` reports this moment. Runs and SharedController obey it.
         """
-        return await self.execute_observed(envelope, local, self.memory.progress_of)
-
-    async def execute_observed(
-        self, envelope: Envelope, local: LocalExecutor, progress_of: ProgressOf
-    ) -> Outcome:
-        """Execute an effect and report its progress to what ``progress_of`` returns."""
         check_call(envelope, local)
         key = envelope.invocation.replay_key
         if not key:
@@ -149,7 +147,9 @@ class JournalController(HostedController):
             if entry.outcome is not None and entry.hash == asked.digest:
                 return _recorded(entry.outcome, kind)
         # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
-        execution = Execution(asked, attached.fence, local, progress_of(key))
+        execution = Execution(
+            asked, attached.fence, local, (progress_of or memory.progress_of)(key)
+        )
         memory.begin(asked)
         try:
             # An entry with a size has an outcome, which was too large to load. One without a size is open, and its

@@ -110,7 +110,7 @@ class SharedController(HostedController):
         progress = TableProgress(self._table, effect)
         result: Outcome | BaseException
         try:
-            result = await self.controller.execute_observed(envelope, local, lambda _: progress)
+            result = await self.controller.execute(envelope, local, lambda _: progress)
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
             result = error
         # None if the last caller has left: the effect has left the table by then, and may have been begun again.

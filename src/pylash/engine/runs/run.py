@@ -183,23 +183,19 @@ class LiveRun:
         if is_replay and not self._controller.supports_concurrent_effects:
             # It is replayed in its turn, and not beside the effect that is executed now.
             recorded, is_replay = Recorded.ELSEWHERE, False
-        # The call is there before the machine is asked: the answer may come within ``tell``.
-        self.driver.calls[caller] = Call(branch or owner, asked, local)
-        self.driver.tell(code.ask, caller, key, recorded)
-        if not is_replay:
+        if is_replay and branch is not None:
+            self.driver.tell(code.replay, branch.node, recorded)
+        else:
+            # The call is there before the machine is asked: the answer may come within ``tell``.
+            self.driver.calls[caller] = Call(branch or owner, asked, local)
+            self.driver.tell(code.ask, caller, key, recorded)
             outcome: Outcome = await self.driver.answer_of(caller)
-            return outcome
-        if branch is None:
-            await self.driver.answer_of(caller)
-        else:  # a branch does not wait for an answer from memory
-            del self.driver.calls[caller]
-        return await self._replay(branch or owner, asked, local)
-
-    async def _replay(self, branch: Branch, asked: Envelope, local: LocalExecutor) -> Outcome:
+            if not is_replay:
+                return outcome
         try:
             return await self._controller.execute(asked, local)
         except asyncio.CancelledError:
-            branch.was_cancelled = True
+            (branch or owner).was_cancelled = True
             raise
         except (DurabilityError, StoreError) as error:
             self.give_up(error)
