@@ -13,15 +13,19 @@ class LiveRuns:
     """The runs that are executed here, each from its claim until its last write is answered.
 
     ``on_end`` is called with the id of a run and its output when it is not executed here any more; the output is
-    None if the run goes on elsewhere or later.
+    None if the run goes on elsewhere or later. ``on_missed`` is called when a run was notified between its claim and
+    ``add``, so that the notification found nobody.
     """
 
-    def __init__(self, on_end: Callable[[str, Any], None]) -> None:
+    def __init__(self, on_end: Callable[[str, Any], None], on_missed: Callable[[], None]) -> None:
         self._on_end = on_end
+        self._on_missed = on_missed
         # A run that is claimed here again replaces the object of its earlier execution, whose code may still unwind.
         self.by_number: dict[int, LiveRun] = {}
         # The ids whose end was not reported to ``on_end``: waiting tasks read the results of all others in the store.
         self._ids: set[str] = set()
+        # The runs that were notified while they were not here and a claim was not answered.
+        self._notified: set[int] = set()
 
     def __iter__(self) -> Iterator[LiveRun]:
         # A copy: a run that ends while a caller iterates is removed.
@@ -34,6 +38,16 @@ class LiveRuns:
         """Add a run."""
         self.by_number[run.record.run] = run
         self._ids.add(run.id)
+        if run.record.run in self._notified:
+            self._on_missed()
+
+    def note_missed(self, number: int, *, is_claiming: bool) -> None:
+        """Note a notification of a run that is not here. ``on_missed`` is called if a claim has taken it before."""
+        # The answer to a claim may be on its way, with what the store had before the notification.
+        if is_claiming:
+            self._notified.add(number)
+        else:
+            self._notified.clear()
 
     def end(self, run: LiveRun, output: Any) -> None:
         """Note that a run has ended; its object stays until it is removed."""

@@ -73,7 +73,7 @@ class Worker:
         retention: Retention,
         on_end: Callable[[str, Any], None],
     ) -> None:
-        self.live = LiveRuns(on_end)
+        self.live = LiveRuns(on_end, self._check_soon)
         # Written by ``open`` and ``close`` only. Once it is False, no start begins here and no last write is repeated.
         self.is_open = False
         self.machine = WorkerMachine(config.concurrency, seconds(config.park_after))
@@ -228,11 +228,15 @@ class Worker:
             self._checks.kick.set()
         elif kind == "runs":
             self._scheduler.note_ready(rest)
-        elif (run := self.live.by_number.get(int(rest))) is not None:
-            if kind == "wake":
-                run.driver.tell(run.machine.woken)
-            else:
-                self._tasks.serve(self._checks.check_cancel(run))
+        elif (run := self.live.by_number.get(int(rest))) is None:
+            self.live.note_missed(int(rest), is_claiming=self.machine.pending > 0)
+        elif kind == "wake":
+            run.driver.tell(run.machine.woken)
+        else:
+            self._tasks.serve(self._checks.check_cancel(run))
+
+    def _check_soon(self) -> None:
+        self._checks.kick.set()
 
     async def _check_forever(self) -> None:
         """Check every live run now and then: a hint may have been lost."""
