@@ -48,6 +48,7 @@ from pylash.models.messages import attachment_bytes
 from pylash.models.model_names import Models
 from pylash.processes.agents import Agent
 from pylash.processes.control import ProcessControl
+from pylash.processes.declarations import Declarations
 from pylash.processes.definition import (
     CODE_ERRORS,
     Definition,
@@ -70,7 +71,7 @@ from pylash.sessions.session import Session
 from pylash.sessions.subagents import SpawnAgent, run_session_turn
 from pylash.stores.store import open_store
 from pylash.tasks import TaskOwner
-from pylash.tools.catalog import Catalog, is_redefinition
+from pylash.tools.catalog import Catalog
 from pylash.tools.operation_names import check_trigger_name
 from pylash.tools.plugins import PluginFactory, ToolProvider
 from pylash.tools.signatures import Shape
@@ -86,7 +87,6 @@ from pylash.values.process_errors import (
     AppNotOpen,
     ArgumentsInvalid,
     MissingProcessExecutionId,
-    NameTaken,
     NotBlocked,
     ProcessUnknown,
 )
@@ -162,7 +162,7 @@ class Lash:
         chosen = os.environ.get("PYLASH_MODEL") if model is None else model
         self._models = Models()
         self.catalog = Catalog(chosen, instructions, plugins, self._models.adapt)
-        self._definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self.definitions = Declarations()
         self.trigger_types: dict[str, TriggerType] = {}
         self.url = store
         self._deps = deps
@@ -188,6 +188,7 @@ class Lash:
         self,
         *,
         name: str | None = None,
+        version: int = 1,
         timeout: Duration | None = None,
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
@@ -203,6 +204,7 @@ class Lash:
         /,
         *,
         name: str | None = None,
+        version: int = 1,
         timeout: Duration | None = None,
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
@@ -212,6 +214,7 @@ class Lash:
     ) -> Any:
         """Make an async function a process of this app.
 
+        ``version``: a process may have several, each with a function of its own; a run keeps the version that it was started with.
         ``timeout`` ends it, ``concurrency`` limits how many execute at once (for each ``key``, which is
         a function of the arguments or a text such as ``"{user}"``). ``events`` declares the events that it may emit:
         the type of each payload, or a ``ProcessEventType``. ``renamed`` has the old and new names of steps, tools, groups and
@@ -224,6 +227,7 @@ class Lash:
         define = partial(
             ProcessDefinition,
             name=name,
+            version=version,
             timeout=timeout,
             concurrency=concurrency,
             key=key,
@@ -234,10 +238,7 @@ class Lash:
         if function is None:
             return lambda decorated: self.process(define(decorated))
         definition = function if isinstance(function, ProcessDefinition) else define(function)
-        known = self._definitions.setdefault(definition.name, definition)
-        if not is_redefinition(known.function, definition.function):
-            raise NameTaken("process", definition.name)
-        self._definitions[definition.name] = definition
+        self.definitions.add(definition)
         return definition
 
     @overload
@@ -400,13 +401,13 @@ class Lash:
         services = SessionServices(
             store, histories, journal.hub, journal.tasks, journal.clock, system_entropy
         )
-        services.definitions = self._definitions
+        services.definitions = self.definitions
         services.catalog = self.catalog
         services.triggers = self.triggers
         services.run_workflow = lambda *given: self._workflows.run(*given)  # noqa: PLW0108 - loaded when used
         services.env = self._environment().ref
         template = Registration(id="", input=ExternalInput(), env=services.env)
-        for definition in self._definitions.values():
+        for definition in self.definitions.all_versions():
             await definition.prepare()
         for declared in self.catalog.tools.values():
             await declared.prepare()
@@ -415,7 +416,7 @@ class Lash:
         results = partial(RunResults, services.hub, runs_here=runner.has, tasks=services.tasks)
         process_results = results("process", store.processes)
         services.control = ProcessControl(
-            effects, store, services.new_id, runner, process_results.wait
+            effects, store, services.new_id, runner, process_results.wait, self.definitions.upgrade
         )
         turn_results = results("turn", TurnSource(store.sessions))
         return OpenParts(effects, services, template, runner, process_results, turn_results)

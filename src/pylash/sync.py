@@ -90,6 +90,7 @@ class ProcessHandle(Facade[AsyncHandle[R]], Generic[R]):
         self.id = handle.id
 
     status = blocking(AsyncHandle.status)
+    version = blocking(AsyncHandle.version)
     signal = blocking(AsyncHandle.signal)
     cancel = blocking(AsyncHandle.cancel)
     timeline = blocking(AsyncHandle.timeline)

@@ -177,6 +177,7 @@ def test_runs_fit_the_code_that_recorded_them(place: str, pylash: Call, deploy: 
         "id": "b",
         "kind": "process",
         "target": "python:order",
+        "version": 1,
         "status": found["runs"][0]["status"],
         "verdict": "fits",
         "effects": 3,

@@ -16,7 +16,7 @@ from pylash.app import Lash
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import paint, print_json, print_line, wrapped
 from pylash.cli.store_options import StoreOptions, load_app, run
-from pylash.cli.views.listing import KINDS, NOT_COMPLETED
+from pylash.cli.views.listing import KINDS, NOT_COMPLETED, with_version
 from pylash.durable.scopes import scope_from_text
 from pylash.engine.dry_runs import AT_ONCE, SHOWN, DryRuns, RecordedRun, ReplayReport, Verdict
 from pylash.stores.run_lists import RunRow
@@ -124,7 +124,7 @@ async def recorded_runs(
 
 def _recorded_run(row: RunRow) -> RecordedRun:
     scope = scope_from_text(row.scope)
-    return RecordedRun(row.run, row.kind, row.id, row.target, row.status, scope)
+    return RecordedRun(row.run, row.kind, row.id, row.target, row.status, scope, row.version)
 
 
 # --- output ---
@@ -151,6 +151,7 @@ def _described(report: ReplayReport) -> dict[str, Any]:
         "id": report.run.id,
         "kind": "turn" if report.run.kind == "queue_drain" else report.run.kind,
         "target": report.run.target,
+        "version": report.run.version,
         "status": report.run.status.value,
         "verdict": report.verdict.value,
         "effects": report.effects,
@@ -185,7 +186,8 @@ def _print_reports(reports: Sequence[ReplayReport]) -> None:
 def _print_report(report: ReplayReport) -> None:
     word = paint(padded(WORDS[report.verdict][0], 10), COLOURS[report.verdict])
     place = f"goes on at {', '.join(report.at[:SHOWN])}" if report.at else ""
-    facts = [report.run.id, report.run.target.partition(":")[2] or report.run.kind, place]
+    name = report.run.target.partition(":")[2] or report.run.kind
+    facts = [report.run.id, with_version(name, report.run.version), place]
     print_line(f"{word}  {printable('  '.join(facts))}".rstrip())
     if report.reason is not None:
         code = "" if report.code is None else f" [{report.code}]"

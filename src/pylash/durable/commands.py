@@ -42,7 +42,7 @@ class StartProcess(_Command, frozen=True, tag="start"):
     the fork finds the start if it took it over. Otherwise it starts a child of its own.
     """
 
-    subject = ("registration.target",)
+    subject = ("registration.program",)
     registration: Registration
     delay: int = 0
     grant: SessionRef | None = None

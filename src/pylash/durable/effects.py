@@ -102,7 +102,7 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
         """Return the command without what does not decide about its effect, and what older versions did not record.
 
         That is the number of an event, the defaults of a turn, the session that asks, and of a start: the session that gets the handle, the handles
-        in its arguments, its label, and the types of its events, which a new deployment may change. A fork hashes the start of the
+        in its arguments, its label, and the version and the types of events of its program, which a new deployment may change. A fork hashes the start of the
         process that it was forked from.
         """
         match self.command:
@@ -115,9 +115,11 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
                 command = {name: one for name, one in self.command.items() if name != "defaults"}
             case {"by": _}:
                 command = {name: one for name, one in self.command.items() if name != "by"}
-            case {"registration": {"input": {"handles": _}} as registration}:
+            case {"registration": {"input": {"handles": _} | {"version": _}} as registration}:
                 given = {
-                    name: one for name, one in registration["input"].items() if name != "handles"
+                    name: one
+                    for name, one in registration["input"].items()
+                    if name not in ("handles", "version")
                 }
                 command = self._start_of({**registration, "input": given})
             case {"registration": {"event_types": _} | {"label": _} as registration}:
@@ -383,6 +385,27 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     def stable_hash(self) -> str:
         """Return the SHA-256 over the canonical text: same input, same hash."""
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def is_same_start(kept: bytes, canonical: bytes) -> bool:
+    """Return whether two canonical texts start the same process, perhaps with another timeout or concurrency key.
+
+    Those come from the declaration of the program, which a new version or a new deployment may change.
+    """
+    first, second = _start_without_limits(kept), _start_without_limits(canonical)
+    return first is not None and first == second
+
+
+def _start_without_limits(canonical: bytes) -> Any:
+    match decode(canonical):
+        case {
+            "command": {"command": {"do": "start", "registration": registration} as start}
+        } as all_:
+            limits = ("timeout", "slot")
+            rest = {name: one for name, one in registration.items() if name not in limits}
+            return {**all_, "command": {**start, "registration": rest}}
+        case _:
+            return None
 
 
 @lru_cache(maxsize=1024)

@@ -46,11 +46,26 @@ class ToolCallInput(msgspec.Struct, frozen=True, tag_field="type", tag="tool_cal
 
 
 class EngineInput(msgspec.Struct, frozen=True, tag_field="type", tag="engine"):
-    """A program of an engine: those of ``python`` are the functions registered with ``@app.process``."""
+    """A program of an engine: those of ``python`` are the functions registered with ``@app.process``.
+
+    ``later_version`` is unset for version 1, so that what was stored before there were versions means version 1. The identity
+    of a start does not depend on it.
+    """
 
     engine: str
     program: str
     arguments: dict[str, Any] = {}
+    later_version: int | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="version")
+
+    @property
+    def version(self) -> int:
+        """The version of the program."""
+        return 1 if self.later_version is msgspec.UNSET else self.later_version
+
+    def of_version(self, version: int) -> EngineInput:
+        """Return the same input for another version of the program."""
+        later = msgspec.UNSET if version == 1 else version
+        return msgspec.structs.replace(self, later_version=later)
 
 
 class LashlangInput(msgspec.Struct, frozen=True, tag_field="type", tag="lashlang"):
@@ -92,6 +107,28 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
     options: Any = None
     lanes: tuple[str, ...] = ()
     fork: ForkPoint | msgspec.UnsetType = msgspec.UNSET
+
+
+def engine_target(engine: str, program: str, version: int = 1) -> str:
+    """Return the target of a version of a program.
+
+    The version is in the part before the colon, which has no names of users: any name can be told from a version.
+
+    >>> engine_target("python", "order"), engine_target("python", "order", 2)
+    ('python:order', 'python@2:order')
+    """
+    return f"{engine}:{program}" if version == 1 else f"{engine}@{version}:{program}"
+
+
+def split_target(target: str) -> tuple[str, int]:
+    """Return the target of version 1 of a program, and the version.
+
+    >>> split_target("python@2:order"), split_target("python:order@2")
+    (('python:order', 2), ('python:order@2', 1))
+    """
+    engine, colon, program = target.partition(":")
+    engine, at, version = engine.partition("@")
+    return (f"{engine}{colon}{program}", int(version)) if at else (target, 1)
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
@@ -163,7 +200,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def target(self) -> str:
-        """The name of its program: a worker claims only runs whose targets it has."""
+        """The name and version of its program: a worker claims only runs whose targets it has."""
+        if isinstance(self.input, EngineInput):
+            return engine_target(self.input.engine, self.input.program, self.input.version)
+        return self.program
+
+    @property
+    def program(self) -> str:
+        """The name of its program, without the version: recorded starts contain it."""
         match self.input:
             case EngineInput(engine=engine, program=program):
                 return f"{engine}:{program}"
@@ -195,6 +239,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         given = self.input
         if isinstance(given, LashlangInput):
             given = msgspec.structs.replace(given, handles=msgspec.UNSET)
+        elif isinstance(given, EngineInput):
+            given = given.of_version(1)
         return hashlib.sha256(encode(given)).digest()
 
 
@@ -480,9 +526,9 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def shown_target(target: str, registration: bytes | None) -> str:
-    """Return the target of a process for display; for Lashlang with the name of its process in the module."""
+    """Return the target of a process for display: without its version, and for Lashlang with the name of its process in the module."""
     if target != LASHLANG or registration is None:
-        return target
+        return split_target(target)[0]
     given = REGISTRATIONS.decode(registration).input
     return f"{target}:{given.process_name}" if isinstance(given, LashlangInput) else target
 
@@ -495,7 +541,7 @@ def shown_label(registration: bytes | None) -> str | None:
 
 
 class ProcessView(msgspec.Struct, frozen=True):
-    """A process in a list; ``label`` is the one that it was started with."""
+    """A process in a list; ``label`` is the one that it was started with, ``version`` that of its program."""
 
     id: str
     target: str
@@ -504,6 +550,7 @@ class ProcessView(msgspec.Struct, frozen=True):
     created: Instant
     settled: Instant | None
     label: str | None = None
+    version: int = 1
 
 
 def just_started(registration: Registration, number: int, now: Instant) -> ProcessRecord:

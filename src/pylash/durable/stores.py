@@ -38,7 +38,14 @@ from pylash.durable.runs import (
 )
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.session_store import Attachments, Sessions, TurnEvents
-from pylash.durable.triggers import Delivery, Occurrence, Subscription, SubscriptionView
+from pylash.durable.triggers import (
+    Delivery,
+    Occurrence,
+    Subscription,
+    SubscriptionView,
+    Upgrade,
+    as_registered,
+)
 from pylash.durable.waits import (
     Resolution,
     ResolveOutcome,
@@ -379,8 +386,13 @@ class Triggers(Protocol):
         """End a subscription of a session, or of no session (None); False if there is none with the key."""
         ...
 
-    def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
-        """Record an occurrence and start its processes, once; return the deliveries."""
+    def emit(
+        self, occurrence: Occurrence, upgrade: Upgrade = as_registered
+    ) -> Awaitable[list[Delivery]]:
+        """Record an occurrence and start its processes, once, each as ``upgrade`` returns it; return the deliveries.
+
+        ``upgrade`` may be called again if the transaction is repeated.
+        """
         ...
 
 

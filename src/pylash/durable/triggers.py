@@ -7,7 +7,7 @@ Rule 2. The id of a started process is derived from the subscription and the occ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -127,6 +127,15 @@ def _shaped_ids(value: Any) -> Iterator[str]:
         items = value
     for item in items:
         yield from _shaped_ids(item)
+
+
+Upgrade = Callable[[Registration], Registration]
+"""Returns the registration that is started for a subscription, such as one for a newer version of its program."""
+
+
+def as_registered(registration: Registration) -> Registration:
+    """Return a registration unchanged."""
+    return registration
 
 
 def checked_subscription(subscription: Subscription) -> Subscription:

@@ -20,7 +20,7 @@ import msgspec
 from pylash.durable.effects import EffectKind, Outcome, SleepOutcome
 from pylash.durable.machines.replay_order import Expected, is_expected
 from pylash.durable.machines.run_state import LastWrite, Phase, WriteAnswer
-from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
+from pylash.durable.processes import Failure, Output, ProcessRecord, Registration, split_target
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import TurnCommit
@@ -70,7 +70,7 @@ class Verdict(StrEnum):
 
 
 class RecordedRun(msgspec.Struct, frozen=True):
-    """A run to replay: its number, ``process`` or another kind, its id for people, target, status and scope."""
+    """A run to replay: its number, ``process`` or another kind, its id for people, target, status, scope, and version."""
 
     run: int
     kind: str
@@ -78,6 +78,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
     target: str
     status: RunState
     scope: ExecutionScope
+    version: int = 1
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
@@ -192,7 +193,15 @@ class DryRuns:
         if not isinstance(standing.subject, ProcessRecord):
             return None
         target = standing.subject.registration.target
-        return None if self._programs.knows(target) else f"this app has no {target!r}"
+        if self._programs.knows(target):
+            return None
+        program, version = split_target(target)
+        known = map(split_target, self._programs.targets())
+        declared = sorted(other for name, other in known if name == program)
+        if not declared:
+            return f"this app has no {program!r}"
+        listed = ", ".join(map(str, declared))
+        return f"this app does not declare version {version} of {program!r} (declared: {listed})"
 
     # --- replaying ---
 

@@ -37,6 +37,7 @@ from pylash.durable.processes import HeldProcess, Output, SessionRef, output_fro
 from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, SessionDeleteScope
 from pylash.durable.sessions import DeleteReport
 from pylash.durable.stores import Processes, Store
+from pylash.durable.triggers import Upgrade, as_registered
 from pylash.engine.executors import process_executor
 from pylash.tasks import GRACE_SECONDS, TaskOwner
 from pylash.values.canonical import decode, write
@@ -74,6 +75,7 @@ class ProcessControl:
         new_id: Callable[[], str],
         runner: Runner | None = None,
         result_of: ResultOf | None = None,
+        upgrade: Upgrade = as_registered,
     ) -> None:
         self.effects = effects
         self._store = store
@@ -82,6 +84,7 @@ class ProcessControl:
         # The runner of an app executes what is started here at once, if it can.
         self._runner = runner
         self._result_of = result_of
+        self._upgrade = upgrade
         self._local = process_executor(self._work)
         self._calls = TaskOwner()
 
@@ -168,7 +171,9 @@ class ProcessControl:
         return {"output": decode(write(output))}
 
     async def _emit(self, command: EmitTrigger) -> Any:
-        return msgspec.to_builtins(await self.store.triggers.emit(command.occurrence))
+        return msgspec.to_builtins(
+            await self.store.triggers.emit(command.occurrence, self._upgrade)
+        )
 
     async def _enqueue(self, command: EnqueueMessage) -> Any:
         sessions, session_id = self.store.sessions, command.session_id

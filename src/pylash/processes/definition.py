@@ -1,6 +1,6 @@
 """Definitions of processes: their functions, and the options of a start.
 
-A process is identified by its name: any app may start it, any worker that knows the name may run it.
+A process is identified by its name and version: any app may start it, any worker that declares this version may run it.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ class ProcessDefinition(Definition[P, R]):
         function: Callable[Concatenate[ProcessContext[Any], P], Awaitable[R]],
         *,
         name: str | None = None,
+        version: int = 1,
         timeout: Duration | None = None,
         concurrency: int | None = None,
         key: Callable[..., str] | str | None = None,
@@ -141,6 +142,7 @@ class ProcessDefinition(Definition[P, R]):
         self.function = function
         named = str(getattr(function, "__name__", "process")) if name is None else name
         self.name = check_name("process name", named)
+        self.version = self._checked_version(version)
         self.timeout = None if timeout is None else micros(timeout)
         self._check_slot(concurrency, key)
         self._concurrency = concurrency
@@ -151,6 +153,12 @@ class ProcessDefinition(Definition[P, R]):
         self.block_on = self._checked_errors(block_on)
         self._prepared = False
         self.__doc__ = function.__doc__
+
+    def _checked_version(self, version: Any) -> int:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            reason = f"version={version!r} is not a whole number of at least 1"
+            raise ArgumentsInvalid(f"process {self.name!r}", reason)
+        return version
 
     def _checked_renamed(self, renamed: Any) -> dict[str, str]:
         owner = f"process {self.name!r}"
@@ -210,7 +218,8 @@ class ProcessDefinition(Definition[P, R]):
         return None
 
     def __repr__(self) -> str:
-        return f"ProcessDefinition({self.name!r})"
+        version = "" if self.version == 1 else f", version={self.version}"
+        return f"ProcessDefinition({self.name!r}{version})"
 
     def __call__(self, ctx: ProcessContext[Any], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """Call the function as a part of another process."""
@@ -228,7 +237,7 @@ class ProcessDefinition(Definition[P, R]):
 
     def input(self, arguments: dict[str, Any]) -> EngineInput:
         """Return the input that a process of it is registered with."""
-        return EngineInput("python", self.name, arguments)
+        return EngineInput("python", self.name, arguments).of_version(self.version)
 
     async def prepare(self) -> None:
         """Prepare the checks of arguments and result, once."""

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from pylash.durable.commands import CancelProcess
 from pylash.durable.machines.run_decisions import Write
 from pylash.durable.machines.run_state import CancelState, CodeEnd, LastWrite, WriteAnswer
@@ -88,7 +86,7 @@ class PythonPrograms:
 
     def targets(self) -> list[str]:
         """Return the targets that this app can run."""
-        python = map("python:{}".format, self._services.definitions)
+        python = self._services.definitions.targets
         tools = map("tool:{}".format, self._services.catalog.tools)
         plugins = map("plugin:{}".format, self._services.catalog.plugins)
         return sorted((*python, *tools, *plugins, *_BUILT_IN))
@@ -96,13 +94,11 @@ class PythonPrograms:
     def knows(self, target: str) -> bool:
         """Return whether this app can run a target."""
         engine, _, name = target.partition(":")
-        if engine == "python":
-            return name in self._services.definitions
         if engine == "tool":
             return name in self._services.catalog.tools
         if engine == "plugin":
             return name in self._services.catalog.plugins
-        return target in _BUILT_IN
+        return target in _BUILT_IN or target in self._services.definitions.targets
 
     async def check(self, registration: Registration) -> None:
         """Refuse a process with a blank id, or whose captured environment is missing or damaged, unless it needs none."""
@@ -113,16 +109,16 @@ class PythonPrograms:
     async def run(self, run: LiveRun) -> Any:
         """Run the process's program; return its result as plain JSON."""
         match run.process.registration.input:
-            case EngineInput(program=program, arguments=arguments):
-                definition = self._services.definitions[program]
+            case EngineInput(arguments=arguments) as given:
+                definition = self._services.definitions.of(given)
                 ctx = await self._context(run)
                 await definition.prepare()
                 try:
-                    given = definition.signature.load(arguments)
+                    loaded = definition.signature.load(arguments)
                 except ArgumentsInvalid as error:
                     run.give_up(ProcessDataInvalid(run.id, "arguments", error.message))
                 run.root.recorded_names = definition.recorded_names
-                value = await definition.function(ctx, **given)
+                value = await definition.function(ctx, **loaded)
                 return definition.signature.result.dump_result(value, definition.signature.name)
             case ToolCallInput(tool=tool, arguments=arguments):
                 return await (await self._context(run)).call_tool(tool, **arguments)
@@ -215,7 +211,7 @@ class Execution:
         given = run.process.registration.input
         if not isinstance(given, EngineInput) or run.cancelled:
             return False
-        block_on = self._services.definitions[given.program].block_on
+        block_on = self._services.definitions.of(given).block_on
         return all(isinstance(one, block_on) for one in _errors_in(error))
 
     def _cancel_outcome(self, run: LiveRun, error: BaseException) -> Failure | Cancelled | None:
@@ -272,9 +268,8 @@ class Execution:
 
     async def _continue(self, run: LiveRun, end: ContinueAs) -> WriteAnswer:
         """Continue the process with a fresh run."""
-        given = run.process.registration.input
-        changed = msgspec.structs.replace(given, arguments=end.arguments)
-        registration = msgspec.structs.replace(run.process.registration, input=changed)
+        definitions = self._services.definitions
+        registration = definitions.with_input(run.process.registration, end.input)
         cancelled = run.machine.cancel is CancelState.TOLD or run.record.cancel_delivered
         return await self._endings.continue_as(run, registration, cancelled=cancelled)
 

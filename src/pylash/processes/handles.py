@@ -74,6 +74,19 @@ class ProcessHandle(Generic[R]):
             raise ProcessUnknown(self.id)
         return view.status
 
+    async def version(self) -> int:
+        """Return the version of the program that the process runs, as ``@app.process(version=…)`` declares it; 1 for all others.
+
+        >>> await handle.version()
+        2
+        """
+        self._services.refuse_inside_process("handle.version")
+        await self._check_access()
+        view = await self._services.store.processes.view(self.id)
+        if view is None:
+            raise ProcessUnknown(self.id)
+        return view.version
+
     async def result(self, timeout: Duration | None = None) -> R:
         """Return the result of the process, once it has ended; ``timeout`` ends the waiting, not the process.
 

@@ -21,7 +21,7 @@ from pylash.engine.registry_waits import look
 from pylash.engine.runs.branches import CURRENT
 from pylash.engine.runs.run import LiveRun
 from pylash.processes.control import ProcessControl
-from pylash.processes.definition import ProcessDefinition
+from pylash.processes.declarations import Declarations
 from pylash.processes.environments import Environments
 from pylash.tasks import TaskOwner
 from pylash.tools.catalog import Catalog
@@ -69,7 +69,7 @@ class Services:
         self.catalog = Catalog(None, "", ())
         self.environments = Environments(store.envs)
         self.env = ""
-        self.definitions: dict[str, ProcessDefinition[Any, Any]] = {}
+        self.definitions = Declarations()
         self._entropy = entropy
 
     def new_id(self) -> str:

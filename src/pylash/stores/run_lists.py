@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pylash.durable.processes import ProcessView, shown_label, shown_target
+from pylash.durable.processes import ProcessView, shown_label, shown_target, split_target
 from pylash.durable.runs import Instant, RunState, run_id_time
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.stores.operation import Statement, Steps
@@ -120,6 +120,7 @@ class RunRow(msgspec.Struct, frozen=True):
     owner: str | None
     scope: str
     label: str | None = None
+    version: int = 1
 
 
 def run_from(row: tuple[Any, ...]) -> RunRow:
@@ -130,18 +131,19 @@ def run_from(row: tuple[Any, ...]) -> RunRow:
     parsed = scope_from_text(scope)
     session = session_of(parsed)
     name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
+    version = split_target(target)[1]
     target, status = shown_target(target, row[13]), RunState(shown)
     why = (reason or "unknown_target") if status is RunState.BLOCKED else None
     times = (created, settled)
     ids = (attempts, owner, scope, shown_label(row[13]))
-    return RunRow(run, kind, name, session, target, status, why, *times, *ids)
+    return RunRow(run, kind, name, session, target, status, why, *times, *ids, version=version)
 
 
 def view_from(row: tuple[Any, ...]) -> ProcessView:
     """Return the process in a row."""
     run = run_from(row)
     times = (row[14], run.settled)
-    return ProcessView(run.id, run.target, run.status, run.reason, *times, run.label)
+    return ProcessView(run.id, run.target, run.status, run.reason, *times, run.label, run.version)
 
 
 def list_runs(

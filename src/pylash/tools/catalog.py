@@ -136,7 +136,7 @@ class Catalog:
         made = as_tool(given)
         known = self.tools.get(made.name)
         if known is not None and not is_redefinition(known.function, made.function):
-            raise NameTaken("tool", made.name)
+            raise NameTaken("tool", made.name, "name=")
         check_tool_names(made, self.tools.values())
         if not private:
             self.private.discard(made.name)

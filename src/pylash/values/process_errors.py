@@ -49,8 +49,8 @@ class NotSupported(Misuse, fields="what instead"):
     template = "{what} is not supported yet: {instead}."
 
 
-class NameTaken(Misuse, fields="kind name"):
-    template = "There is already another {kind} {name!r}: records refer to it by name, so choose another with name=."
+class NameTaken(Misuse, fields="kind name option"):
+    template = "There is already another {kind} {name!r}: records refer to it by name, so choose another with {option}."
 
 
 class NameAmbiguous(Misuse, fields="new other shared"):

@@ -192,7 +192,7 @@ def _is_workflow(record: ProcessRecord) -> bool:
 
 def _name(registration: Registration) -> str:
     given = registration.input
-    return given.process_name if isinstance(given, LashlangInput) else registration.target
+    return given.process_name if isinstance(given, LashlangInput) else registration.program
 
 
 def _end(output: Output | None) -> dict[str, Any]:

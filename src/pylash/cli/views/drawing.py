@@ -18,7 +18,7 @@ from pylash.cli.output import (
     print_line,
     wrapped,
 )
-from pylash.cli.views.listing import NO_WORKER, print_runs
+from pylash.cli.views.listing import NO_WORKER, print_runs, with_version
 from pylash.cli.waits import SHORT
 from pylash.processes.timeline import Effect, draw_timeline, shown_duration
 from pylash.values.texts import clipped, printable
@@ -35,6 +35,7 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     kind = (
         view["kind"] if view["target"] in ("", view["kind"]) else f"{view['kind']} {view['target']}"
     )
+    kind = with_version(kind, view["version"])
     print_line(
         f"{paint(printable(view['id']), None, bold=True)}  {status}  {paint(printable(kind), 'bright_black')}"
     )
@@ -89,9 +90,8 @@ def _print_blocked(view: dict[str, Any]) -> None:
         if view["reason"] == NO_WORKER:
             _print_fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
         else:
-            _print_fact(
-                "blocked", f"no live worker has {view['target']!r}: start one that does", "red"
-            )
+            target = with_version(repr(view["target"]), view["version"])
+            _print_fact("blocked", f"no live worker has {target}: start one that does", "red")
         return
     _print_fact("blocked", str(view["code"]), "red")
     if view["difference"]:

@@ -158,6 +158,7 @@ def _describe(row: RunRow, now: int) -> dict[str, Any]:
         "kind": "turn" if row.kind == "queue_drain" else row.kind,
         "session": row.session,
         "target": row.target,
+        "version": row.version,
         "label": row.label,
         "status": row.status.value,
         "reason": row.reason,
@@ -203,13 +204,20 @@ def print_runs(described: Sequence[dict[str, Any]]) -> None:
         (
             Cell(view["status"], STATUS_COLOURS[view["status"]]),
             view["id"],
-            view["label"] or _ENGINE.sub("", view["target"]) or view["kind"],
+            with_version(
+                view["label"] or _ENGINE.sub("", view["target"]) or view["kind"], view["version"]
+            ),
             duration_text(round(view["seconds"] * SECOND)),
             Cell(reason_of(view), "bright_black"),
         )
         for view in described
     ]
     print_table(titles, lines)
+
+
+def with_version(name: str, version: int) -> str:
+    """Return the name of a process with its version, unless that is the first."""
+    return name if version == 1 else f"{name} (v{version})"
 
 
 def reason_of(view: dict[str, Any]) -> str:

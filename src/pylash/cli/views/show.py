@@ -145,7 +145,12 @@ async def _children(store: SqlStore, entries: list[JournalEntry]) -> list[dict[s
     started = [_started_process(entry) for entry in entries if entry.kind == "process"]
     views = [await store.processes.view(one) for one in started[:CHILDREN_SHOWN] if one]
     return [
-        {"id": view.id, "target": view.target, "status": view.status.value}
+        {
+            "id": view.id,
+            "target": view.target,
+            "version": view.version,
+            "status": view.status.value,
+        }
         for view in views
         if view is not None
     ]

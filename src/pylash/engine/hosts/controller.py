@@ -29,6 +29,7 @@ from pylash.durable.effects import (
     Process,
     Sleep,
     SleepOutcome,
+    is_same_start,
 )
 from pylash.durable.ports import Cancellation, EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, ProgressOf
@@ -199,10 +200,14 @@ class JournalController(HostedController):
 
     async def _mismatch(self, asked: Asked) -> EffectReplayMismatch:
         """Return the error that shows how the recorded command differs."""
+        kept = await self._kept(asked)
+        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+
+    async def _kept(self, asked: Asked) -> bytes | None:
+        """Return the recorded command under a key; of a long one, only hashes are kept."""
         assert self.memory.attached is not None
         whole = await self._host.store.journal.entry(self.memory.attached.fence.run, asked.key)
-        kept = None if whole is None else whole.command
-        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+        return None if whole is None else whole.command
 
     async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
@@ -296,7 +301,9 @@ class JournalController(HostedController):
         """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[asked.key] = entry
         if entry.hash != asked.digest:
-            raise await self._mismatch(asked)
+            kept = await self._kept(asked)
+            if kept is None or not is_same_start(kept, asked.canonical):
+                raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
         return await self._replay(entry, asked)
 
     async def _sleep(self, execution: Execution) -> Outcome:

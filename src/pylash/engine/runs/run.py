@@ -27,7 +27,7 @@ from pylash.durable.machines.run_state import (
     WriteAnswer,
 )
 from pylash.durable.ports import EffectController, LocalExecutor
-from pylash.durable.processes import ProcessRecord
+from pylash.durable.processes import EngineInput, ProcessRecord
 from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Fence, Instant
 from pylash.durable.scopes import ExecutionScope
@@ -49,10 +49,10 @@ _log = logging.getLogger("pylash")
 
 
 class ContinueAs(Control):
-    """The process goes on with a fresh journal."""
+    """The process goes on with a fresh journal and this input."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
+    def __init__(self, given: EngineInput) -> None:
+        self.input = given
 
 
 class LiveRun:

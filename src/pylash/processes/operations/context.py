@@ -407,7 +407,7 @@ class ProcessContext(StepContext[D]):
         registration, given = self._run.process.registration, self._run.process.registration.input
         if registration.event_types is None or not isinstance(given, EngineInput):
             return ANY.dump(payload)
-        declared = self._services.definitions[given.program].events
+        declared = self._services.definitions.of(given).events
         plain = (
             ANY.dump(payload) if declared is None else declared.dump(self._run.id, kind, payload)
         )
@@ -436,14 +436,19 @@ class ProcessContext(StepContext[D]):
         return without_result(self.command(method, event, part=part))
 
     def continue_as(self, **arguments: Any) -> NoReturn:
-        """End this run and continue the same process with new arguments and a fresh journal."""
+        """End this run and continue the same process with new arguments and a fresh journal.
+
+        It continues with the newest version of the process that this worker has and that takes the arguments.
+        """
         own_branch(self._run, "continue_as")
         given = self._run.process.registration.input
         if not isinstance(given, EngineInput):
             raise NotAProcess(self._run.id)
-        plain = self._services.definitions[given.program].signature.dump((), arguments)
-        write_payload(plain)  # refused here, where the process can still handle the error
-        raise ContinueAs(plain)
+        following = self._services.definitions.continuation(given, arguments)
+        write_payload(
+            following.arguments
+        )  # refused here, where the process can still handle the error
+        raise ContinueAs(following)
 
     # --- branches ---
 

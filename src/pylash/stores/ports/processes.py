@@ -319,7 +319,7 @@ class SqlProcesses(RunPort):
         scope = scope_text(fence.scope)
         yield from runs.settle_continued(fence.run, scope, process.epoch, token)
         for following in self._draws():
-            if (yield from runs.enqueue_next(following, scope, fence.run)):
+            if (yield from runs.enqueue_next(following, scope, registration.target, fence.run)):
                 break
         body = write_payload(registration, 2)
         arguments = write_payload(getattr(registration.input, "arguments", None), 2)

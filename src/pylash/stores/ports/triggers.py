@@ -13,6 +13,8 @@ from pylash.durable.triggers import (
     Occurrence,
     Subscription,
     SubscriptionView,
+    Upgrade,
+    as_registered,
     checked_occurrence,
     checked_subscription,
 )
@@ -71,20 +73,22 @@ class SqlTriggers(RunPort):
         """End a subscription of a session, or of no session (None); False if there is none with the key."""
         return bool((yield Statement(table.CANCEL_OWNED, (key, session_id or ""))).changed)
 
-    def emit(self, occurrence: Occurrence) -> Awaitable[list[Delivery]]:
-        """Record an occurrence and start its processes, once; return the deliveries."""
+    def emit(
+        self, occurrence: Occurrence, upgrade: Upgrade = as_registered
+    ) -> Awaitable[list[Delivery]]:
+        """Record an occurrence and start its processes, once, each as ``upgrade`` returns it; return the deliveries."""
         checked_occurrence(occurrence)
-        steps = partial(self._emit, occurrence)
+        steps = partial(self._emit, occurrence, upgrade)
         return self.driver.run(Operation("emit", steps, flow=f"emit:{occurrence.type}"))
 
-    def _emit(self, occurrence: Occurrence) -> Steps[list[Delivery]]:
+    def _emit(self, occurrence: Occurrence, upgrade: Upgrade) -> Steps[list[Delivery]]:
         what = (occurrence.id, occurrence.type, occurrence.source, occurrence.digest)
         row = (*what, write_payload(occurrence.payload, 1))
         if (yield Statement(table.ADD_OCCURRENCE, row)).changed:
             matching = (yield Statement(_MATCHING, (occurrence.type, occurrence.source))).rows
             for (body,) in matching:
                 subscription = SUBSCRIPTIONS.decode(body)
-                registration = subscription.registration(occurrence)
+                registration = upgrade(subscription.registration(occurrence))
                 command = StartProcess(registration, subscription.delay, registration.holder)
                 if (yield from register_process(command, self._draws())) is None:
                     yield from check_known(registration)  # a process of this id was started before

@@ -251,7 +251,7 @@ update pylash_runs set scope = ?, state = 'completed', settled = {now}, at = nul
 
 _ADD_NEXT = """
 insert into pylash_runs(id, scope, kind, target, state, at, owner, fence, slot, slot_limit, created)
-select ?, ?, kind, target, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?
+select ?, ?, kind, ?, 'queued', {now}, null, 0, slot, slot_limit, {now} from pylash_runs where id = ?
 on conflict (id) do nothing"""
 
 # --- rename, forget ---
@@ -654,9 +654,9 @@ def settle_continued(run: int, scope: str, epoch: int, token: str) -> Steps[None
     yield from release_slot(run)
 
 
-def enqueue_next(number: int, scope: str, run: int) -> Steps[bool]:
+def enqueue_next(number: int, scope: str, target: str, run: int) -> Steps[bool]:
     """Enqueue the continuation of a settled run, with its scope, key and limit; False if the number is taken."""
-    return bool((yield Statement(_ADD_NEXT, (number, scope, run))).changed)
+    return bool((yield Statement(_ADD_NEXT, (number, scope, target, run))).changed)
 
 
 # --- rename, forget ---
