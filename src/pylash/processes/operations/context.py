@@ -237,8 +237,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return the payload of the oldest signal of a name that was not received yet.
 
-        Without one in time it is ``default``, or WaitTimeout is raised. If the process is cancelled meanwhile, the
-        CancelledError has a ProcessSignalWaitCancelled as its cause.
+        Without one in time it is ``default``, or WaitTimeout is raised; a signal that comes later is received by the next
+        call. If the process is cancelled meanwhile, the CancelledError has a ProcessSignalWaitCancelled as its cause.
 
         >>> answer = await ctx.wait_signal("answer", timeout="1w", default=None)
         """
@@ -265,12 +265,24 @@ class ProcessContext(StepContext[D]):
         epoch = self._run.process.state.epoch
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
-    def wait(self, key: str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error."""
+    def wait(
+        self, key: str, *, timeout: Duration | None = None, within: Duration | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error.
+
+        ``timeout`` ends the wait for everyone: a later answer is refused. ``within`` only ends this call, which returns
+        None: the key stays valid, and the next call for it returns an answer that came meanwhile. Answer such a wait with
+        a value that is not None.
+
+        >>> key = ctx.wait_key("approval")
+        >>> while (answer := await ctx.wait(key, within="1d")) is None:
+        ...     await ctx.step(remind, key)
+        """
         branch = own_branch(self._run, "wait")
         name = self._services.wait_name(key)
         part = branch.take(f"wait {name}")
-        command = AwaitEvent(key, title=name)
+        limit = None if within is None else micros(within) // 1000
+        command = AwaitEvent(key, title=name, within_ms=limit)
 
         async def wait_for_answer() -> Any:
             local = await_options(timeout=timeout)
@@ -280,6 +292,8 @@ class ProcessContext(StepContext[D]):
                     return value
                 case Err(code=code, message=message, raw=raw):
                     raise WaitFailed(message, code=code, data=raw)
+                case Timeout(still_open=True):
+                    return None
                 case Timeout():
                     raise WaitTimeout(name)
                 case _:
