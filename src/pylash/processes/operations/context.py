@@ -170,23 +170,40 @@ class ProcessContext(StepContext[D]):
 
     # --- time and chance ---
 
-    def sleep(self, duration: Duration) -> Coroutine[Any, Any, None]:
-        """Wait; a restart waits only for the rest."""
-        return self._sleep(micros(duration) // 1000)
+    def sleep(self, duration: Duration, *, name: str | None = None) -> Coroutine[Any, Any, None]:
+        """Wait; a restart waits only for the rest.
+
+        ``name`` is what ``pylash show`` prints, and a part of the key: a named sleep can be moved among others.
+
+        >>> await ctx.sleep("1d", name="reminder")
+        """
+        if name is None:
+            return self._sleep(micros(duration) // 1000)
+        check_effect_name(self._run, "sleep name", name)
+        return self._sleep(micros(duration) // 1000, f"sleep {name}", name)
 
     def sleep_until(self, moment: datetime) -> Coroutine[Any, Any, None]:
         """Wait until a moment; a datetime without a zone is UTC."""
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         remaining = (aware - self.now()) / timedelta(milliseconds=1)
-        return self._sleep(max(0, round(remaining)), key=f"sleep_until {aware.isoformat()}")
+        key = f"sleep_until {aware.isoformat()}"
+        # The moment is in the key. The duration is not compared: a replay computes it from another time.
+        return self._sleep(max(0, round(remaining)), key, key, is_compared=False)
 
-    def _sleep(self, milliseconds: int, key: str = "sleep") -> Coroutine[Any, Any, None]:
+    def _sleep(
+        self,
+        milliseconds: int,
+        key: str = "sleep",
+        name: str = "sleep",
+        *,
+        is_compared: bool = True,
+    ) -> Coroutine[Any, Any, None]:
         branch = own_branch(self._run, "sleep")
         part = branch.take(key)
-        command = Sleep(milliseconds, retry=key != "sleep")
+        command = Sleep(milliseconds, retry=not is_compared)
 
         async def perform() -> None:
-            await self._run.effect(branch, branch.key(part), key, command, sleep_executor())
+            await self._run.effect(branch, branch.key(part), name, command, sleep_executor())
 
         return perform()
 
@@ -461,17 +478,31 @@ class ProcessContext(StepContext[D]):
 
     # --- branches ---
 
-    def gather(self, *works: Awaitable[Any], key: str = "gather") -> Coroutine[Any, Any, list[Any]]:
+    def gather(
+        self,
+        *works: Awaitable[Any],
+        key: str = "gather",
+        limit: int | None = None,
+        return_exceptions: bool = False,
+    ) -> Coroutine[Any, Any, list[Any]]:
         """Run works at once and return their results in order; the first failure cancels the others.
 
-        >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
+        With ``limit``, at most that many run at once; the others follow in their order. With ``return_exceptions``, no work is
+        cancelled, and an exception of a work is in the place of its result. A cancel of the process is raised.
+
+        >>> names = await ctx.gather(*(fetch(ctx, n) for n in range(100)), limit=5)
         """
         branch = own_branch(self._run, "gather")
         check_effect_name(self._run, "gather key", key)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ArgumentsInvalid("ctx.gather", f"limit={limit!r} is not a number of at least 1")
         part = branch.take(key)
 
         async def run_all() -> list[Any]:
-            return await self._group(branch, part, works).all() if works else []
+            if not works:
+                return []
+            group = self._group(branch, part, works, limit)
+            return await (group.outcomes() if return_exceptions else group.all())
 
         return run_all()
 
@@ -490,11 +521,14 @@ class ProcessContext(StepContext[D]):
         return run_race()
 
     def _group(
-        self, branch: Branch, part: tuple[str, int], works: Sequence[Awaitable[Any]]
+        self,
+        branch: Branch,
+        part: tuple[str, int],
+        works: Sequence[Awaitable[Any]],
+        limit: int | None = None,
     ) -> BranchGroup:
         group = BranchGroup(self._run, branch, part)
-        for work in works:
-            group.start(work)
+        group.start_all(works, limit)
         return group
 
     @asynccontextmanager
