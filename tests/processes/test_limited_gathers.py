@@ -133,9 +133,7 @@ async def test_exceptions_are_returned_and_a_cancel_is_raised(durable: Backend) 
 
     @app.process
     async def stuck(ctx: ProcessContext[None]) -> list[Any]:
-        return await ctx.gather(
-            ctx.wait_signal("never"), ctx.step(fail, 1), return_exceptions=True
-        )
+        return await ctx.gather(ctx.wait_signal("never"), ctx.step(fail, 1), return_exceptions=True)
 
     async with app:
         handle = await app.start(fan.options(id="fan"))

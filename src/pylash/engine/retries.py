@@ -74,6 +74,7 @@ class Retry(msgspec.Struct, frozen=True):
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after so many failures."""
+        # Before the jitter: delays at the limit must differ too.
         limit = math.inf if self.max_delay is None else seconds(self.max_delay)
         try:
             pause = min(limit, seconds(self.delay) * self.factor ** (failures - 1))
@@ -84,6 +85,7 @@ class Retry(msgspec.Struct, frozen=True):
         return pause * (0.5 + chance / 2) if self.jitter else pause
 
 
+# Set around the function of a step or a tool. A context variable: functions run in threads too, which copy the context.
 _ATTEMPT: Final[ContextVar[int]] = ContextVar("pylash_attempt", default=1)
 
 
