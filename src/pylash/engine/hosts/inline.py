@@ -124,6 +124,7 @@ class MemoryWaits:
         end = self._end(name)
         # A cancel and a deadline are answers too: each does nothing if another answer was first.
         # The key was checked above and not again: a revocation meanwhile has ended the future with an exception.
+        # If the time of this waiter ends first, the wait stays open: nothing is resolved.
         leaves = within is not None and (timeout is None or within < timeout)
         if not end.done():
             waiting = wait_until_done(end, clock, within if leaves else timeout)

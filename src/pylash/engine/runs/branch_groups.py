@@ -23,7 +23,6 @@ from pylash.engine.user_code import Control, is_interrupt
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pylash.durable.machines.replay_order import ReplayOrder
     from pylash.engine.runs.run import LiveRun
 
 T = TypeVar("T")
@@ -109,7 +108,7 @@ class BranchGroup:
         if replay is not None:
             # All of them: a branch that runs must not wait for what is recorded in one that comes after it.
             for number in range(len(self._pending)):
-                replay.open(replay_key(*self._path(number)))
+                replay.open(replay_key(*_path(self._parent, self._name, number)))
         if limit is None:
             self._start_pending()
 
@@ -127,19 +126,17 @@ class BranchGroup:
         replay, works = self._run.memory.replay, len(self.tasks) + len(self._pending)
         if replay is None:
             return begun
-        lines = (number for number in range(begun, works) if self._has_line(replay, number))
-        return max((number + 1 for number in lines), default=begun)
-
-    def _has_line(self, replay: ReplayOrder, number: int) -> bool:
-        return replay.has_recorded(replay_key(*self._path(number)))
-
-    def _path(self, number: int) -> tuple[str | tuple[str, int], ...]:
-        return (*self._parent.path, f"{self._name}.{number}")
+        # Works are started in their order, so all before the last one with a record were started too.
+        while works > begun and not replay.has_recorded(
+            replay_key(*_path(self._parent, self._name, works - 1))
+        ):
+            works -= 1
+        return works
 
     def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Start work in a branch of its own."""
         number = len(self.tasks)
-        branch = Branch(self._run, self._path(number), self.node)
+        branch = Branch(self._run, _path(self._parent, self._name, number), self.node)
         branch.patches.update(self._parent.patches)
         branch.recorded_names = self._parent.recorded_names
         if self._run.memory.replay is not None:
@@ -205,7 +202,7 @@ class BranchGroup:
         try:
             failed = await self._first_failure()
         finally:
-            self._close_pending()
+            _close(self._pending)
         self._raise_if_cancelled(failed)
         if failed is not None:
             error = error_of(self.tasks[failed])
@@ -219,15 +216,9 @@ class BranchGroup:
             while await self._next_ends(len(self.node.ended), None):
                 pass
         finally:
-            self._close_pending()
+            _close(self._pending)
         self._raise_if_cancelled(None)
         return [_outcome_of(task) for task in self.tasks]
-
-    def _close_pending(self) -> None:
-        """Close the coroutines that were not started."""
-        for work in self._pending:
-            getattr(work, "close", str)()
-        self._pending.clear()
 
     async def failures(self) -> list[BaseException]:
         """Wait for every branch; return how they failed, the first failure cancelling the others."""
@@ -377,6 +368,16 @@ class BranchGroup:
         if branch is not self._parent:  # it was flagged, and its cancel is raised here
             self._run.driver.tell(self._run.machine.code.hear_cancel, branch.node)
         raise asyncio.CancelledError
+
+
+def _path(parent: Branch, name: str, number: int) -> tuple[str | tuple[str, int], ...]:
+    return (*parent.path, f"{name}.{number}")
+
+
+def _close(works: deque[Awaitable[Any]]) -> None:
+    """Close the coroutines among works that will not be started."""
+    while works:
+        getattr(works.popleft(), "close", str)()
 
 
 def _outcome_of(task: asyncio.Task[Any]) -> Any:
