@@ -39,7 +39,7 @@ _NAMES = {
     "pylash.sessions.observation": "Observed",
     "pylash.tools.plugins": "PluginFactory SessionPlugin ToolProvider TurnView",
     "pylash.processes.operations.sessions": "ProcessSession TurnResult",
-    "pylash.engine.retries": "Retry",
+    "pylash.engine.retries": "Retry current_attempt",
     "pylash.processes.operations.steps": "StepContext",
     "pylash.processes.definition": "Prepared ProcessDefinition",
     "pylash.processes.event_types": "ProcessEventType",

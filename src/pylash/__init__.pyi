@@ -40,6 +40,7 @@ from pylash.engine.executors import step_executor as step_executor
 from pylash.engine.hosts.inline import InlineHost as InlineHost
 from pylash.engine.hosts.journal import JournalHost as JournalHost
 from pylash.engine.retries import Retry as Retry
+from pylash.engine.retries import current_attempt as current_attempt
 from pylash.engine.runs.branch_groups import BranchTask as BranchTask
 from pylash.engine.steps import durable_step as durable_step
 from pylash.engine.worker.config import Retention as Retention

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from pylash import InlineHost, Lash, ProcessContext, Retry, current_attempt
 from pylash.durable.runs import SECOND
 from pylash.testing import SimClock
 
@@ -30,3 +34,30 @@ async def test_time_stands_still_until_it_is_moved() -> None:
     assert clock.now() == before
     await clock.advance("2d")
     assert clock.now() - before == 2 * 86_400 * SECOND
+
+
+@pytest.mark.parametrize("host", [None, InlineHost()], ids=["journal", "inline"])
+async def test_a_clock_says_which_process_waits_for_a_lock(host: InlineHost | None) -> None:
+    """The branch that has the lock waits for the clock, and the clock for the branch that waits for the lock."""
+    clock = SimClock()
+    app = Lash("memory://", clock=clock, host=host)
+
+    def flaky() -> None:
+        if current_attempt() < 2:
+            raise ConnectionError
+
+    @app.process
+    async def locked(ctx: ProcessContext[None]) -> list[Any]:
+        lock = asyncio.Semaphore(1)
+
+        async def branch() -> None:
+            async with lock:
+                await ctx.options(retry=Retry(3, delay="1h")).step(flaky)
+
+        return await ctx.gather(branch(), branch())
+
+    async with app:
+        handle = await app.start(locked.options(id="locked"))
+        with pytest.raises(TimeoutError, match=r"'locked' waits .* 'flaky again'"):
+            await clock.advance("2h")
+        await handle.cancel(force=True)

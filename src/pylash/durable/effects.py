@@ -168,13 +168,17 @@ class Sleep(_Command, frozen=True, gc=False, tag="sleep", omit_defaults=True):
 
 
 class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
-    """Wait until ``key`` is resolved from outside. The other fields are only shown to people."""
+    """Wait until ``key`` is resolved from outside, or for ``within_ms``, after which the wait stays open.
+
+    The other fields are only shown to people.
+    """
 
     key: str
     wait_kind: str = "custom"
     title: str = ""
     tool: str | None = None
     arguments: Any = None
+    within_ms: int | None = None
 
     def hash_input(self) -> Any:
         """Return the wait's name only: the key changes with the secret that signs it."""

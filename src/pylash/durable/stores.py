@@ -66,6 +66,8 @@ class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None = None
     arguments: bytes | None = None
     timeout: int | None = None
+    # How long the effect waits. It may be shorter than ``timeout``, which ends the wait for everyone.
+    within: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class WaitStatus(msgspec.Struct, frozen=True):
-    """The status of a wait: its resolution, or the microseconds until its deadline."""
+    """The status of a wait: its resolution, or the microseconds until its deadline or the end of the effect's time."""
 
     terminal: Resolution | None = None
     revoked: bool = False
@@ -156,6 +158,10 @@ class Waits(Protocol):
 
     def expire(self, name: WaitName) -> Awaitable[WaitStatus]:
         """End a wait whose deadline has passed; return its status."""
+        ...
+
+    def leave(self, fence: Fence, key: str, name: WaitName) -> Awaitable[WaitStatus]:
+        """End the effect of key if its time is over and its wait is open, which stays open; return the status."""
         ...
 
     def look(self, waits: Sequence[str]) -> Awaitable[dict[str, WaitStatus]]:

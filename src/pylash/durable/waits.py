@@ -75,8 +75,13 @@ class Err(msgspec.Struct, frozen=True, tag_field="status", tag="err"):
     raw: Any = None
 
 
-class Timeout(msgspec.Struct, frozen=True, tag_field="status", tag="timeout"):
-    """Not resolved in time."""
+class Timeout(msgspec.Struct, frozen=True, tag_field="status", tag="timeout", omit_defaults=True):
+    """Not resolved in time.
+
+    ``still_open``: only the time of one waiter is over. That is an outcome of its effect, and never the end of a wait.
+    """
+
+    still_open: bool = False
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag_field="status", tag="cancelled"):
@@ -157,7 +162,7 @@ def unsigned(key: str) -> Any:
 
 def checked_resolution(resolution: Resolution) -> Resolution:
     """Return resolution as it will be read back, or raise an error if it is invalid or would change."""
-    if not isinstance(resolution, Resolution):
+    if not isinstance(resolution, Resolution) or resolution == Timeout(still_open=True):
         raise InvalidResolution(resolution)
     back = RESOLUTIONS.decode(write_payload(resolution, 1))
     if back != resolution:

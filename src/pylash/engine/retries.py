@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,9 +27,10 @@ T = TypeVar("T")
 class Retry(msgspec.Struct, frozen=True):
     """How often and when to try again: ``max`` counts every try, the first included.
 
-    ``on`` is what is tried again, an exception or a tuple of them as after ``except``.
+    ``on`` is what is tried again, an exception or a tuple of them as after ``except``. Each delay is ``factor`` times
+    the one before, but at most ``max_delay``.
 
-    >>> Retry(3, delay="1s")  # doctest: +ELLIPSIS
+    >>> Retry(3, delay="1s", max_delay="1m")  # doctest: +ELLIPSIS
     Retry(max=3, ...)
     """
 
@@ -35,11 +39,14 @@ class Retry(msgspec.Struct, frozen=True):
     factor: float = 2
     jitter: bool = True
     on: type[Exception] | tuple[type[Exception], ...] = (Exception,)
+    max_delay: Duration | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.max, int) or self.max < 1:
             raise ArgumentsInvalid("Retry", f"max={self.max!r} is not a number of at least 1")
         seconds(self.delay)
+        if self.max_delay is not None:
+            seconds(self.max_delay)
         if not isinstance(self.factor, int | float) or self.factor <= 0:
             raise ArgumentsInvalid("Retry", f"factor={self.factor!r} is not a number above 0")
         if not isinstance(self.jitter, bool):
@@ -54,7 +61,8 @@ class Retry(msgspec.Struct, frozen=True):
     @property
     def policy(self) -> RetryPolicy:
         """The numbers, without the exceptions."""
-        return RetryPolicy(self.max, seconds(self.delay), self.factor, self.jitter)
+        limit = None if self.max_delay is None else seconds(self.max_delay)
+        return RetryPolicy(self.max, seconds(self.delay), self.factor, self.jitter, limit)
 
     @staticmethod
     def of(policy: RetryPolicy | None, current: Retry | None) -> Retry | None:
@@ -62,12 +70,43 @@ class Retry(msgspec.Struct, frozen=True):
         if policy is None:
             return None
         on = (Exception,) if current is None else current.on
-        return Retry(policy.max, policy.delay, policy.factor, policy.jitter, on)
+        return Retry(policy.max, policy.delay, policy.factor, policy.jitter, on, policy.max_delay)
 
     def pause(self, failures: int, chance: float) -> float:
         """Return the seconds to wait after so many failures."""
-        pause = seconds(self.delay) * self.factor ** (failures - 1)
+        # Before the jitter: delays at the limit must differ too.
+        limit = math.inf if self.max_delay is None else seconds(self.max_delay)
+        try:
+            pause = min(limit, seconds(self.delay) * self.factor ** (failures - 1))
+        except OverflowError:  # after about a thousand failures
+            if self.max_delay is None:
+                raise
+            pause = limit
         return pause * (0.5 + chance / 2) if self.jitter else pause
+
+
+# Set around the function of a step or a tool. A context variable: functions run in threads too, which copy the context.
+_ATTEMPT: Final[ContextVar[int]] = ContextVar("pylash_attempt", default=1)
+
+
+def current_attempt() -> int:
+    """Return the number of the current attempt of a step or a tool, from 1; 1 if the function is called directly.
+
+    >>> async def charge(order: str) -> str:
+    ...     if current_attempt() > 1:
+    ...         log.warning("charging %s again", order)
+    """
+    return _ATTEMPT.get()
+
+
+@contextmanager
+def attempting(number: int) -> Iterator[None]:
+    """Make ``current_attempt`` return a number in the block."""
+    token = _ATTEMPT.set(number)
+    try:
+        yield
+    finally:
+        _ATTEMPT.reset(token)
 
 
 def _is_exception(kind: object) -> bool:

@@ -34,10 +34,12 @@ class LiveWaits:
         cancel: Cancellation | None,
         fence: Fence | None = None,
         on_end: Callable[[], None] = lambda: None,
+        late: Callable[[], Awaitable[WaitStatus]] | None = None,
     ) -> Resolution:
         """Open the wait and return how it ended; a cancel or a deadline is an end of its own.
 
-        ``on_end`` is called as soon as its end is known here, before any task that waits for it goes on.
+        ``on_end`` is called as soon as its end is known here, before any task that waits for it goes on, and when its time
+        is over by our clock; then ``late`` asks the store, which by default ends a wait whose deadline has passed.
         """
         # Registered before the wait is opened: an answer that comes meanwhile is not missed.
         with self._watch.waiter(name.id, on_end) as ended:
@@ -50,8 +52,9 @@ class LiveWaits:
                     status = await self._cancelled(name, fence)
                 elif ended.done():
                     status = ended.result()
-                else:  # late by our clock; the store decides, as an answer may have been first
-                    status = await self._store.waits.expire(name)
+                else:  # the store decides, as an answer may have been first
+                    on_end()
+                    status = await (self._store.waits.expire(name) if late is None else late())
         if status.terminal is None:
             raise AwaitEventUnknownOrRevoked
         return status.terminal

@@ -8,9 +8,13 @@ from pylash.durable.effects import EffectKind
 from pylash.durable.processes import Registration, SessionTurnInput
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
+from pylash.durable.waits import Timeout
+from pylash.values.canonical import encode
 from pylash.values.process_errors import ForkInvalid, NotSupported, ProcessUnknown
 
 AWAIT = EffectKind.AWAIT_EVENT
+
+_STILL_OPEN = encode(Timeout(still_open=True))
 
 
 async def fork_registration(
@@ -42,9 +46,17 @@ async def fork_registration(
 def _copied_effects(
     process_id: str, effects: list[JournalEntry], from_effect: str | None
 ) -> list[str]:
-    """Return the keys of the effects that had ended when ``from_effect`` began. Waits are left out: the fork opens them again."""
+    """Return the keys of the effects that had ended when ``from_effect`` began.
+
+    Answered waits are left out: the fork opens them again.
+    """
     done = [entry for entry in effects if entry.size or entry.due is not None]
-    done = [entry for entry in done if entry.kind != AWAIT and not entry.key.startswith("!cancel")]
+    done = [
+        entry
+        for entry in done
+        if (entry.kind != AWAIT or entry.outcome == _STILL_OPEN)
+        and not entry.key.startswith("!cancel")
+    ]
     if from_effect is None:
         return [entry.key for entry in done]
     began = [entry.started for entry in effects if entry.key == from_effect]

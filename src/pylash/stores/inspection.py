@@ -75,7 +75,7 @@ where e.run in ({bigints}) and e.outcome is null and e.attachment is null and w.
 _ANSWERED = """
 select w.kind, w.title, w.tool, w.arguments, w.terminal, w.answered_by
 from pylash_effects e join pylash_waits w on w.id = e.wait
-where e.run = ? and w.terminal is not null order by e.started, e.key"""
+where e.run = ? and e.outcome is null and w.terminal is not null order by e.started, e.key"""
 
 _WORKERS = """
 select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,

@@ -59,7 +59,10 @@ class SimClock:
         self._now = instant
 
     async def advance(self, duration: Duration) -> None:
-        """Move time on, waking sleepers in the order of their times."""
+        """Move time on, waking sleepers in the order of their times.
+
+        Raises TimeoutError if the code of a process waits for something that is not a call of ``ctx``, such as a lock.
+        """
         target = self._now + round(seconds(duration) * SECOND)
         await self._settled()
         while self._sleepers and self._sleepers[0][0] <= target:

@@ -41,7 +41,7 @@ from pylash.durable.waits import (
     WaitIdentity,
 )
 from pylash.engine.executors import await_options, step_executor, tool_executor
-from pylash.engine.retries import Retry, Tries, marked_final
+from pylash.engine.retries import Retry, Tries, attempting, marked_final
 from pylash.engine.runs.branches import ENCLOSING_SESSIONS, Branch, outside
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs
@@ -243,7 +243,7 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
         # same session would deadlock.
         token = ENCLOSING_SESSIONS.set(ENCLOSING_SESSIONS.get() | occupied)
         try:
-            with outside(), FailsAs(failure):
+            with outside(), attempting(number), FailsAs(failure):
                 value = await ready.tool.call(ctx, arguments)
         finally:
             ENCLOSING_SESSIONS.reset(token)

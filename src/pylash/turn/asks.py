@@ -88,6 +88,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     delay: float
     factor: float = 2
     jitter: bool = True
+    max_delay: float | None = None
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -119,6 +119,7 @@ class ReplayOrder:
             line.recorded.append(effect)
             if effect.is_request:
                 line.requests.append(effect)
+        self._recorded_lines = frozenset(self._lines)
         # The lines that may still have effects which the code comes to.
         self._behind = {name: line for name, line in self._lines.items() if line.recorded}
 
@@ -159,6 +160,10 @@ class ReplayOrder:
     def is_recorded(self, key: str) -> bool:
         """Return whether an effect is recorded, so that it is answered at any time and in any order."""
         return key in self._known
+
+    def has_recorded(self, name: str) -> bool:
+        """Return whether an effect of a line, or of a line below it, was recorded before this execution."""
+        return name in self._recorded_lines
 
     def clear(self) -> None:
         """Expect nothing any more."""

@@ -250,6 +250,7 @@ class JournalController(HostedController):
                     tool=None if command.tool is None else storable(command.tool),
                     arguments=None if command.arguments is None else write(command.arguments),
                     timeout=local.timeout,
+                    within=None if command.within_ms is None else command.within_ms * 1000,
                 )
                 return self._await(execution, opening)
             case Process(command=command):
@@ -339,11 +340,12 @@ class JournalController(HostedController):
 
     async def _await(self, execution: Execution, opening: WaitOpening) -> Outcome:
         asked, fence, local, progress = execution
+        waits = self._host.store.waits
 
         async def open_wait() -> WaitStatus:
             await self.memory.record_notes(fence)
             entry = asked.entry(self.memory.start_time())
-            stands, status = await self._host.store.waits.open_for(fence, entry, opening)
+            stands, status = await waits.open_for(fence, entry, opening)
             # Open until the wait has returned below: an entry with an outcome is answered from memory.
             self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
             if stands.hash != asked.digest:
@@ -351,13 +353,24 @@ class JournalController(HostedController):
             if status.terminal is None and not status.revoked:
                 if local.opened is not None:
                     local.opened()
-                # Only now: a run that rests may be parked, and it is the stored wait that wakes it then.
+                # Only now: a run that rests may be parked, and it is the stored wait that wakes it then. A wait whose time
+                # is over does not rest: the run would be parked, and claimed again at once, before the end is written.
                 rest = status.remaining
-                progress.rest(None if rest is None else self.memory.now() + rest)
+                if rest is None or rest > 0:
+                    progress.rest(None if rest is None else self.memory.now() + rest)
             return status
 
-        live = self._host.live
-        resolution = await live.wait(opening.name, open_wait(), local.cancel, fence, progress.stir)
+        async def late() -> WaitStatus:
+            status = await waits.expire(opening.name)
+            # By what is recorded and not by ``opening``: other code may have begun the effect.
+            is_limited = self.memory.entries[asked.key].due is not None
+            if status.terminal is None and not status.revoked and is_limited:
+                status = await waits.leave(fence, asked.key, opening.name)
+            return status
+
+        resolution = await self._host.live.wait(
+            opening.name, open_wait(), local.cancel, fence, progress.stir, late
+        )
         data = encode(resolution)
         opened = self.memory.entries[asked.key]
         self.memory.entries[asked.key] = replace(opened, outcome=data, size=len(data))

@@ -110,19 +110,28 @@ class MemoryWaits:
         return ACCEPTED
 
     async def wait(
-        self, key: str, clock: Clock, cancel: Cancellation | None, timeout: int | None
+        self,
+        key: str,
+        clock: Clock,
+        cancel: Cancellation | None,
+        timeout: int | None,
+        within: int | None = None,
     ) -> Resolution:
-        """Return how a wait ended."""
+        """Return how a wait ended; after ``within`` it may be still open."""
         name = self._valid(key)
         if name is None:
             raise AwaitEventUnknownOrRevoked
         end = self._end(name)
         # A cancel and a deadline are answers too: each does nothing if another answer was first.
         # The key was checked above and not again: a revocation meanwhile has ended the future with an exception.
+        # If the time of this waiter ends first, the wait stays open: nothing is resolved.
+        leaves = within is not None and (timeout is None or within < timeout)
         if not end.done():
-            waiting = wait_until_done(end, clock, timeout)
+            waiting = wait_until_done(end, clock, within if leaves else timeout)
             if await cancelled_first(waiting, cancel):
                 self.resolve(key, Cancelled())
+        if not end.done() and leaves:
+            return Timeout(still_open=True)
         if not end.done():
             self.resolve(key, Timeout())
         return end.result()
@@ -189,13 +198,16 @@ class InlineController(EffectController):
                         _clock_of(local) or self._clock, duration / 1000, local.cancel
                     )
                 return SleepOutcome()
-            case AwaitEvent(key=key):
+            case AwaitEvent(key=key, within_ms=within_ms):
                 with self._waits.shown(command, self._clock.now(), local.timeout):
                     # It is among the open waits by now: what the callback announces can be answered at once.
                     if local.opened is not None:
                         local.opened()
                     with self._resting(envelope):
-                        waiting = self._waits.wait(key, self._clock, local.cancel, local.timeout)
+                        within = None if within_ms is None else within_ms * 1000
+                        waiting = self._waits.wait(
+                            key, self._clock, local.cancel, local.timeout, within
+                        )
                         return AwaitEventOutcome(await waiting)
             case Process():
                 is_wait = local.processes is not None and isinstance(

@@ -7,10 +7,12 @@ Rule 2. Which branch was first is recorded before any other branch learns of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
+from pylash.durable.keys import replay_key
 from pylash.durable.machines import run_state
 from pylash.durable.machines.run_cancels import cancel_key
 from pylash.durable.machines.run_state import CODE, READY
@@ -92,14 +94,49 @@ class BranchGroup:
         decided, passed_on = (run.memory.decision(key) for key in (self.key, cancel_key(self.key)))
         recorded = run_state.RecordedCancel.of(decided), run_state.RecordedCancel.of(passed_on)
         run.driver.tell(run.machine.code.open_group, self.node, *recorded)
+        # The works that have no branch yet, and how many branches may run at once.
+        self._pending: deque[Awaitable[Any]] = deque()
+        self._limit: int | None = None
         # What is recorded about the first branch, by this execution or an earlier one; None until it is decided.
         self._decision = decided
+
+    def start_all(self, works: Iterable[Awaitable[Any]], limit: int | None = None) -> None:
+        """Start works in their order, at most ``limit`` at once: the others follow while the group is waited for."""
+        self._pending.extend(works)
+        self._limit = limit
+        replay = self._run.memory.replay
+        if replay is not None:
+            # All of them: a branch that runs must not wait for what is recorded in one that comes after it.
+            for number in range(len(self._pending)):
+                replay.open(replay_key(*_path(self._parent, self._name, number)))
+        if limit is None:
+            self._start_pending()
+
+    def _start_pending(self, until: int | None = None) -> None:
+        """Start works while fewer than the limit run; the branch of number ``until`` is not started."""
+        while self._pending and (self._limit is None or len(self.node.open) < self._limit):
+            if until is not None and len(self.tasks) >= until:
+                return
+            self.start(self._pending.popleft())
+
+    def _last_begun(self) -> int:
+        """Return the number after the last branch that an earlier execution has begun, as far as it recorded anything."""
+        decided: dict[str, int] = self._decision or {}
+        begun = max(len(self.tasks), decided.get("first", NOBODY) + 1, decided.get("started", 0))
+        replay, works = self._run.memory.replay, len(self.tasks) + len(self._pending)
+        if replay is None:
+            return begun
+        # Works are started in their order, so all before the last one with a record were started too.
+        while works > begun and not replay.has_recorded(
+            replay_key(*_path(self._parent, self._name, works - 1))
+        ):
+            works -= 1
+        return works
 
     def start(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Start work in a branch of its own."""
         number = len(self.tasks)
-        path = (*self._parent.path, f"{self._name}.{number}")
-        branch = Branch(self._run, path, self.node)
+        branch = Branch(self._run, _path(self._parent, self._name, number), self.node)
         branch.patches.update(self._parent.patches)
         branch.recorded_names = self._parent.recorded_names
         if self._run.memory.replay is not None:
@@ -162,13 +199,26 @@ class BranchGroup:
 
     async def all(self) -> list[Any]:
         """Wait for every branch; the first failure cancels the others and is raised."""
-        failed = await self._first_failure()
+        try:
+            failed = await self._first_failure()
+        finally:
+            _close(self._pending)
         self._raise_if_cancelled(failed)
         if failed is not None:
             error = error_of(self.tasks[failed])
             assert error is not None
             raise error
         return [task.result() for task in self.tasks]
+
+    async def outcomes(self) -> list[Any]:
+        """Wait for every branch; return their results and exceptions. A cancel of the run is raised."""
+        try:
+            while await self._next_ends(len(self.node.ended), None):
+                pass
+        finally:
+            _close(self._pending)
+        self._raise_if_cancelled(None)
+        return [_outcome_of(task) for task in self.tasks]
 
     async def failures(self) -> list[BaseException]:
         """Wait for every branch; return how they failed, the first failure cancelling the others."""
@@ -259,17 +309,28 @@ class BranchGroup:
         """Wait for every branch; return which failed first."""
         failed = None if self._decision is None else int(self._decision["first"])
         seen = 0
-        while seen < len(self.tasks):
-            await self.join(after=seen)
+        while ended := await self._next_ends(seen, failed):
             # ``seen`` counts ends in the order in which the machine saw them. Several may have come at once: then the
             # branch with the lowest number is the first failure.
-            ended = self._ended(seen)
             seen += len(ended)
             failures = [number for number in ended if _has_failed(self.tasks[number])]
             if failed is None and failures:
                 failed = min(failures)
+                # What an earlier execution has begun gets its cancel too, and cleans up.
+                begun = self._last_begun()
+                while self._pending and len(self.tasks) < begun:
+                    self.start(self._pending.popleft())
                 await self._decide(failed)
         return failed
+
+    async def _next_ends(self, seen: int, failed: int | None) -> list[int]:
+        """Start pending works, and wait for further ends after ``seen``; return the numbers, none if all have ended."""
+        is_over = failed is not None or self._is_interrupted
+        self._start_pending(self._last_begun() if self._pending and is_over else None)
+        if seen >= len(self.tasks):
+            return []
+        await self.join(after=seen)
+        return self._ended(seen)
 
     def _ended(self, seen: int = 0) -> list[int]:
         """Return the numbers of the branches that have ended, except the first ``seen`` of them."""
@@ -286,7 +347,10 @@ class BranchGroup:
         if self._run.closed:
             raise Detached
         # Set only when it is written: whatever finds a decision here may act on it.
-        self._decision = await driver.decide(self.node, first)
+        recorded = {"first": first}
+        if self._limit is not None:
+            recorded["started"] = len(self.tasks)
+        self._decision = await driver.decide(self.node, recorded)
 
     @property
     def _is_interrupted(self) -> bool:
@@ -304,6 +368,26 @@ class BranchGroup:
         if branch is not self._parent:  # it was flagged, and its cancel is raised here
             self._run.driver.tell(self._run.machine.code.hear_cancel, branch.node)
         raise asyncio.CancelledError
+
+
+def _path(parent: Branch, name: str, number: int) -> tuple[str | tuple[str, int], ...]:
+    return (*parent.path, f"{name}.{number}")
+
+
+def _close(works: deque[Awaitable[Any]]) -> None:
+    """Close the coroutines among works that will not be started."""
+    while works:
+        getattr(works.popleft(), "close", str)()
+
+
+def _outcome_of(task: asyncio.Task[Any]) -> Any:
+    """Return the result of a branch that has ended, or its exception; raise one that ends a program."""
+    error = error_of(task)
+    if error is None:
+        return task.result()
+    if isinstance(error, Exception | asyncio.CancelledError):
+        return error
+    raise error
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

@@ -436,9 +436,8 @@ class RunDriver:
 
     # --- cancels ---
 
-    async def decide(self, group: Group, first: int) -> dict[str, Any]:
+    async def decide(self, group: Group, recorded: dict[str, Any]) -> dict[str, Any]:
         """Record which branch of a group was first, and cancel the others; return what is recorded."""
-        recorded: dict[str, Any] = {"first": first}
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._deciding[group.key] = recorded, written
         self.tell(self.machine.code.decide, group)

@@ -54,6 +54,8 @@ T = TypeVar("T")
 
 QUIET_SECONDS: Final = 0.001
 """How often a simulated clock checks whether anything here has something to do."""
+STUCK_SECONDS: Final = 3.0
+"""How long a simulated clock waits for processes whose code waits for something that is not an effect."""
 ANSWER_SECONDS: Final = 0.05
 """How often a worker that closes checks whether the store has answered its starts."""
 
@@ -192,10 +194,22 @@ class Worker:
             await self._runs.tasks.close()
 
     async def quiet(self) -> None:
-        """Return once every run here waits, and none is ready: a simulated clock may go on."""
+        """Return once every run here waits, and none is ready: a simulated clock may go on.
+
+        Raises TimeoutError if the code of a process waits for something that is not an effect, such as a lock: it may need
+        the clock to go on, and this cannot be known.
+        """
         while self.is_open:
-            while self._is_busy():  # noqa: ASYNC110 - only simulated clocks ask, and there are many reasons
+            # How often the same processes were found in their code, in this order. Polls and not time: code that
+            # computes blocks the event loop, and is not polled.
+            found: list[tuple[LiveRun, int]] = []
+            times = 0
+            while self._is_busy():  # only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
+                before, found = found, [(run, run.machine.state.questions) for run in self._stuck()]
+                times = times + 1 if found and found == before else 0
+                if times * QUIET_SECONDS > STUCK_SECONDS:
+                    raise TimeoutError(_stuck_message(found[0][0]))
             if not await self._scheduler.has_due_runs() and not self._is_busy():
                 return
             self._scheduler.kick.set()
@@ -217,6 +231,19 @@ class Worker:
             and (run.machine.state.config.is_durable or not run.machine.state.is_waiting)
             for run in self.live
         )
+
+    def _stuck(self) -> list[LiveRun]:
+        """Return the processes that are in their code while all their effects only wait; none if anything else works."""
+        if self._scheduler.is_busy:
+            return []
+        busy = [run for run in self.live if not run.machine.state.is_waiting]
+        is_stuck = all(
+            run.turn is None
+            and run.machine.phase is Phase.RUNNING
+            and not (run.machine.state.effects.working or run.machine.state.cancels.deliveries)
+            for run in busy
+        )
+        return busy if is_stuck else []
 
     # --- hints ---
 
@@ -331,6 +358,17 @@ class Worker:
             caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
+
+
+def _stuck_message(run: LiveRun) -> str:
+    """Return why a simulated clock cannot go on because of a run."""
+    effects = (effect.asked for effect in run.machine.state.effects.in_flight.values())
+    names = ", ".join(repr(asked.invocation.effect_id) for asked in effects if asked is not None)
+    return (
+        f"The clock cannot go on: the code of process {run.id!r} waits for something that is not a call of ctx, such as a "
+        f"lock or a semaphore. Its effects that wait: {names or 'none'}. Use ctx.gather(..., limit=n) instead of a "
+        "semaphore, and a step for other waits."
+    )
 
 
 def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:

@@ -170,23 +170,40 @@ class ProcessContext(StepContext[D]):
 
     # --- time and chance ---
 
-    def sleep(self, duration: Duration) -> Coroutine[Any, Any, None]:
-        """Wait; a restart waits only for the rest."""
-        return self._sleep(micros(duration) // 1000)
+    def sleep(self, duration: Duration, *, name: str | None = None) -> Coroutine[Any, Any, None]:
+        """Wait; a restart waits only for the rest.
+
+        ``name`` is what ``pylash show`` prints, and a part of the key: a named sleep can be moved among others.
+
+        >>> await ctx.sleep("1d", name="reminder")
+        """
+        if name is None:
+            return self._sleep(micros(duration) // 1000)
+        check_effect_name(self._run, "sleep name", name)
+        return self._sleep(micros(duration) // 1000, f"sleep {name}", name)
 
     def sleep_until(self, moment: datetime) -> Coroutine[Any, Any, None]:
         """Wait until a moment; a datetime without a zone is UTC."""
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         remaining = (aware - self.now()) / timedelta(milliseconds=1)
-        return self._sleep(max(0, round(remaining)), key=f"sleep_until {aware.isoformat()}")
+        key = f"sleep_until {aware.isoformat()}"
+        # The moment is in the key. The duration is not compared: a replay computes it from another time.
+        return self._sleep(max(0, round(remaining)), key, key, is_compared=False)
 
-    def _sleep(self, milliseconds: int, key: str = "sleep") -> Coroutine[Any, Any, None]:
+    def _sleep(
+        self,
+        milliseconds: int,
+        key: str = "sleep",
+        name: str = "sleep",
+        *,
+        is_compared: bool = True,
+    ) -> Coroutine[Any, Any, None]:
         branch = own_branch(self._run, "sleep")
         part = branch.take(key)
-        command = Sleep(milliseconds, retry=key != "sleep")
+        command = Sleep(milliseconds, retry=not is_compared)
 
         async def perform() -> None:
-            await self._run.effect(branch, branch.key(part), key, command, sleep_executor())
+            await self._run.effect(branch, branch.key(part), name, command, sleep_executor())
 
         return perform()
 
@@ -237,8 +254,8 @@ class ProcessContext(StepContext[D]):
     ) -> Coroutine[Any, Any, Any]:
         """Return the payload of the oldest signal of a name that was not received yet.
 
-        Without one in time it is ``default``, or WaitTimeout is raised. If the process is cancelled meanwhile, the
-        CancelledError has a ProcessSignalWaitCancelled as its cause.
+        Without one in time it is ``default``, or WaitTimeout is raised; a signal that comes later is received by the next
+        call. If the process is cancelled meanwhile, the CancelledError has a ProcessSignalWaitCancelled as its cause.
 
         >>> answer = await ctx.wait_signal("answer", timeout="1w", default=None)
         """
@@ -265,12 +282,24 @@ class ProcessContext(StepContext[D]):
         epoch = self._run.process.state.epoch
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
-    def wait(self, key: str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error."""
+    def wait(
+        self, key: str, *, timeout: Duration | None = None, within: Duration | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error.
+
+        ``timeout`` ends the wait for everyone: a later answer is refused. ``within`` only ends this call, which returns
+        None: the key stays valid, and the next call for it returns an answer that came meanwhile. Answer such a wait with
+        a value that is not None.
+
+        >>> key = ctx.wait_key("approval")
+        >>> while (answer := await ctx.wait(key, within="1d")) is None:
+        ...     await ctx.step(remind, key)
+        """
         branch = own_branch(self._run, "wait")
         name = self._services.wait_name(key)
         part = branch.take(f"wait {name}")
-        command = AwaitEvent(key, title=name)
+        limit = None if within is None else micros(within) // 1000
+        command = AwaitEvent(key, title=name, within_ms=limit)
 
         async def wait_for_answer() -> Any:
             local = await_options(timeout=timeout)
@@ -280,6 +309,8 @@ class ProcessContext(StepContext[D]):
                     return value
                 case Err(code=code, message=message, raw=raw):
                     raise WaitFailed(message, code=code, data=raw)
+                case Timeout(still_open=True):
+                    return None
                 case Timeout():
                     raise WaitTimeout(name)
                 case _:
@@ -452,17 +483,31 @@ class ProcessContext(StepContext[D]):
 
     # --- branches ---
 
-    def gather(self, *works: Awaitable[Any], key: str = "gather") -> Coroutine[Any, Any, list[Any]]:
+    def gather(
+        self,
+        *works: Awaitable[Any],
+        key: str = "gather",
+        limit: int | None = None,
+        return_exceptions: bool = False,
+    ) -> Coroutine[Any, Any, list[Any]]:
         """Run works at once and return their results in order; the first failure cancels the others.
 
-        >>> names = await ctx.gather(fetch(ctx, 1), fetch(ctx, 2))
+        With ``limit``, at most that many run at once; the others follow in their order. With ``return_exceptions``, no work is
+        cancelled, and an exception of a work is in the place of its result. A cancel of the process is raised.
+
+        >>> names = await ctx.gather(*(fetch(ctx, n) for n in range(100)), limit=5)
         """
         branch = own_branch(self._run, "gather")
         check_effect_name(self._run, "gather key", key)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ArgumentsInvalid("ctx.gather", f"limit={limit!r} is not a number of at least 1")
         part = branch.take(key)
 
         async def run_all() -> list[Any]:
-            return await self._group(branch, part, works).all() if works else []
+            if not works:
+                return []
+            group = self._group(branch, part, works, limit)
+            return await (group.outcomes() if return_exceptions else group.all())
 
         return run_all()
 
@@ -481,11 +526,14 @@ class ProcessContext(StepContext[D]):
         return run_race()
 
     def _group(
-        self, branch: Branch, part: tuple[str, int], works: Sequence[Awaitable[Any]]
+        self,
+        branch: Branch,
+        part: tuple[str, int],
+        works: Sequence[Awaitable[Any]],
+        limit: int | None = None,
     ) -> BranchGroup:
         group = BranchGroup(self._run, branch, part)
-        for work in works:
-            group.start(work)
+        group.start_all(works, limit)
         return group
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ from pylash.durable.effects import (
     expect,
 )
 from pylash.engine.executors import Executor
-from pylash.engine.retries import Retry, Tries, marked_final
+from pylash.engine.retries import Retry, Tries, attempting, marked_final
 from pylash.engine.runs.branches import Branch, outside, own_branch
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs, call_function
@@ -131,7 +131,8 @@ class _Step(msgspec.Struct, frozen=True):
         limit = None if timeout is None else seconds(timeout)
 
         async def perform(_: Envelope) -> Outcome:
-            with outside(), FailsAs(lambda error: marked_final(error, error, retry)):
+            fails = FailsAs(lambda error: marked_final(error, error, retry))
+            with outside(), attempting(number), fails:
                 try:
                     async with asyncio.timeout(limit) as scope:
                         value = await call_function(function, args, kwargs)

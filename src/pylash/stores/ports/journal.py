@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from pylash.durable.effects import EffectKind
 from pylash.durable.ports import Clock, Entropy
 from pylash.durable.runs import (
     SECOND,
@@ -184,8 +185,16 @@ class SqlJournal(RunPort):
         delivered = set()
         for entry in decisions:
             yield from effects.record_effect(fence, entry)
-        for entry in sorted(cancelled, key=lambda entry: entry.wait or ""):
-            ended = entry.wait is not None and not (yield from cancel_wait(entry.wait))
+        waits = {}
+        for entry in cancelled:
+            waits[entry.key] = entry.wait
+            if entry.wait is None and entry.kind == EffectKind.AWAIT_EVENT:
+                # Its opening was under way when it was cancelled: it may be in the store by now.
+                known = yield from effects.find_effect(fence.run, entry.key)
+                waits[entry.key] = None if known is None else known.wait
+        for entry in sorted(cancelled, key=lambda entry: waits[entry.key] or ""):
+            wait = waits[entry.key]
+            ended = wait is not None and not (yield from cancel_wait(fence, wait, entry.key))
             if not ended and not (yield from effects.record_effect(fence, entry)):
                 yield from effects.end_effect(fence, entry)
             # A wait that has ended may have been cancelled by an earlier attempt, whose answer was lost.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pylash.durable.runs import Fence, Instant, JournalEntry
-from pylash.durable.scopes import session_of
+from pylash.durable.scopes import ProcessScope, session_of
 from pylash.durable.stores import Answer, WaitOpening, WaitStatus
 from pylash.durable.waits import (
     ACCEPTED,
@@ -29,7 +29,7 @@ from pylash.durable.waits import (
     WaitView,
 )
 from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
-from pylash.stores.tables.effects import begin_effect, read_effect, waiting_runs
+from pylash.stores.tables.effects import begin_effect, close_effect, read_effect, waiting_runs
 from pylash.stores.tables.runs import lock_fenced, wake, wake_waiters
 from pylash.stores.tables.sessions import ADD_SESSION_ROW, REVOKE_WAITS
 from pylash.values.canonical import decode, encode, write, write_payload
@@ -70,7 +70,15 @@ _LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? 
 
 _CANCEL = "update pylash_waits set terminal = ?, resolved = {now} where id = ?"
 
-_LOCK_TERMINAL = "select terminal from pylash_waits where id = ? {update}"
+_LOCK_KIND = "select terminal, kind from pylash_waits where id = ? {update}"
+
+_GOES_ON = "select 1 from pylash_processes where id = ? and status = 'open' and cancel = 0"
+
+# Without a waiter it is not listed. It still takes an answer, as before it was first opened.
+_UNLIST = """
+update pylash_waits set opened = null where id = ? and not exists
+  (select 1 from pylash_effects e
+   where e.wait = pylash_waits.id and e.outcome is null and not (e.run = ? and e.key = ?))"""
 
 _SUPERSEDE = """
 update pylash_waits set terminal = ?, answered_by = ?, resolved = {now}
@@ -115,15 +123,38 @@ class SqlWaits(Port):
         self, fence: Fence, entry: JournalEntry, opening: WaitOpening
     ) -> Steps[tuple[JournalEntry, WaitStatus]]:
         """Open a wait as an effect of a run."""
-        yield from lock_fenced(fence)
-        yield from begin_effect(fence, replace(entry, wait=opening.name.id))
-        yield from _open(opening)
+        now = yield from lock_fenced(fence)
+        due = None if opening.within is None else Instant(now + opening.within)
+        waiting = replace(entry, wait=opening.name.id, due=due)
+        is_new = yield from begin_effect(fence, waiting)
+        stands = waiting if is_new else (yield from read_effect(fence.run, entry.key))
+        # The effect may have been cancelled meanwhile. Then it does not list its wait, which may be open.
+        if not stands.size:
+            yield from _open(opening)
         session = session_of(opening.name.scope)
         if session is not None and (yield Statement(_INTERRUPTED, (session,))).rows:
             # An interrupting message was queued before this wait.
             yield from supersede(opening.name.id)
         status = yield from _status(opening.name)
-        return (yield from read_effect(fence.run, entry.key)), status
+        stands = yield from read_effect(fence.run, entry.key)
+        return stands, _within(status, stands, now)
+
+    @operation()
+    def leave(self, fence: Fence, key: str, name: WaitName) -> Steps[WaitStatus]:
+        """Stop waiting for a wait, which stays open, when the time of the effect is over."""
+        now = yield from lock_fenced(fence)
+        # Locked, so that an answer comes before the end of the effect or is for the next one that waits.
+        yield Statement(_LOCK_WAIT, (name.id,))
+        status = yield from _status(name)
+        entry = yield from read_effect(fence.run, key)
+        if status.terminal is None and not status.revoked and not entry.size:
+            if entry.due is None or entry.due > now:
+                return _within(status, entry, now)
+            entry = yield from close_effect(fence, entry, encode(Timeout(still_open=True)), now)
+            yield Statement(_UNLIST, (name.id, fence.run, key))
+        # By the effect and not by the wait: an earlier attempt may have ended the effect, and an answer came since.
+        end = None if entry.outcome is None else RESOLUTIONS.decode(entry.outcome)
+        return WaitStatus(end, status.revoked)
 
     @operation()
     def resolve(
@@ -238,6 +269,16 @@ def _seen(terminal: bytes | None, remaining: int | None, revoked: bool) -> WaitS
     return WaitStatus(end, bool(revoked), remaining)
 
 
+def _within(status: WaitStatus, entry: JournalEntry, now: Instant) -> WaitStatus:
+    """Return the status of a wait for an effect that may wait for a shorter time."""
+    if entry.due is None:
+        return status
+    rest = entry.due - now
+    return replace(
+        status, remaining=rest if status.remaining is None else min(rest, status.remaining)
+    )
+
+
 def _end(name: WaitName, end: Resolution, answer: Answer) -> Steps[None]:
     """Write the end of a wait that is locked, and wake every run that waits for it."""
     by = None if answer.by is None else storable(answer.by)
@@ -252,11 +293,20 @@ def supersede(wait: str) -> Steps[None]:
     yield Notify(f"wait:{wait}")
 
 
-def cancel_wait(wait: str) -> Steps[bool]:
-    """End a wait as cancelled; False if it has ended. Waits for signals and children have no row."""
+def cancel_wait(fence: Fence, wait: str, key: str) -> Steps[bool]:
+    """Cancel an effect that waits; False if its wait has ended. Waits for signals and children have no row.
+
+    The wait ends with it, but not one that a process opened by itself: if only a branch of the process was cancelled, such
+    as the loser of a race, another branch may wait again.
+    """
     # Locked, so that of an answer and a cancel only one wins.
-    rows = (yield Statement(_LOCK_TERMINAL, (wait,))).rows
-    if rows and rows[0][0] is None:
+    rows = (yield Statement(_LOCK_KIND, (wait,))).rows
+    if not rows or rows[0][0] is not None:
+        return not rows
+    is_own = rows[0][1] == "custom" and isinstance(fence.scope, ProcessScope)
+    if is_own and (yield Statement(_GOES_ON, (fence.scope.id,))).rows:
+        yield Statement(_UNLIST, (wait, fence.run, key))
+    else:
         yield Statement(_CANCEL, (write(Cancelled()), wait))
         yield Notify(f"wait:{wait}")
-    return not rows or rows[0][0] is None
+    return True
