@@ -27,7 +27,6 @@ STORIES = [
     page for page in DOCUMENTS if re.search(r"^```\w+\n# \w+\.py$", page.read_text(), re.MULTILINE)
 ]
 """Pages whose examples are files of one directory."""
-VENDORS = "from pydantic_ai"
 """What an example has that imports the libraries of model vendors, which takes two seconds."""
 
 
@@ -50,13 +49,8 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(code, id=name, marks=[pytest.mark.slow] if VENDORS in code else [])
-        for name, code in blocks()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks()])
 def test_an_example_in_the_documents_runs_as_written(code: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(code)
