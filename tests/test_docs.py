@@ -27,7 +27,6 @@ STORIES = [
     page for page in DOCUMENTS if re.search(r"^```\w+\n# \w+\.py$", page.read_text(), re.MULTILINE)
 ]
 """Pages whose examples are files of one directory."""
-"""What an example has that imports the libraries of model vendors, which takes two seconds."""
 
 
 def fenced(page: Path) -> list[tuple[str, str, str | None]]:
