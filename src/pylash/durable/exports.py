@@ -8,6 +8,7 @@ Rule 3. Recorded values are copied as bytes, never decoded and encoded again: ou
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, TypeVar
@@ -216,8 +217,10 @@ class Export(_Exported, frozen=True, kw_only=True):
     @property
     def waits(self) -> Iterator[ExportedWait]:
         """The waits in the document."""
-        for waiting in (*self.processes, *self.sessions):
-            yield from waiting.waits
+        for process in self.processes:
+            yield from process.waits
+        for session in self.sessions:
+            yield from session.waits
 
     @property
     def is_open(self) -> bool:
@@ -225,11 +228,8 @@ class Export(_Exported, frozen=True, kw_only=True):
         return any(run.settled is None for run in self.runs)
 
     def to_json(self) -> bytes:
-        """Return the document as indented JSON. Keys of waits are written as their names."""
-        compact = msgspec.json.encode(self)
-        return (
-            msgspec.json.format(_SIGNED_KEY.sub(rb"pylash-wait-key:\1", compact), indent=1) + b"\n"
-        )
+        """Return the document as indented JSON."""
+        return msgspec.json.format(_unsigned(msgspec.json.encode(self)), indent=1) + b"\n"
 
 
 class _Header(msgspec.Struct):
@@ -292,8 +292,12 @@ def _text(kind: str, **ids: str) -> str:
 
 
 def raw(column: bytes | None) -> msgspec.Raw:
-    """Return the JSON of a column."""
-    return NOTHING if column is None else msgspec.Raw(bytes(column))
+    """Return the JSON of a column, with the names of waits instead of their keys."""
+    return NOTHING if column is None else msgspec.Raw(_unsigned(bytes(column)))
+
+
+def _unsigned(data: bytes) -> bytes:
+    return _SIGNED_KEY.sub(rb"pylash-wait-key:\1", data)
 
 
 def column(value: msgspec.Raw) -> bytes | None:
@@ -307,29 +311,37 @@ def exported_effect(entry: JournalEntry) -> ExportedEffect:
     wait = entry.wait
     if wait is not None and wait.startswith("signal:"):
         wait = f"signal:{wait.split(':', 2)[2]}"
+    command = raw(entry.command)
+    is_signed = entry.command is not None and bytes(command) != bytes(entry.command)
     return ExportedEffect(
         key=entry.key,
         kind=entry.kind,
-        hash=bytes(entry.hash).hex(),
+        hash=_hash(command) if is_signed else bytes(entry.hash).hex(),
         label=entry.label,
         started=entry.started,
         ended=entry.ended,
         due=entry.due,
         wait=wait,
-        command=raw(entry.command),
+        command=command,
         outcome=raw(entry.outcome),
     )
+
+
+def _hash(command: msgspec.Raw) -> str:
+    """Return the hash of a command that has keys of waits, which depends on their signatures."""
+    return hashlib.sha256(column(command) or b"").hexdigest()
 
 
 def imported_entry(effect: ExportedEffect, process: int = 0) -> JournalEntry:
     """Return an effect of the document as an entry of the journal; ``process`` is the number of its process."""
     outcome, wait = column(effect.outcome), effect.wait
+    is_signed = _SIGNED_KEY.search(bytes(effect.command)) is not None
     if wait is not None and wait.startswith("signal:"):
         wait = f"signal:{process}:{wait.partition(':')[2]}"
     return JournalEntry(
         key=effect.key,
         kind=effect.kind,
-        hash=bytes.fromhex(effect.hash),
+        hash=bytes.fromhex(_hash(effect.command) if is_signed else effect.hash),
         command=column(effect.command),
         outcome=outcome,
         size=len(outcome or b""),
