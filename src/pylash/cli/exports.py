@@ -39,9 +39,9 @@ def export(
     redact: bool,
     keep_secrets: bool,
 ) -> None:
-    """Print a process or a session as JSON: its registration, log, journal, messages and open waits.
+    """Print a process or a session as JSON.
 
-    ID is the id of a process or a session; of a turn (SESSION/TURN) its session is printed. A unique prefix is enough. The
+    It has its registration, log, journal, messages and open waits. ID is the id of a process or a session; of a turn (SESSION/TURN) its session is printed. A unique prefix is enough. The
     file is a copy: the process goes on where it is. pylash.testing.replay checks code against it, and pylash import
     continues it in another store.
 

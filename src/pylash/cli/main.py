@@ -38,7 +38,7 @@ SECTIONS: Final = {
             "replay",
             "Replay recorded runs with the code of an app, before it is deployed.",
         ),
-        "export": ("exports", "Print a process or a session as JSON, for a file."),
+        "export": ("exports", "Print a process or a session as JSON."),
     },
     "Act": {
         "resolve": ("waits", "Answer a wait."),
