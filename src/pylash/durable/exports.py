@@ -89,29 +89,45 @@ class ExportedHandle(_Exported, frozen=True, kw_only=True):
     label: str = ""
 
 
-class ExportedProcess(_Exported, frozen=True, kw_only=True):
-    """A process with its log and the journal of its current run.
-
-    ``at`` is when a worker must look at it next. ``cancel`` is 1 if its cancellation was requested, and 2 if the request was
-    delivered to an earlier epoch.
-    """
+class _ExportedRun(_Exported, frozen=True, kw_only=True):
+    """What processes and turns have in common. ``at`` is when a worker must look at it next."""
 
     id: str
     target: str
     status: str
     run: int
-    number: int
     created: int
     reason: str | None = None
     at: int | None = None
     settled: int | None = None
+    cancel: int = 0
+    effects: tuple[ExportedEffect, ...] = ()
+
+
+class _SessionCounts(_Exported, frozen=True, kw_only=True):
+    """The numbers of a session."""
+
+    head: int = 0
+    revision: int = 0
+    calls: int = 0
+    streak: int = 0
+    generation: int = 0
+    last_seq: int = 0
+
+
+class ExportedProcess(_ExportedRun, frozen=True, kw_only=True):
+    """A process with its log and the journal of its current run.
+
+    ``cancel`` is 1 if its cancellation was requested, and 2 if the request was
+    delivered to an earlier epoch.
+    """
+
+    number: int
     sequence: int = 1
     epoch: int = 0
-    cancel: int = 0
     registration: msgspec.Raw = NOTHING
     output: msgspec.Raw = NOTHING
     events: tuple[ExportedEvent, ...] = ()
-    effects: tuple[ExportedEffect, ...] = ()
     waits: tuple[ExportedWait, ...] = ()
     handles: tuple[ExportedHandle, ...] = ()
 
@@ -125,26 +141,16 @@ class ExportedNode(_Exported, frozen=True, kw_only=True):
     effects: tuple[ExportedEffect, ...] = ()
 
 
-class ExportedTurn(_Exported, frozen=True, kw_only=True):
+class ExportedTurn(_ExportedRun, frozen=True, kw_only=True):
     """A turn of a session. ``lane_seq`` is its place in the order of the session's turns."""
 
-    id: str
     kind: Literal["turn", "queue_drain"]
-    status: str
-    run: int
-    created: int
-    target: str
-    reason: str | None = None
-    at: int | None = None
-    settled: int | None = None
     lane_seq: int | None = None
-    cancel: int = 0
     cancel_reason: str | None = None
     digest: str | None = None
     input: msgspec.Raw = NOTHING
     options: msgspec.Raw = NOTHING
     result: msgspec.Raw = NOTHING
-    effects: tuple[ExportedEffect, ...] = ()
 
 
 class ExportedMessage(_Exported, frozen=True, kw_only=True):
@@ -164,7 +170,7 @@ class ExportedKey(_Exported, frozen=True, kw_only=True):
     at: int
 
 
-class ExportedSession(_Exported, frozen=True, kw_only=True):
+class ExportedSession(_SessionCounts, frozen=True, kw_only=True):
     """A session: its messages, its turns, and what is queued for it.
 
     ``head`` is the place of the last committed message. ``holder`` is the run that holds the session. ``inherited`` has the
@@ -172,12 +178,6 @@ class ExportedSession(_Exported, frozen=True, kw_only=True):
     """
 
     id: str
-    head: int = 0
-    revision: int = 0
-    calls: int = 0
-    streak: int = 0
-    generation: int = 0
-    last_seq: int = 0
     holder: int | None = None
     usage: msgspec.Raw = NOTHING
     options: msgspec.Raw = NOTHING
