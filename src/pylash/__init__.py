@@ -71,7 +71,8 @@ _NAMES = {
     ),
     "pylash.values.process_errors": (
         "AlreadyResolved AppInsideProcess AppInvalid AppNotOpen ArgumentsInvalid "
-        "DurableStoreRequired EffectOutsideBranch ForkInvalid MissingProcessExecutionId "
+        "DurableStoreRequired EffectOutsideBranch ExportInvalid ForkInvalid ImportConflict "
+        "ImportIncomplete ImportWithoutSecrets MissingProcessExecutionId "
         "NameAmbiguous NameTaken NotAProcess NotBlocked NotSupported NothingToCancel "
         "ProcessArgumentsInvalid ProcessBlocked ProcessCancelled ProcessConflict ProcessEnded "
         "ProcessEventConflict ProcessEventInvalid ProcessFailed ProcessNotInModule "

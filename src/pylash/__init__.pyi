@@ -156,7 +156,11 @@ from pylash.values.process_errors import AppNotOpen as AppNotOpen
 from pylash.values.process_errors import ArgumentsInvalid as ArgumentsInvalid
 from pylash.values.process_errors import DurableStoreRequired as DurableStoreRequired
 from pylash.values.process_errors import EffectOutsideBranch as EffectOutsideBranch
+from pylash.values.process_errors import ExportInvalid as ExportInvalid
 from pylash.values.process_errors import ForkInvalid as ForkInvalid
+from pylash.values.process_errors import ImportConflict as ImportConflict
+from pylash.values.process_errors import ImportIncomplete as ImportIncomplete
+from pylash.values.process_errors import ImportWithoutSecrets as ImportWithoutSecrets
 from pylash.values.process_errors import MissingProcessExecutionId as MissingProcessExecutionId
 from pylash.values.process_errors import NameAmbiguous as NameAmbiguous
 from pylash.values.process_errors import NameTaken as NameTaken

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property, partial
 from inspect import isawaitable
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -58,6 +59,7 @@ from pylash.processes.definition import (
 )
 from pylash.processes.environments import Environment
 from pylash.processes.execution import Execution, PythonPrograms
+from pylash.processes.exports import export_to_file, import_file
 from pylash.processes.forks import fork_registration
 from pylash.processes.handles import ProcessHandle
 from pylash.processes.operations.context import ProcessContext
@@ -88,6 +90,7 @@ from pylash.values.process_errors import (
     ArgumentsInvalid,
     MissingProcessExecutionId,
     NotBlocked,
+    NotSupported,
     ProcessUnknown,
 )
 
@@ -351,6 +354,7 @@ class Lash:
                     migrate=self._migrate,
                 )
             )
+            self._signer = journal.signer
             given = journal if self._given_host is None else self._given_host
             effects = given(journal) if callable(given) else given
             require_durable_stores(effects, journal.store)
@@ -364,15 +368,24 @@ class Lash:
             self._stack = stack.pop_all()
 
     @asynccontextmanager
-    async def open_for_replay(self) -> AsyncIterator[DryRuns]:
+    async def open_for_replay(self, file: str | Path | None = None) -> AsyncIterator[DryRuns]:
         """Open the store for reading only, to replay recorded runs with the code of this app.
+
+        With the file of an export, the runs are those in it, in a store in memory.
 
         >>> async with app.open_for_replay() as replays:
         ...     reports = await replays.replay([run])
         """
+        if self._stack is not None:
+            raise NotSupported("A replay with an open app", "close the app first")
         async with AsyncExitStack() as stack:
-            opening = open_host(self.url, secret=self.secret, clock=self._clock, read_only=True)
+            if file is None:
+                opening = open_host(self.url, secret=self.secret, clock=self._clock, read_only=True)
+            else:
+                opening = open_host("memory://", secret=self.secret, member=False)
             journal = await stack.enter_async_context(opening)
+            if file is not None:
+                await import_file(journal.store, journal.signer, file, for_replay=True)
             stack.push_async_callback(self._models.close)
             config = self.worker_config or WorkerConfig()
             parts = self._parts = await self._make_parts(stack, journal, journal, config)
@@ -584,6 +597,65 @@ class Lash:
         store, control = self._parts.services.store, self._parts.services.control
         registration, keys = await fork_registration(store, process_id, from_effect, new_id)
         await control.perform_in_call(ForkProcess(process_id, registration, tuple(keys)))
+
+    # --- exports ---
+
+    async def export_process(
+        self,
+        process_id: str,
+        path: str | Path,
+        *,
+        children: bool = False,
+        redact: bool = False,
+        keep_secrets: bool = False,
+    ) -> None:
+        """Write a process with its log and its journal to a file, for ``import_process`` and ``pylash.testing.replay``.
+
+        ``children`` adds the processes and sessions that it started or waited for. ``redact`` leaves out all recorded values, and
+        ``keep_secrets`` none; otherwise those that look like secrets are left out. Keys of waits are never written.
+
+        >>> await app.export_process("order-7", "order-7.json")
+        """
+        parts = self._use("export_process")
+        checked_process(process_id)
+        reading = partial(export_to_file, parts.services.store, path, process_id=process_id)
+        await reading(children=children, redact=redact, keep_secrets=keep_secrets)
+
+    async def export_session(
+        self,
+        session_id: str,
+        path: str | Path,
+        *,
+        children: bool = False,
+        redact: bool = False,
+        keep_secrets: bool = False,
+    ) -> None:
+        """Write a session with its messages and turns to a file; the options are those of ``export_process``.
+
+        >>> await app.export_session("chat-42", "chat-42.json")
+        """
+        parts = self._use("export_session")
+        checked_session(session_id)
+        reading = partial(export_to_file, parts.services.store, path, session_id=session_id)
+        await reading(children=children, redact=redact, keep_secrets=keep_secrets)
+
+    async def import_process(self, path: str | Path) -> ProcessHandle[Any]:
+        """Add the process in a file to the store, where it goes on; raises ImportConflict if its id is taken.
+
+        >>> handle = await app.import_process("order-7.json")
+        """
+        store = self._use("import_process").services.store
+        export = await import_file(store, self._signer, path, kind="process")
+        return self._handle(export.id)
+
+    async def import_session(self, path: str | Path) -> Session:
+        """Add the session in a file to the store, where it goes on; raises ImportConflict if its id is taken.
+
+        >>> session = await app.import_session("chat-42.json")
+        """
+        store = self._use("import_session").services.store
+        export = await import_file(store, self._signer, path, kind="session")
+        return self.session(export.id)
 
     # --- Lashlang ---
 

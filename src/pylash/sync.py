@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from pylash.app import Lash as AsyncLash
@@ -259,6 +260,16 @@ class Lash(Facade[AsyncLash]):
     attachment = blocking(AsyncLash.attachment)
     waits = blocking(AsyncLash.waits)
     resolve = blocking(AsyncLash.resolve)
+    export_process = blocking(AsyncLash.export_process)
+    export_session = blocking(AsyncLash.export_session)
+
+    def import_process(self, path: str | Path) -> ProcessHandle[Any]:
+        """Add the process in a file to the store, where it goes on."""
+        return ProcessHandle(self._run(self._async.import_process(path)), self._run)
+
+    def import_session(self, path: str | Path) -> Session:
+        """Add the session in a file to the store, where it goes on."""
+        return Session(self._run(self._async.import_session(path)), self._run)
 
     def start(
         self, target: Definition[P, R] | Prepared[P, R], /, *args: P.args, **kwargs: P.kwargs

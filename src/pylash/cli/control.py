@@ -114,7 +114,7 @@ async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: 
 def retry(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
     """Continue a blocked process or turn, after its cause was fixed.
 
-    ID is the whole id of a process, a session, or SESSION/TURN.
+    ID is the whole id of a process, a session, or SESSION/TURN. pylash fork continues a process that has failed.
     """
     run(_retry(options, id))
 

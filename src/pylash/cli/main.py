@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Final
 
 import click
@@ -37,12 +38,14 @@ SECTIONS: Final = {
             "replay",
             "Replay recorded runs with the code of an app, before it is deployed.",
         ),
+        "export": ("exports", "Print a process or a session as JSON."),
     },
     "Act": {
         "resolve": ("waits", "Answer a wait."),
         "signal": ("control", "Send a signal to a process."),
         "cancel": ("control", "Ask a process, or the turn of a session, to end."),
         "retry": ("control", "Continue a blocked process or turn."),
+        "fork": ("forks", "Continue a failed process as a new one, with what it recorded."),
     },
     "Run": {
         "chat": ("chat.command", "Talk to an agent."),
@@ -55,6 +58,7 @@ SECTIONS: Final = {
     },
     "Maintain": {
         "migrate": ("maintenance", "Migrate the store to the current schema."),
+        "import": ("exports", "Add an exported process or session to the store."),
         "prune": ("maintenance", "Delete the journals of runs that ended long ago."),
     },
 }
@@ -77,7 +81,8 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(
-            import_module(f"pylash.cli.{COMMANDS[cmd_name]}"), cmd_name
+            import_module(f"pylash.cli.{COMMANDS[cmd_name]}"),
+            f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name,
         )
         return command
 

@@ -216,11 +216,12 @@ class Signer(msgspec.Struct, frozen=True):
             if _kid(secret) == kid and hmac.compare_digest(
                 _mac(secret, body).encode(), mac.encode("utf-8", "replace")
             ):
-                return _read(payload)
+                return name_in_key(payload)
         return None
 
 
-def _read(payload: str) -> WaitName | None:
+def name_in_key(payload: str) -> WaitName | None:
+    """Return the name in the payload of a key, signed or not."""
     try:
         return WAIT_NAMES.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     except (binascii.Error, msgspec.DecodeError):  # signed by another version of pylash

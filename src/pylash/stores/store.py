@@ -18,6 +18,7 @@ from pylash.durable.ports import Clock, DurabilityTier, Entropy
 from pylash.stores.inspection import SqlInspection
 from pylash.stores.migrations import META, MIGRATIONS, SCHEMA, columns
 from pylash.stores.operation import Operation, Statement, Steps
+from pylash.stores.ports.exports import SqlExports
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
@@ -112,6 +113,7 @@ class SqlStore:
         self.sessions = SqlSessions(driver, clock, entropy)
         self.turn_events = SqlTurnEvents(driver)
         self.inspection = SqlInspection(driver)
+        self.exports = SqlExports(driver, clock, entropy)
         for port in (self.processes, self.triggers, self.envs, self.attachments, self.sessions):
             port.durability = durability
 

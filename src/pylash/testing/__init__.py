@@ -1,4 +1,4 @@
-"""Tools for tests: a scripted model, clocks, crashes, a recording and a serial host, and the conformance suites.
+"""Tools for tests: a scripted model, clocks, crashes, replays, a recording and a serial host, and the conformance suites.
 
 Needs no test runner. Names are loaded when they are first used: the pytest plugin lives here too, and
 must cost nothing if it is not used.
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pylash.testing.harness import LashHarness
     from pylash.testing.kills import CrashPoint, kill
     from pylash.testing.recording import RecordedEffect, RecordingHost
+    from pylash.testing.replays import ReplayFailed, replay
     from pylash.testing.scripted import ScriptedModel, call, calls, code, fail, say
     from pylash.testing.serial import SerialHost
 
@@ -23,6 +24,7 @@ __all__ = (
     "LashHarness",
     "RecordedEffect",
     "RecordingHost",
+    "ReplayFailed",
     "ScriptedModel",
     "SerialHost",
     "SimClock",
@@ -33,6 +35,7 @@ __all__ = (
     "crash_everywhere",
     "fail",
     "kill",
+    "replay",
     "say",
 )
 
@@ -42,6 +45,7 @@ _MODULES = {
     "kills": ("CrashPoint", "kill"),
     "harness": ("LashHarness",),
     "recording": ("RecordedEffect", "RecordingHost"),
+    "replays": ("ReplayFailed", "replay"),
     "scripted": ("ScriptedModel", "call", "calls", "code", "fail", "say"),
     "serial": ("SerialHost",),
 }

@@ -138,8 +138,13 @@ class NotBlocked(Misuse):
     """Only a blocked run can be retried."""
 
     def __init__(self, name: str, state: str, kind: str = "Process") -> None:
-        another = "another turn_id" if kind == "Turn" else "another id"
-        instead = f": start it again under {another}" if state == "failed" else ""
+        instead = ""
+        if state == "failed" and kind == "Turn":
+            instead = ": start it again under another turn_id"
+        elif state == "failed":
+            instead = (
+                f": continue from what it recorded with pylash fork {name}, or app.fork_process"
+            )
         super().__init__(
             f"{kind} {name!r} is {state}, not blocked, so there is nothing to retry{instead}."
         )
@@ -147,6 +152,25 @@ class NotBlocked(Misuse):
 
 class ForkInvalid(Misuse, fields="process_id effect"):
     template = "Process {process_id!r} has no recorded effect {effect!r} to fork from: use a key of its timeline."
+
+
+class ExportInvalid(Misuse, fields="name reason"):
+    template = "{name!r} cannot be used: {reason}. Export it again with this version of pylash."
+
+
+class ImportConflict(Misuse, fields="kind id"):
+    template = "The store has a {kind} {id!r} already, so nothing was imported: an import never changes what is there."
+
+
+class ImportIncomplete(Misuse, fields="id missing"):
+    template = "{id!r} waits for {missing}, which is neither in the file nor in the store: export it with --children."
+
+
+class ImportWithoutSecrets(Misuse, fields="name count"):
+    template = (
+        "{name!r} lacks {count} recorded values that looked like secrets, so it can be replayed and not continued: "
+        "export it with --keep-secrets."
+    )
 
 
 # --- misuse: triggers ---

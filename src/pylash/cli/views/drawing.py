@@ -121,6 +121,8 @@ def _print_facts(view: dict[str, Any]) -> None:
         _print_fact("input", _value(view["input"]))
     if view["output"]:
         _print_output(view["output"])
+        if view["kind"] == "process" and view["status"] == "failed":
+            _print_hint("continue", f"pylash fork {_argument(view['id'])}")
     if view.get("parent"):
         _print_fact("parent", view["parent"])
     for child in view["children"]:

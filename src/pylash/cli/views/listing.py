@@ -100,6 +100,8 @@ async def _ps(
         print_json(described)
         return
     print_runs(described)
+    if on_terminal() and any(row.kind == "process" and row.status == "failed" for row in rows):
+        print_line(paint("pylash fork ID continues a failed process", "bright_black"))
     if len(rows) == limit and on_terminal():
         print_line(paint(f"the newest {limit}; -n shows more", "bright_black"))
 

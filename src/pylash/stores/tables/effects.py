@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pylash.durable.runs import Fence, Instant, JournalEntry
+from pylash.durable.scopes import ProcessScope
 from pylash.stores.operation import Again, Statement, Steps
 from pylash.stores.tables.contents import PUT_ATTACHMENT
 
@@ -65,6 +66,9 @@ insert into pylash_effects(run, wait, {EFFECT_COLUMNS.removeprefix("run, ")})
 select cast(? as bigint), null, {EFFECT_COLUMNS.removeprefix("run, ")} from pylash_effects
 where run = ? and key in ({{texts}})
 on conflict do nothing"""
+
+IMPORT_EFFECT = f"""
+insert into pylash_effects(wait, {EFFECT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 FORGET_EFFECTS_OF_TURNS = """
 delete from pylash_effects where run in ({bigints})
@@ -150,6 +154,14 @@ def record_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
     if row[5] is not None:
         yield Statement(PUT_ATTACHMENT, (row[5], entry.outcome))
     return bool((yield Statement(RECORD_EFFECT, row)).changed)
+
+
+def import_effect(run: int, entry: JournalEntry) -> Steps[None]:
+    """Add an effect of another store to a run that was added in this transaction."""
+    *row, _, _ = effect_row(Fence(run, 0, ProcessScope("")), entry)
+    if row[5] is not None:
+        yield Statement(PUT_ATTACHMENT, (row[5], entry.outcome))
+    yield Statement(IMPORT_EFFECT, (entry.wait, run, *row))
 
 
 def record_sleep(fence: Fence, entry: JournalEntry, duration: int) -> Steps[None]:

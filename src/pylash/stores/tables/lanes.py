@@ -60,10 +60,20 @@ update pylash_lanes set head = ?, revision = revision + 1, calls = ?, usage = ?
 where lane = ? and number = ? and head = ?
   and (select count(*) from pylash_nodes n where n.id > ? and n.id <= ? and n.run = ?) = ?"""
 
+_IMPORT = """
+update pylash_lanes set number = ?, holder = ?, last_seq = {greatest}(last_seq, ?), head = ?, revision = ?, calls = ?,
+  streak = ?, usage = ? where lane = ? and number is null and holder is null"""
+
 # The row stays with its last_seq: the places of a new session continue after those of the old one.
 _CLEAR = """
 update pylash_lanes set holder = null, number = null, head = 0, revision = 0, calls = 0, streak = 0,
   usage = null where lane = ?"""
+
+
+def import_lane(lane: str, number: int, row: tuple[Any, ...]) -> Steps[bool]:
+    """Create a session of another store; False if there is one. ``row``: holder, last_seq, head, revision, calls, streak, usage."""
+    yield from lock_lane(lane)
+    return bool((yield Statement(_IMPORT, (number, *row, lane))).changed)
 
 
 def join_lane(lane: str, run: int) -> Steps[tuple[int, int]]:

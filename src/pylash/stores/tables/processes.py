@@ -11,7 +11,7 @@ Rule 2. ``watched`` has two bits: 1 if a listener outside of runs is notified of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pylash.durable.processes import CANCEL_REQUESTED, CONTINUED, STARTED
@@ -55,6 +55,13 @@ update pylash_processes set watched = watched | 1 where number in (select number
 _TAKE_SIGNAL = """
 update pylash_process_events set taken = 1 where process = ? and sequence = ? and taken = 0"""
 
+_IMPORT = """
+insert into pylash_processes(id, number, run, registration, digest, env, parent, sequence, status, output, cancel, epoch,
+  watched, created, settled) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 2, ?, ?)"""
+
+_IMPORT_EVENT = """
+insert into pylash_process_events(process, sequence, type, payload, key, at, taken) values (?, ?, ?, ?, ?, ?, ?)"""
+
 
 class LockedProcess(NamedTuple):
     """The row of a process that this transaction has locked."""
@@ -83,6 +90,13 @@ def add_process(
     """Add a process, after its first run; ``given``: its registration, digest and environment."""
     yield Statement(_ADD, (process_id, run, run, *given, parent))
     yield Statement(_ADD_EVENT, (run, 1, STARTED, None, None, None))
+
+
+def import_process(row: tuple[Any, ...], events: Iterable[tuple[Any, ...]]) -> Steps[None]:
+    """Add a process of another store with its log, after its run. Runs may wait for its end, so it is watched."""
+    yield Statement(_IMPORT, row)
+    for event in events:
+        yield Statement(_IMPORT_EVENT, (row[1], *event))
 
 
 def append_event(

@@ -33,6 +33,9 @@ MESSAGES = """
 select process, sequence, body, policy, at from pylash_queue where session = ?
 order by at, process, sequence"""
 
+IMPORT_MESSAGE = """
+insert into pylash_queue(session, process, sequence, policy, at, body) values (?, ?, ?, ?, ?, ?)"""
+
 TAKE_MESSAGE = "delete from pylash_queue where session = ? and process = ? and sequence = ?"
 
 _LOCK_MESSAGES = """

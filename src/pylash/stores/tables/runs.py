@@ -77,6 +77,12 @@ insert into pylash_runs(id, scope, kind, target, state, owner, fence, attempts, 
 select ?, ?, ?, '', 'running', id, 1, 1, {now} from pylash_workers where id = ? {share}
 on conflict do nothing returning created"""
 
+_IMPORT = """
+insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, reason, at, input, options, result, slot,
+  slot_limit, cancel, cancel_reason, created, settled)
+values (?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, case when ? then {now} end), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict do nothing"""
+
 # --- claim ---
 
 # SKIP LOCKED: concurrent claims take different runs instead of waiting for each other, and a run that another
@@ -393,6 +399,14 @@ def enqueue_drain(run: int, session_id: str) -> Steps[None]:
     scope = scope_text(QueueDrainScope(session_id, f"{run:x}"))
     if not (yield Statement(_ADD_DRAIN, (run, scope, TURN_TARGET, lane, seq))).changed:
         raise Again  # the number is taken; the rollback frees the lane
+
+
+def import_run(row: Row) -> Steps[bool]:
+    """Add a run of another store, which nobody owns; False if its scope or its number is taken.
+
+    ``row`` has the columns of ``_IMPORT``; after ``at`` it says whether a run without one is ready now.
+    """
+    return bool((yield Statement(_IMPORT, row)).changed)
 
 
 def start_attached(run: int, scope: str, kind: str, worker: WorkerId) -> Steps[Instant | None]:

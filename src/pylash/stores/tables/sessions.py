@@ -85,6 +85,16 @@ REVOKE_WAITS = "update pylash_sessions set generation = ? where id = ? and gener
 # The keys of messages of persons, to detect repetitions.
 REMEMBER_KEY = "insert into pylash_said(session, key, token, at) values (?, ?, ?, {now})"
 
+IMPORT_KEY = "insert into pylash_said(session, key, token, at) values (?, ?, '', ?)"
+
+IMPORT_NODE = "insert into pylash_nodes(id, run, body, effects) values (?, ?, ?, ?)"
+
+# A session of this id that was deleted here has a higher generation than the exported one, unless it had no waits.
+IMPORT_SESSION = """
+insert into pylash_sessions(id, generation, options, origin) values (?, ?, ?, ?)
+on conflict (id) do update set generation = excluded.generation, options = excluded.options, origin = excluded.origin
+where pylash_sessions.generation <= excluded.generation"""
+
 # The nodes of a turn behind the head, which a fresh commit discards.
 DROP_NODES = "delete from pylash_nodes where id > ? and id <= ?"
 
