@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,13 +14,13 @@ class LiveRuns:
     """The runs that are executed here, each from its claim until its last write is answered.
 
     ``on_end`` is called with the id of a run and its output when it is not executed here any more; the output is
-    None if the run goes on elsewhere or later. ``on_missed`` is called when a run was notified between its claim and
-    ``add``, so that the notification found nobody.
+    None if the run goes on elsewhere or later.
     """
 
-    def __init__(self, on_end: Callable[[str, Any], None], on_missed: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[str, Any], None]) -> None:
         self._on_end = on_end
-        self._on_missed = on_missed
+        # Set when a notification may have been missed: the worker then reads the store for all runs.
+        self.check_due = asyncio.Event()
         # A run that is claimed here again replaces the object of its earlier execution, whose code may still unwind.
         self.by_number: dict[int, LiveRun] = {}
         # The ids whose end was not reported to ``on_end``: waiting tasks read the results of all others in the store.
@@ -39,10 +40,10 @@ class LiveRuns:
         self.by_number[run.record.run] = run
         self._ids.add(run.id)
         if run.record.run in self._notified:
-            self._on_missed()
+            self.check_due.set()
 
     def note_missed(self, number: int, *, is_claiming: bool) -> None:
-        """Note a notification of a run that is not here. ``on_missed`` is called if a claim has taken it before."""
+        """Note a notification of a run that is not here. It is checked if a claim has taken it before."""
         # The answer to a claim may be on its way, with what the store had before the notification.
         if is_claiming:
             self._notified.add(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 from pylash.engine.hosts.journal import JournalHost
@@ -15,8 +14,6 @@ class RunChecks:
     """Reads the store for the live runs of a worker."""
 
     def __init__(self, host: JournalHost, live: LiveRuns) -> None:
-        # Set when a hint may have been missed.
-        self.kick = asyncio.Event()
         self._host = host
         self._live = live
 

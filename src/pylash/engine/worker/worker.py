@@ -75,7 +75,7 @@ class Worker:
         retention: Retention,
         on_end: Callable[[str, Any], None],
     ) -> None:
-        self.live = LiveRuns(on_end, self._check_soon)
+        self.live = LiveRuns(on_end)
         # Written by ``open`` and ``close`` only. Once it is False, no start begins here and no last write is repeated.
         self.is_open = False
         self.machine = WorkerMachine(config.concurrency, seconds(config.park_after))
@@ -252,7 +252,7 @@ class Worker:
         kind, _, rest = topic.partition(":")
         if not kind:
             self._scheduler.kick.set()
-            self._checks.kick.set()
+            self.live.check_due.set()
         elif kind == "runs":
             self._scheduler.note_ready(rest)
         elif (run := self.live.by_number.get(int(rest))) is None:
@@ -262,13 +262,10 @@ class Worker:
         else:
             self._tasks.serve(self._checks.check_cancel(run))
 
-    def _check_soon(self) -> None:
-        self._checks.kick.set()
-
     async def _check_forever(self) -> None:
         """Check every live run now and then: a hint may have been lost."""
         while True:
-            await wait_for_hint(self._checks.kick)
+            await wait_for_hint(self.live.check_due)
             try:
                 await self._checks.check_all()
             except StoreError:  # away for the moment; the next check comes
