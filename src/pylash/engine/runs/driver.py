@@ -57,6 +57,7 @@ from pylash.durable.ports import EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, RunMemory, Unobserved
 from pylash.engine.records import check_same, failed, message_of
 from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.replays import check_abandoned
 from pylash.engine.runs.slots import Slots
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
@@ -312,7 +313,7 @@ class RunDriver:
         except asyncio.CancelledError:
             # The task was cancelled: a cancel of the run is an answer.
             await self._leave(caller, call)
-            self.run.check_abandoned(_name_of(call), is_aside=_is_aside(caller))
+            check_abandoned(self.run, _name_of(call), is_aside=_is_aside(caller))
             raise
         finally:
             if self.calls.get(caller) is call:  # else the branch was taken back

@@ -27,7 +27,7 @@ from pylash.durable.machines.run_state import (
     WriteAnswer,
 )
 from pylash.durable.ports import EffectController, LocalExecutor
-from pylash.durable.processes import EngineInput, ProcessRecord
+from pylash.durable.processes import ProcessRecord
 from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Fence, Instant
 from pylash.durable.scopes import ExecutionScope
@@ -40,7 +40,7 @@ from pylash.engine.runs.standings import Standing
 from pylash.engine.store_answers import Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
-from pylash.values.errors import DurabilityError, EffectAbandoned, LashError, StoreError
+from pylash.values.errors import DurabilityError, LashError, StoreError
 
 T = TypeVar("T")
 
@@ -158,11 +158,7 @@ class LiveRun:
         """
         replay = self.memory.replay
         if replay is not None and not (replay.is_recorded(key) or self.cancelled):
-            try:
-                await until_replayed(self, key, name, command.kind)
-            except asyncio.CancelledError:
-                self.check_abandoned(name, is_aside=aside and current_branch(self) is None)
-                raise
+            await until_replayed(self, key, name, command.kind, aside=aside)
         branch, code = current_branch(self), self.machine.code
         if branch is not None and branch.node.at is not CODE and not self.closed:
             branch = None  # another task waits in its place
@@ -266,19 +262,6 @@ class LiveRun:
         if task is None or not task.cancelling():
             return False
         return self.closed or self.memory.cancels_tasks or self.memory.is_stopping
-
-    def check_abandoned(self, name: str, *, is_aside: bool = False) -> None:
-        """Block a process whose code cancels a task that waits for ``name``: no replay could repeat that.
-
-        Cancels of the run and of its branches are answers, and cancel no task.
-        """
-        is_code = isinstance(self.record, ProcessRecord) and isinstance(
-            self.process.registration.input, EngineInput
-        )
-        if is_aside or not is_code or self.cancelled:
-            return
-        if not self.is_stopped(asyncio.current_task()):
-            self.give_up(EffectAbandoned(name))
 
     # --- the worker ---
 
