@@ -223,7 +223,7 @@ def with_version(name: str, version: int) -> str:
 def reason_of(view: dict[str, Any]) -> str:
     """Return why a run is in its state, in a few words."""
     if view["reason"] or view["error"]:
-        return str(view["reason"] or view["error"]).removeprefix(f"{UNKNOWN}: ")
+        return split_reason(str(view["reason"] or view["error"]))[0].removeprefix(f"{UNKNOWN}: ")
     if view["waits_for"]:
         first, *others = view["waits_for"]
         return f"{first} (and {len(others)} more)" if others else str(first)

@@ -13,8 +13,11 @@ from pylash.durable.effects import EffectKind
 from pylash.durable.machines.replay_order import ROOT, line_of
 from pylash.durable.processes import EngineInput, ProcessRecord
 from pylash.durable.runs import SECOND
+from pylash.engine.records import message_of
 from pylash.engine.runs.branches import Branch, current_branch
-from pylash.values.errors import EffectAbandoned, EffectReplayDiverged
+from pylash.engine.user_code import user_traceback
+from pylash.values.errors import EffectAbandoned, EffectReplayDiverged, LashError
+from pylash.values.process_errors import TRACEBACK
 
 if TYPE_CHECKING:
     from pylash.durable.machines.replay_order import Expected, ReplayOrder
@@ -109,12 +112,20 @@ def check_abandoned(run: LiveRun, name: str, *, is_aside: bool = False) -> None:
         run.give_up(EffectAbandoned(name))
 
 
-def check_end(run: LiveRun) -> None:
-    """Detach a run that ends at a place which its recorded execution had passed: it is blocked instead."""
+def check_end(run: LiveRun, error: BaseException | None = None) -> None:
+    """Detach a run that ends, by an error or not, where its recorded execution had passed: it is blocked instead."""
     replay = run.memory.replay
     expected = None if replay is None else replay.expected_at_end()
     if expected is not None:
-        run.close(diverged("ends", expected))
+        how = "ends" if error is None else f"ends with {type(error).__name__}: {message_of(error)}"
+        run.close(with_traceback(diverged(how, expected), error))
+
+
+def with_traceback(trouble: LashError, error: BaseException | None) -> LashError:
+    """Return trouble with the traceback of the code that caused it, which is written with its reason."""
+    if error is not None and (trace := user_traceback(error)):
+        trouble.add_note(f"{TRACEBACK}{trace}")
+    return trouble
 
 
 def excuse(run: LiveRun) -> None:
