@@ -55,7 +55,7 @@ def app_with(url: str, body: Call) -> Lash:
 
 
 async def call_child(ctx: ProcessContext[None]) -> Any:
-    child = await ctx.start(ctx._services.definitions["child"])  # noqa: SLF001 - of the same app
+    child = await ctx.start(ctx._services.definitions["child"])
     async with asyncio.timeout(0.05):
         return await child.result()
 
@@ -95,7 +95,7 @@ async def in_wait_for(ctx: ProcessContext[None], call: Call) -> str:
 
 
 async def in_cancelled_task(ctx: ProcessContext[None], call: Call) -> str:
-    task = asyncio.ensure_future(call(ctx))
+    task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(call(ctx))  # type: ignore[arg-type]
     await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.wait([task])

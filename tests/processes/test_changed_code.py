@@ -576,6 +576,40 @@ async def test_patches_are_taken_without_a_record(host: Any) -> None:
         assert await (await app.start(order)).result(timeout="10s") == TAKEN
 
 
+async def test_a_patch_inside_recorded_branches_is_taken_where_nothing_is_recorded(
+    durable: Backend,
+) -> None:
+    async def unpatched(ctx: ProcessContext[None]) -> bool:
+        return False
+
+    def body(is_patched: Callable[[ProcessContext[None]], Awaitable[bool]]) -> Body:
+        async def part(ctx: ProcessContext[None], ledger: Ledger, name: str, then: str) -> Any:
+            first = await ctx.step(ledger.step(name))
+            if await is_patched(ctx):
+                await ctx.step(ledger.step(f"{name}-check"))
+            await ctx.wait_signal(then)
+            return first
+
+        async def gathers(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+            async def late() -> Any:
+                await ctx.wait_signal("go")
+                return await is_patched(ctx) and await ctx.step(ledger.step("b-check"))
+
+            return await ctx.gather(part(ctx, ledger, "a", "go"), late())
+
+        return gathers
+
+    ledger = Ledger()
+    await recorded(durable, body(unpatched), ledger)
+    async with app_with(durable, body(lambda ctx: ctx.patched("check")), ledger) as app:
+        handle = app.process_handle("p")
+        await handle.signal("go")
+        await handle.signal("go")
+        # Branch a has passed the place of the patch; the other has recorded nothing behind it.
+        assert await handle.result(timeout="10s") == ["a", "b-check"]
+    assert ledger.lines == ["a", "b-check"]
+
+
 async def test_a_fork_keeps_the_patches_of_its_origin(durable: Backend) -> None:
     ledger = Ledger()
     await recorded(durable, old, ledger)

@@ -99,9 +99,9 @@ class StepContext(Generic[D]):
 
 def refuse_data(run: LiveRun, what: str, error: ValueError, shape: Shape | None) -> NoReturn:
     """Block a process whose code does not accept what is recorded: code with another annotation recorded it."""
-    annotation = None if shape is None else shape.annotation
-    is_class = isinstance(annotation, type) and not get_args(annotation)
-    wanted = annotation.__name__ if is_class else str(annotation)
+    wanted: Any = None if shape is None else shape.annotation
+    if isinstance(wanted, type) and not get_args(wanted):
+        wanted = wanted.__name__
     run.give_up(ProcessDataInvalid(run.id, what, f"expected {wanted}: {reason_of('', error)}"))
 
 
