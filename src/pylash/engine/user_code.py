@@ -25,6 +25,7 @@ from pylash.values.secrets import environment_secrets, hide_and_cut
 MAX_FRAMES: Final = 10
 MAX_FRAME_CHARACTERS: Final = 400
 
+# Frames below these folders say nothing about the mistake of a user.
 _NOT_USER_CODE: Final = tuple(
     f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(asyncio.__file__).parent)
 )
@@ -95,6 +96,7 @@ def user_traceback(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_NOT_USER_CODE)
     ]
+    # The last frames, where the exception was raised. Each is cut by itself, so that a long line does not hide the others.
     lines = traceback.format_list(frames[-MAX_FRAMES:])
     text = "".join(f"{line[:MAX_FRAME_CHARACTERS].rstrip()}\n" for line in lines)
     limit = MAX_FRAMES * (MAX_FRAME_CHARACTERS + 1)
