@@ -52,15 +52,15 @@ def app_with(backend: Backend, body: Body, ledger: Ledger, **options: Any) -> La
     return app
 
 
-async def recorded(backend: Backend, body: Body, ledger: Ledger) -> None:
-    """Run a process until it waits, and kill its worker there."""
+async def recorded(backend: Backend, body: Body, ledger: Ledger, waiting: int = 1) -> None:
+    """Run a process until it has so many open waits, and kill its worker there."""
     app = app_with(backend, body, ledger)
     await app.open()
     await app.start(app.services.definitions["order"].options(id="p"))
 
     async def waits() -> bool:
         view = await app.process_handle("p").timeline()
-        return any(one.is_wait and one.status == "open" for one in view)
+        return sum(one.is_wait and one.status == "open" for one in view) >= waiting
 
     await eventually(waits)
     await kill(app)
@@ -600,7 +600,7 @@ async def test_a_patch_inside_recorded_branches_is_taken_where_nothing_is_record
         return gathers
 
     ledger = Ledger()
-    await recorded(durable, body(unpatched), ledger)
+    await recorded(durable, body(unpatched), ledger, waiting=2)
     async with app_with(durable, body(lambda ctx: ctx.patched("check")), ledger) as app:
         handle = app.process_handle("p")
         await handle.signal("go")

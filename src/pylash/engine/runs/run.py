@@ -27,7 +27,7 @@ from pylash.durable.machines.run_state import (
     WriteAnswer,
 )
 from pylash.durable.ports import EffectController, LocalExecutor
-from pylash.durable.processes import ProcessRecord
+from pylash.durable.processes import EngineInput, ProcessRecord
 from pylash.durable.run_memory import RunMemory
 from pylash.durable.runs import Fence, Instant
 from pylash.durable.scopes import ExecutionScope
