@@ -196,3 +196,19 @@ def test_a_wide_gather_is_replayed_without_looking_at_every_branch_for_every_eff
         replay.ask(f"gather.{number}/a")
         assert expected(replay, f"gather.{number}/new") is None
     assert replay.is_over
+
+
+def test_lines_that_were_passed_over_matter_to_effects_that_were_asked_for_before() -> None:
+    recorded = [Expected(1, "a"), Expected(2, "gather.0/b"), Expected(3, "c")]
+    replay = ReplayOrder(recorded, {one.key for one in recorded})
+    replay.ask("a")
+    replay.ask("early")  # asked for before c: gather.0/b was not passed over then
+    replay.ask("c")
+    replay.ask("late")
+    assert replay.may_execute("late")
+    assert not replay.may_execute("early")
+    assert replay.expected_before("early") == Expected(2, "gather.0/b")
+    replay.open("gather.0")
+    replay.ask("gather.0/b")
+    replay.close("gather.0")
+    assert replay.may_execute("early")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pylash import (
     Retry,
 )
 from pylash.testing import SerialHost, kill
+from pylash.values.process_errors import split_reason
 from tests.backends import Backend, MemoryBackend, eventually
 
 Body = Callable[[ProcessContext[None], "Ledger"], Awaitable[Any]]
@@ -50,15 +52,15 @@ def app_with(backend: Backend, body: Body, ledger: Ledger, **options: Any) -> La
     return app
 
 
-async def recorded(backend: Backend, body: Body, ledger: Ledger) -> None:
-    """Run a process until it waits, and kill its worker there."""
+async def recorded(backend: Backend, body: Body, ledger: Ledger, waiting: int = 1) -> None:
+    """Run a process until it has so many open waits, and kill its worker there."""
     app = app_with(backend, body, ledger)
     await app.open()
     await app.start(app.services.definitions["order"].options(id="p"))
 
     async def waits() -> bool:
         view = await app.process_handle("p").timeline()
-        return any(one.is_wait and one.status == "open" for one in view)
+        return sum(one.is_wait and one.status == "open" for one in view) >= waiting
 
     await eventually(waits)
     await kill(app)
@@ -359,6 +361,110 @@ async def test_a_recorded_result_that_does_not_fit_blocks(durable: Backend) -> N
     assert ledger.lines == ["load"]
 
 
+async def test_a_recorded_result_of_a_child_that_does_not_fit_blocks(durable: Backend) -> None:
+    def app_of(result: Any) -> Lash:
+        typed = Lash(durable.url)
+
+        async def typed_child(_: ProcessContext[None]) -> Any:
+            return ["many"]
+
+        typed_child.__annotations__["return"] = result
+        child = typed.process(name="child")(typed_child)
+
+        @typed.process(name="order")
+        async def order(ctx: ProcessContext[None]) -> Any:
+            found = await (await ctx.start(child)).result()
+            await ctx.wait_signal("go")
+            return found
+
+        return typed
+
+    app = app_of(list[str])
+    await app.open()
+    await app.start(app.services.definitions["order"].options(id="p"))
+    await eventually(app.waits)
+    await kill(app)
+    async with app_of(list[int]) as app:
+        handle = app.process_handle("p")
+        await handle.signal("go")
+
+        async def is_blocked() -> bool:
+            return await handle.status() == "blocked"
+
+        await eventually(is_blocked)
+        with pytest.raises(ProcessBlocked) as blocked:
+            await handle.result(timeout=0)
+    for part in ("process_data_invalid", "list[int]", "'many'"):
+        assert part in blocked.value.reason
+    async with app_of(list[str]) as app:
+        await app.retry("p")
+        assert await app.process_handle("p").result(timeout="10s") == ["many"]
+
+
+async def test_partials_are_recorded_under_the_names_of_their_functions(durable: Backend) -> None:
+    def load(n: int, more: int = 0) -> int:
+        return n + more
+
+    app = Lash(durable.url)
+
+    @app.process
+    async def order(ctx: ProcessContext[None]) -> list[int]:
+        found = [await ctx.step(partial(partial(load, 1), more=1)), await ctx.step(load, 3)]
+        await ctx.options(key="partial").step(load, 5)
+        return found
+
+    async with app:
+        handle = await app.start(order)
+        assert await handle.result(timeout="10s") == [2, 3]
+        assert [one.key for one in await handle.timeline()] == ["load", "load#2", "partial"]
+
+
+async def test_partials_that_were_recorded_under_their_class_keep_that_name(
+    durable: Backend,
+) -> None:
+    async def before(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        found = [await ctx.options(key="partial").step(ledger.step(one)) for one in "ab"]
+        await ctx.wait_signal("go")
+        return found
+
+    async def after(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        found = [await ctx.step(partial(ledger.step(one))) for one in "ab"]
+        await ctx.wait_signal("go")
+        return [*found, await ctx.step(partial(ledger.step("c")))]
+
+    ledger = Ledger()
+    await recorded(durable, before, ledger)
+    assert await outcome(durable, after, ledger) == ["a", "b", "c"]
+    assert ledger.lines == ["a", "b", "c"]
+
+
+async def test_the_reason_of_an_early_end_has_the_traceback_of_the_code(durable: Backend) -> None:
+    for body, code in ((fails_early, "effect_replay_diverged"), (mistaken, "process_code_error")):
+        ledger = Ledger()
+        app = app_with(durable, old, ledger)
+        await app.open()
+        await app.start(app.services.definitions["order"].options(id=code))
+        await eventually(app.waits)
+        await kill(app)
+        async with app_with(durable, body, ledger) as app:
+            handle = app.process_handle(code)
+            await handle.signal("go")
+
+            async def reason(app: Lash = app, name: str = code) -> str | None:
+                view = await app.store.processes.view(name)
+                return None if view is None or view.status != "blocked" else view.reason
+
+            found = await eventually(reason)
+            stated, trace = split_reason(str(found))
+            assert stated.startswith(code)
+            assert trace is not None
+            assert f"in {body.__name__}" in trace
+            assert "pylash/engine" not in trace
+            with pytest.raises(ProcessBlocked) as blocked:
+                await handle.result(timeout=0)
+            assert "Traceback" not in blocked.value.reason
+
+
 async def test_recorded_arguments_that_do_not_fit_block(durable: Backend) -> None:
     app = Lash(durable.url)
 
@@ -468,6 +574,40 @@ async def test_patches_are_taken_without_a_record(host: Any) -> None:
 
     async with app:
         assert await (await app.start(order)).result(timeout="10s") == TAKEN
+
+
+async def test_a_patch_inside_recorded_branches_is_taken_where_nothing_is_recorded(
+    durable: Backend,
+) -> None:
+    async def unpatched(ctx: ProcessContext[None]) -> bool:
+        return False
+
+    def body(is_patched: Callable[[ProcessContext[None]], Awaitable[bool]]) -> Body:
+        async def part(ctx: ProcessContext[None], ledger: Ledger, name: str, then: str) -> Any:
+            first = await ctx.step(ledger.step(name))
+            if await is_patched(ctx):
+                await ctx.step(ledger.step(f"{name}-check"))
+            await ctx.wait_signal(then)
+            return first
+
+        async def gathers(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+            async def late() -> Any:
+                await ctx.wait_signal("go")
+                return await is_patched(ctx) and await ctx.step(ledger.step("b-check"))
+
+            return await ctx.gather(part(ctx, ledger, "a", "go"), late())
+
+        return gathers
+
+    ledger = Ledger()
+    await recorded(durable, body(unpatched), ledger, waiting=2)
+    async with app_with(durable, body(lambda ctx: ctx.patched("check")), ledger) as app:
+        handle = app.process_handle("p")
+        await handle.signal("go")
+        await handle.signal("go")
+        # Branch a has passed the place of the patch; the other has recorded nothing behind it.
+        assert await handle.result(timeout="10s") == ["a", "b-check"]
+    assert ledger.lines == ["a", "b-check"]
 
 
 async def test_a_fork_keeps_the_patches_of_its_origin(durable: Backend) -> None:

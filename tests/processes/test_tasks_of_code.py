@@ -126,7 +126,7 @@ async def test_a_cancel_reaches_branches_that_a_task_of_the_code_joins(durable: 
             await handle.result(timeout="10s")
 
 
-async def test_branches_that_a_process_has_left_end_with_it(durable: Backend) -> None:
+async def test_branches_that_a_process_has_abandoned_end_with_it(durable: Backend) -> None:
     app, unwound = Lash(durable.url), list[str]()
 
     async def leaf(ctx: ProcessContext[None]) -> None:
@@ -155,7 +155,11 @@ async def test_branches_that_a_process_has_left_end_with_it(durable: Backend) ->
 
     async with app:
         handle = await app.start(story)
-        assert await handle.result(timeout="10s") == "late"
+
+        async def is_blocked() -> bool:
+            return await handle.status() == "blocked"
+
+        await eventually(is_blocked)
         await eventually(all_unwound)
 
 

@@ -9,14 +9,26 @@ Rule 2. A StoreError or DurabilityError that user code raises is a failure too. 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from pylash.tasks import in_thread, outcome_in_thread
+from pylash.values.secrets import environment_secrets, hide_and_cut
+
+MAX_FRAMES: Final = 10
+MAX_FRAME_CHARACTERS: Final = 400
+
+# Frames below these folders say nothing about the mistake of a user.
+_NOT_USER_CODE: Final = tuple(
+    f"{path}{os.sep}" for path in (Path(__file__).parents[1], Path(asyncio.__file__).parent)
+)
 
 
 class Control(BaseException):
@@ -70,6 +82,25 @@ def _codes_of(trace: TracebackType | None) -> list[Any]:
         codes.append(trace.tb_frame.f_code)
         trace = trace.tb_next
     return codes
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return where user code raised an exception: the last frames that are not pylash's or asyncio's, secrets hidden.
+
+    Of a group it is the traceback of its first exception.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_USER_CODE)
+    ]
+    # The last frames, where the exception was raised. Each is cut by itself, so that a long line does not hide the others.
+    lines = traceback.format_list(frames[-MAX_FRAMES:])
+    text = "".join(f"{line[:MAX_FRAME_CHARACTERS].rstrip()}\n" for line in lines)
+    limit = MAX_FRAMES * (MAX_FRAME_CHARACTERS + 1)
+    return hide_and_cut(text.rstrip(), limit, environment_secrets(os.environ))
 
 
 class FailsAs:

@@ -39,7 +39,7 @@ from pylash.engine.runs.branches import CURRENT, ENCLOSING_SESSIONS
 from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Programs
-from pylash.engine.runs.replays import excuse
+from pylash.engine.runs.replays import check_end, excuse, with_traceback
 from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered
 from pylash.engine.user_code import current_task, is_failure
@@ -202,8 +202,11 @@ class Execution:
             excuse(run)
         _log_failure(run, error)
         if self._is_code_error(run, error):
-            run.close(ProcessCodeError(run.id, f"{type(error).__name__}: {message_of(error)}"))
+            trouble = ProcessCodeError(run.id, f"{type(error).__name__}: {message_of(error)}")
+            run.close(with_traceback(trouble, error))
             return None
+        if not (run.closed or run.cancelled):
+            check_end(run, error)
         return failure_of(error)
 
     def _is_code_error(self, run: LiveRun, error: BaseException) -> bool:

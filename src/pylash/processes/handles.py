@@ -186,7 +186,10 @@ class ChildHandle(Generic[R]):
 
         async def wait_for_result() -> R:
             output = OUTPUTS.decode(encode((await ask)["output"]))
-            value: R = value_of(self.id, output, self._result)
+            try:
+                value: R = value_of(self.id, output, self._result)
+            except ValueError as error:  # recorded by code with another annotation
+                self._ctx.refuse_recorded(f"a result of {self.id!r}", error, self._result)
             return value
 
         return wait_for_result()

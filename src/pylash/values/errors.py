@@ -363,6 +363,13 @@ class EffectReplayDiverged(DurabilityError, fields="requested expected recorded"
         super().__init__(requested, expected, recorded, data=data)
 
 
+class EffectAbandoned(DurabilityError):
+    template = (
+        "The code cancelled its wait for {name!r}, as asyncio.timeout and wait_for do, and a replay cannot repeat that: "
+        "use timeout= of the call, or ctx.race with ctx.sleep, then deploy and retry."
+    )
+
+
 class JournalFull(DurabilityError, fields="scope limit"):
     template = "{scope} has recorded {limit:,} effects, the limit of one run: continue the work in a new run earlier."
 

@@ -6,7 +6,7 @@ The tree is that of ``errors``: misuse first, then outcomes that are recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pylash.values.errors import (
     DurabilityError,
@@ -16,6 +16,15 @@ from pylash.values.errors import (
     NameInvalid,
     WaitError,
 )
+
+TRACEBACK: Final = "Traceback (most recent call last):\n"
+
+
+def split_reason(reason: str) -> tuple[str, str | None]:
+    """Return why a run is blocked, and the traceback of its code, if that is in the reason."""
+    stated, _, trace = reason.partition(f"\n{TRACEBACK}")
+    return stated, trace or None
+
 
 # --- misuse: the app ---
 
@@ -317,6 +326,7 @@ class ProcessBlocked(FormattedError, fields="process_id reason advice"):
     template = "Process {process_id!r} is blocked ({reason}): {advice}."
 
     def __init__(self, process_id: str, reason: str) -> None:
+        reason = split_reason(reason)[0]
         if reason == "unknown_target":
             advice = "no live worker has its code: start one that does, and the process continues"
         elif reason == "crash_loop":

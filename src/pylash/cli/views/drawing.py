@@ -99,6 +99,8 @@ def _print_blocked(view: dict[str, Any]) -> None:
         _print_fact("difference", view["difference"]["difference"], "yellow")
     elif view["reason"] != view["code"]:
         _print_fact("", view["reason"])
+    for line in (view["traceback"] or "").splitlines():
+        print_line(paint(f"{'':{LABEL}}{printable(line)}", "bright_black"))
     name = view["session"] or view["id"]
     _print_hint("then", f"pylash retry {_argument(name)}")
 

@@ -28,6 +28,7 @@ from pylash.durable.runs import RunState
 from pylash.stores.inspection import OpenEffect
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
+from pylash.values.process_errors import split_reason
 
 STATUSES = (
     "queued",
@@ -225,7 +226,8 @@ def with_version(name: str, version: int) -> str:
 def reason_of(view: dict[str, Any]) -> str:
     """Return why a run is in its state, in a few words."""
     if view["reason"] or view["error"]:
-        return str(view["reason"] or view["error"]).removeprefix(f"{UNKNOWN}: ")
+        stated, _ = split_reason(str(view["reason"] or view["error"]))
+        return stated.removeprefix(f"{UNKNOWN}: ")
     if view["waits_for"]:
         first, *others = view["waits_for"]
         return f"{first} (and {len(others)} more)" if others else str(first)

@@ -28,6 +28,7 @@ from pylash.turn.asks import ASKS
 from pylash.turn.messages import Text
 from pylash.values.canonical import decode
 from pylash.values.errors import EffectReplayMismatch
+from pylash.values.process_errors import split_reason
 
 TURNS_SHOWN = 50
 CHILDREN_SHOWN = 50
@@ -93,9 +94,15 @@ async def _run(
 
 def _blocked_reason(reason: str | None) -> dict[str, Any]:
     """Return why a run is blocked: the code, the sentence, and the difference from the record."""
-    code, _, sentence = (reason or "").partition(": ")
+    stated, trace = split_reason(reason or "")
+    code, _, sentence = stated.partition(": ")
     mismatch = EffectReplayMismatch.read(sentence) if code else None
-    return {"reason": sentence or reason, "code": code or None, "difference": mismatch}
+    return {
+        "reason": sentence or stated or None,
+        "code": code or None,
+        "difference": mismatch,
+        "traceback": trace,
+    }
 
 
 async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:

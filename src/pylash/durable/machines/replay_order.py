@@ -89,6 +89,9 @@ class Line:
         self.reached = 0
         # The lines below that are not open and may have recorded effects which were not asked for.
         self.closed: dict[str, Line] = {}
+        # Those among them whose effects were all started before ``reached``, which only grows: they are passed over, and
+        # matter only to a new effect that was asked for before that. Without this, each new effect would look at them.
+        self.passed: dict[str, Line] = {}
 
 
 Missing: TypeAlias = dict[str, tuple[Expected, Line]]
@@ -176,6 +179,7 @@ class ReplayOrder:
         line.is_agent = is_agent
         if line.above is not None:
             line.above.closed.pop(name, None)
+            line.above.passed.pop(name, None)
         self.progress += 1
 
     def close(self, name: str) -> None:
@@ -186,20 +190,39 @@ class ReplayOrder:
             line.above.closed[name] = line
         self.progress += 1
 
+    def may_execute(self, key: str, *, is_request: bool = False) -> bool:
+        """Return whether a new effect may execute now."""
+        if self._overdue_for(key, is_request=is_request) is not None:
+            return False
+        self._reached.pop(key, None)  # it executes: nobody asks for it again
+        return True
+
     def expected_before(self, key: str, *, is_request: bool = False) -> Expected | None:
         """Return the first recorded effect that must be asked for before a new one executes, None if it may execute."""
+        # It looks at everything that was not asked for, so it is called only where the run stops.
+        overdue = self._overdue_for(key, is_request=is_request)
+        if overdue is None:
+            return None
+        line, reached, beside_calls = overdue
+        if line.is_agent and not is_request and line is self._line(line_of(key)):
+            return self._overdue_request(line, reached)
+        return self._overdue(line, reached, beside_calls=beside_calls)
+
+    def _overdue_for(self, key: str, *, is_request: bool) -> tuple[Line, int, bool] | None:
+        """Return the line in which something is overdue for a new effect, what it had reached, and if calls count."""
         line = self._line(line_of(key))
         reached = self._reached.get(key, line.reached)
         if line.is_agent and not is_request:
-            found = self._overdue_request(line, reached)
+            is_overdue = _latest_of(line.requests, self._missing) > reached
         else:
-            found = self._overdue(line, reached, beside_calls=False)
-        while found is None and line.above is not None:
-            found = self._overdue(line.above, line.above.reached, beside_calls=line.is_call)
-            line = line.above
-        if found is None:
-            self._reached.pop(key, None)  # it executes: nobody asks for it again
-        return found
+            is_overdue = self._is_overdue(line, reached, beside_calls=False)
+        if is_overdue:
+            return line, reached, False
+        while line.above is not None:
+            beside_calls, line = line.is_call, line.above
+            if self._is_overdue(line, line.reached, beside_calls=beside_calls):
+                return line, line.reached, beside_calls
+        return None
 
     def expected_at_end(self) -> Expected | None:
         """Return the first recorded effect that must be asked for before the run ends, None if it may end."""
@@ -222,15 +245,26 @@ class ReplayOrder:
         missing = (one for one in line.requests if one.key in self._missing)
         return next(one for one in missing if one.started > reached)
 
-    def _overdue(self, line: Line, reached: int, *, beside_calls: bool) -> Expected | None:
-        latest = _latest_of(line.recorded, self._missing)
+    def _is_overdue(self, line: Line, reached: int, *, beside_calls: bool) -> bool:
+        """Return whether a line, or a line below it that is not open, has something that was not asked for."""
+        if _latest_of(line.recorded, self._missing) > reached:
+            return True
+        if reached < line.reached and any(
+            _latest(below, self._missing) > reached for below in line.passed.values()
+        ):
+            return True
         for name, below in list(line.closed.items()):
             late = _latest(below, self._missing)
-            if late == 0:
+            if late <= line.reached:
                 del line.closed[name]
-            elif not (beside_calls and below.is_call):
-                latest = max(latest, late)
-        if latest <= reached:
+                if late > 0:
+                    line.passed[name] = below
+            if late > reached and not (beside_calls and below.is_call):
+                return True
+        return False
+
+    def _overdue(self, line: Line, reached: int, *, beside_calls: bool) -> Expected | None:
+        if not self._is_overdue(line, reached, beside_calls=beside_calls):
             return None
         # Only here, where the run stops: otherwise a replay would look at all of them for each new effect.
         return next(

@@ -76,6 +76,13 @@ class Branch:
             run.memory.replay.ask(self.key((name, count)))
         return name, count
 
+    def is_recorded_next(self, name: str) -> bool:
+        """Return whether the next effect of a name is recorded, so that the code which recorded it took that name."""
+        run = self._run()
+        replay = None if run is None else run.memory.replay
+        part = self.recorded_name(name), self._counts.get(name, 0) + 1
+        return replay is not None and replay.is_recorded(self.key(part))
+
     def number(self, name: str) -> int:
         """Return how often a name was taken in this execution, this time included."""
         count = self._counts[name] = self._counts.get(name, 0) + 1

@@ -51,12 +51,13 @@ from pylash.durable.machines.run_decisions import (
     Write,
 )
 from pylash.durable.machines.run_machine import Decisions, RunMachine
-from pylash.durable.machines.run_state import CODE, READY, Caller, DetachReason, Group
+from pylash.durable.machines.run_state import CODE, READY, Caller, DetachReason, Group, SideCall
 from pylash.durable.machines.run_state import Branch as Node
 from pylash.durable.ports import EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, RunMemory, Unobserved
 from pylash.engine.records import check_same, failed, message_of
 from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.replays import check_abandoned
 from pylash.engine.runs.slots import Slots
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
@@ -312,6 +313,7 @@ class RunDriver:
         except asyncio.CancelledError:
             # The task was cancelled: a cancel of the run is an answer.
             await self._leave(caller, call)
+            check_abandoned(self.run, _name_of(call), is_aside=_is_aside(caller))
             raise
         finally:
             if self.calls.get(caller) is call:  # else the branch was taken back
@@ -501,6 +503,16 @@ async def end_detached_code(run: LiveRun) -> None:
 def _code_tasks(run: LiveRun) -> list[asyncio.Task[Any]]:
     tasks = (branch.task for branch in run.driver.branches.values())
     return [task for task in tasks if task is not None and not task.done()]
+
+
+def _name_of(call: Call) -> str:
+    """Return the name of what a caller waits for."""
+    return "branches" if call.envelope is None else call.envelope.invocation.effect_id
+
+
+def _is_aside(caller: Caller) -> bool:
+    """Return whether a caller is a task of a library, which may cancel the tasks that it started."""
+    return isinstance(caller, SideCall) and caller.excuses
 
 
 def _failure(error: BaseException, asked: Envelope) -> BaseException:

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from pylash.durable.effects import EffectKind
 from pylash.durable.machines.replay_order import ROOT, line_of
+from pylash.durable.processes import EngineInput, ProcessRecord
 from pylash.durable.runs import SECOND
+from pylash.engine.records import message_of
 from pylash.engine.runs.branches import Branch, current_branch
-from pylash.values.errors import EffectReplayDiverged
+from pylash.engine.user_code import user_traceback
+from pylash.values.errors import EffectAbandoned, EffectReplayDiverged, LashError
+from pylash.values.process_errors import TRACEBACK
 
 if TYPE_CHECKING:
     from pylash.durable.machines.replay_order import Expected, ReplayOrder
@@ -28,7 +32,9 @@ PATCHED: Final = "!patched "
 """The beginning of a key that records a patch which was taken."""
 
 
-async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) -> None:
+async def until_replayed(
+    run: LiveRun, key: str, name: str, kind: EffectKind, *, aside: bool = False
+) -> None:
     """Wait until a new effect may execute; block the run if its code differs from the code that recorded it."""
     replay = run.memory.replay
     assert replay is not None
@@ -39,7 +45,11 @@ async def until_replayed(run: LiveRun, key: str, name: str, kind: EffectKind) ->
     )
     if is_exempt:
         return
-    expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
+    try:
+        expected = await _held(run, replay, key, is_request=kind is EffectKind.DIRECT)
+    except asyncio.CancelledError:
+        check_abandoned(run, name, is_aside=aside and current_branch(run) is None)
+        raise
     if expected is not None and not (run.closed or run.cancelled):
         run.give_up(diverged(f"asks for {name!r} ({key})", expected))
 
@@ -51,20 +61,26 @@ async def _held(
     # The code of a run that is one task has come to everything before this effect in its own line. Other tasks may still
     # replay what they recorded: a branch of a task group, or a task of user code that an agent runs in.
     is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
+    if replay.may_execute(key, is_request=is_request):
+        return None
     time = asyncio.get_running_loop().time
     # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
     seen, since = replay.progress, time()
-    while (expected := replay.expected_before(key, is_request=is_request)) is not None and not (
-        run.closed or run.cancelled
-    ):
+    while not (run.closed or run.cancelled):
+        # Only after progress: thousands of branches may be held at once.
         if replay.progress != seen:
+            if replay.may_execute(key, is_request=is_request):
+                return None
             seen, since = replay.progress, time()
-        is_over = (is_alone and line_of(expected.key) == ROOT) or time() - since > HELD_SECONDS
+        is_over = time() - since > HELD_SECONDS
+        if is_alone and not is_over:
+            expected = replay.expected_before(key, is_request=is_request)
+            is_over = expected is not None and line_of(expected.key) == ROOT
         # A run that is past its deadline is asked to end by another task, and ends where it is.
         if is_over and not (run.deadline is not None and run.deadline <= run.memory.now()):
             break
         await asyncio.sleep(POLL_SECONDS)
-    return expected
+    return replay.expected_before(key, is_request=is_request)
 
 
 async def is_patched(run: LiveRun, branch: Branch, patch: str) -> bool:
@@ -81,12 +97,35 @@ async def is_patched(run: LiveRun, branch: Branch, patch: str) -> bool:
     return is_taken
 
 
-def check_end(run: LiveRun) -> None:
-    """Detach a run that ends at a place which its recorded execution had passed: it is blocked instead."""
+def check_abandoned(run: LiveRun, name: str, *, is_aside: bool = False) -> None:
+    """Block a process whose code has cancelled the current task, which waits for ``name``: no replay could repeat that.
+
+    ``is_aside``: the task is one of a library, which may cancel the tasks that it started.
+    """
+    # Cancels of a run and of its branches are answers and cancel no task, except on a host without records. A run that
+    # was asked to end is not replayed any further than its end, and may limit what it does there.
+    record = run.record
+    is_code = isinstance(record, ProcessRecord) and isinstance(
+        record.registration.input, EngineInput
+    )
+    if is_code and not (is_aside or run.cancelled or run.is_stopped(asyncio.current_task())):
+        run.give_up(EffectAbandoned(name))
+
+
+def check_end(run: LiveRun, error: BaseException | None = None) -> None:
+    """Detach a run that ends, by an error or not, where its recorded execution had passed: it is blocked instead."""
     replay = run.memory.replay
     expected = None if replay is None else replay.expected_at_end()
     if expected is not None:
-        run.close(diverged("ends", expected))
+        how = "ends" if error is None else f"ends with {type(error).__name__}: {message_of(error)}"
+        run.close(with_traceback(diverged(how, expected), error))
+
+
+def with_traceback(trouble: LashError, error: BaseException | None) -> LashError:
+    """Return trouble with the traceback of the code that caused it, which is written with its reason."""
+    if error is not None and (trace := user_traceback(error)):
+        trouble.add_note(f"{TRACEBACK}{trace}")
+    return trouble
 
 
 def excuse(run: LiveRun) -> None:

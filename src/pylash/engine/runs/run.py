@@ -158,7 +158,7 @@ class LiveRun:
         """
         replay = self.memory.replay
         if replay is not None and not (replay.is_recorded(key) or self.cancelled):
-            await until_replayed(self, key, name, command.kind)
+            await until_replayed(self, key, name, command.kind, aside=aside)
         branch, code = current_branch(self), self.machine.code
         if branch is not None and branch.node.at is not CODE and not self.closed:
             branch = None  # another task waits in its place

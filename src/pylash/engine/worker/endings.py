@@ -56,7 +56,11 @@ class StoreEndings:
         """
         store, fence = self._store, run.fence
         trouble = run.driver.trouble
-        reason = None if trouble is None else f"{trouble.code}: {trouble.message}"
+        # The notes of an error are the traceback of the code that caused it. The first line is the reason for lists.
+        notes = getattr(trouble, "__notes__", ())
+        reason = (
+            None if trouble is None else "\n".join([f"{trouble.code}: {trouble.message}", *notes])
+        )
         match what:
             case LastWrite.BLOCK:
                 assert reason is not None

@@ -50,11 +50,12 @@ from pylash.processes.operations.steps import (
     StepContext,
     StepOptions,
     check_effect_name,
+    refuse_data,
 )
 from pylash.processes.operations.tool_calls import ProcessCallSite
 from pylash.processes.waits import signal_wait
 from pylash.tools.catalog import Catalog, check_tool_list
-from pylash.tools.signatures import ANY
+from pylash.tools.signatures import ANY, Shape
 from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
 from pylash.turn.histories import History
@@ -561,6 +562,10 @@ class ProcessContext(StepContext[D]):
             raise BaseExceptionGroup("unhandled errors in a task group", errors)
 
     # --- commands ---
+
+    def refuse_recorded(self, what: str, error: ValueError, shape: Shape | None) -> NoReturn:
+        """Block this process, whose code does not accept what is recorded; for its handles."""
+        refuse_data(self._run, what, error, shape)
 
     def command(
         self,

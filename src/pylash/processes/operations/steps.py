@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeVar, get_args, overload
 
 import msgspec
 
@@ -22,7 +23,7 @@ from pylash.engine.retries import Retry, Tries, attempting, marked_final
 from pylash.engine.runs.branches import Branch, outside, own_branch
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs, call_function
-from pylash.tools.signatures import ANY, reason_of, result_of
+from pylash.tools.signatures import ANY, Shape, reason_of, result_of
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import LashError, StepFailed
 from pylash.values.names import check_name
@@ -89,11 +90,19 @@ class StepContext(Generic[D]):
             getattr(function, "close", str)()  # a coroutine that will never be awaited
             reason = "pass a function and its arguments, not the result of calling it"
             raise ArgumentsInvalid("ctx.step", reason)
-        name = self._options.key or str(getattr(function, "__name__", type(function).__name__))
         branch = own_branch(self._run, "step")
+        name = self._options.key or _name_of(function, branch)
         call = (function, args, kwargs)
         step = _Step(self._run, branch, branch.take(name), self._options, call)
         return step.attempt(1) if self._options.retry is None else step.attempt_until_success()
+
+
+def refuse_data(run: LiveRun, what: str, error: ValueError, shape: Shape | None) -> NoReturn:
+    """Block a process whose code does not accept what is recorded: code with another annotation recorded it."""
+    wanted: Any = None if shape is None else shape.annotation
+    if isinstance(wanted, type) and not get_args(wanted):
+        wanted = wanted.__name__
+    run.give_up(ProcessDataInvalid(run.id, what, f"expected {wanted}: {reason_of('', error)}"))
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -147,8 +156,19 @@ class _Step(msgspec.Struct, frozen=True):
         try:
             return shape.load(expect(outcome, DurableStepOutcome).value)
         except ValueError as error:  # recorded by code with another annotation
-            what = f"a result of step {name!r}"
-            self.run.give_up(ProcessDataInvalid(self.run.id, what, reason_of("", error)))
+            refuse_data(self.run, f"a result of step {name!r}", error, shape)
+
+
+def _name_of(function: Any, branch: Branch) -> str:
+    """Return the name that a step is recorded under: that of its function, also within a partial.
+
+    A callable object without a name has that of its class.
+    """
+    # Older code recorded all partials under the name of their class. Those records keep it.
+    if isinstance(function, functools.partial) and not branch.is_recorded_next("partial"):
+        while isinstance(function, functools.partial):
+            function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _plain(value: Any, path: str) -> Any:
