@@ -1,4 +1,4 @@
-"""What the linker refuses, where, and in which order; and what it makes of the rest."""
+"""The linker: refused programs with position and order of problems, and the linked trees of valid ones."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ def test_a_cell_reports_every_statement_that_is_wrong() -> None:
     ]
 
 
-def test_a_problem_comes_with_what_was_probably_meant() -> None:
+def test_a_hint_suggests_a_correction() -> None:
     assert problems("total = 1\nfinish totl")[0].hint == "did you mean `total`?"
     assert problems("x = tools.lokup({})")[0].hint == "did you mean `lookup`?"
     assert problems("x = tools.zzz({})")[0].hint == "operations: `echo`, `lookup`"
@@ -571,7 +571,7 @@ def test_an_error_shows_the_line_and_carets() -> None:
     )
 
 
-# What is right
+# Valid programs
 
 ACCEPTED = [
     "len = len('abc')",
@@ -599,7 +599,7 @@ def test_a_program_is_linked(source: str) -> None:
     linked(source, variables=["x"])
 
 
-def test_names_become_what_they_mean() -> None:
+def test_names_are_resolved() -> None:
     module = linked(
         "process p(t: Tools, a: int) { b = a; finish t.echo(f(b)) }\n"
         "fn f(n: int) -> int { n }\n"

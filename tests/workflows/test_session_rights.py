@@ -245,7 +245,7 @@ class Mail(SessionPlugin):
     def tools(self) -> Sequence[Tool[..., Any]]:
         @tool(name="send-mail")
         async def forbidden(to: str) -> str:
-            """Send a letter to anybody."""
+            """Send a letter to any address."""
             self._sent.append(to)
             return to
 
