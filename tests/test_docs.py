@@ -99,9 +99,7 @@ def cells() -> list[tuple[str, str, str | None]]:
 @pytest.mark.parametrize(
     ("code", "printed"), [pytest.param(code, printed, id=name) for name, code, printed in cells()]
 )
-def test_a_cell_in_the_documents_prints_what_stands_under_it(
-    code: str, printed: str | None
-) -> None:
+def test_a_cell_in_the_documents_prints_the_text_below_it(code: str, printed: str | None) -> None:
     """On the host of the conformance cases; one without output must link."""
     about = {"id": "docs", "section": "docs", "title": "docs", "kind": "cell"}
     session = Session(case({**about, "source": code, "expect": {"continue": True}}))

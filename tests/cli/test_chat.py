@@ -160,7 +160,7 @@ def test_ctrl_c_takes_back_messages_queued_after_the_turn(chat: Terminal, shop: 
     chat.expect("Nothing is queued.")
 
 
-def test_two_ctrl_c_at_once_cancel_the_turn_and_do_not_say_that_it_is_kept(
+def test_two_ctrl_c_at_once_cancel_the_turn_without_saying_that_it_is_kept(
     chat: Terminal, shop: Path
 ) -> None:
     chat.enter("wait please")

@@ -94,7 +94,7 @@ def test_a_path_of_a_file_names_an_app(shop: Path, named: str) -> None:
     assert piped(shop, "look once\n", named=named).stdout == "I look.\nIt said: order 17\n"
 
 
-def test_what_cannot_be_chatted_with_is_refused_in_a_sentence(shop: Path) -> None:
+def test_a_name_that_is_not_an_app_is_refused_in_one_sentence(shop: Path) -> None:
     done = chat(shop, command(named="shop:reply"), stdin=subprocess.DEVNULL)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -169,7 +169,7 @@ def test_a_pooler_that_swallows_notifications_fails(
     assert "notifications do not arrive" in pooling.text
 
 
-def test_what_is_blocked_and_nobody_runs_is_named(
+def test_blocked_and_overdue_runs_are_listed(
     file: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(file)

@@ -202,7 +202,7 @@ def test_work_that_no_worker_knows_is_marked(file: str, pylash: Call) -> None:
     assert "no live worker has 'python:order'" in asyncio.run(beside_another()).stdout
 
 
-def test_a_turn_that_queued_words_began_shows_them(file: str, pylash: Call) -> None:
+def test_a_turn_that_queued_messages_started_shows_them(file: str, pylash: Call) -> None:
     asyncio.run(_enqueued(file))
     (waiting,) = ask(pylash, "ps", "--kind", "turn")
     assert ask(pylash, "show", waiting["id"])["input"] == "refund it"

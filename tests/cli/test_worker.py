@@ -141,7 +141,7 @@ def test_a_pipe_that_breaks_is_no_error(file: str) -> None:
     assert (done.stdout, done.stderr) == ("{", "")
 
 
-def test_an_interrupt_ends_following_without_a_word(file: str) -> None:
+def test_an_interrupt_ends_following_without_output(file: str) -> None:
     filled(file)
     with started("events", "order-7", "-f") as log:
         until(log.stdout, lambda line: "progress" in line)

@@ -146,7 +146,7 @@ def test_an_effect_that_works_again_ends_idleness_without_a_slot() -> None:
     assert names(run.code.rest(effect)) == ["BecomeIdle"]
 
 
-def test_whoever_gets_an_answer_is_busy_in_the_same_move() -> None:
+def test_a_caller_that_gets_an_answer_is_busy_in_the_same_move() -> None:
     run = Running()
     _, (one, two) = run.gather()
     run.wait(two, "two")
@@ -349,7 +349,7 @@ def test_the_deadline_does_not_wake_a_run_that_was_told_to_end() -> None:
     assert heard.machine.park_due() == (Park(9, 0),)
 
 
-def test_nobody_goes_on_while_the_run_is_being_parked() -> None:
+def test_no_caller_continues_while_the_run_is_being_parked() -> None:
     run = Running()
     effect = run.idle()
     run.machine.park_due()
@@ -478,7 +478,7 @@ def test_a_remembered_outcome_is_answered_without_a_move() -> None:
     assert run.is_in(Phase.RUNNING)
 
 
-def test_a_recorded_key_never_meets_a_cancel() -> None:
+def test_a_recorded_key_is_never_cancelled() -> None:
     run = Running()
     run.machine.cancel_seen()
     run.machine.delivered("!cancel")
@@ -523,7 +523,7 @@ def test_a_cancel_is_written_before_anyone_learns_of_it_and_the_effect_does_not_
     assert names(run.machine.delivered("!cancel", ["wait"])) == ["RaiseCancelled", "TakeSlot"]
 
 
-def test_a_cancelled_effect_stops_and_its_callers_hear_of_it() -> None:
+def test_a_cancelled_effect_stops_and_its_callers_get_the_cancel() -> None:
     run = Running()
     run.perform(run.root, "step")
     run.machine.cancel_seen()
@@ -932,7 +932,7 @@ def test_a_cancel_finds_a_branch_that_awaits_another_beside_it() -> None:
     assert not one.cancelling
 
 
-def test_a_branch_hears_of_its_cancel_where_it_awaits_one_that_is_not_cancelled() -> None:
+def test_a_branch_gets_its_cancel_where_it_awaits_one_that_is_not_cancelled() -> None:
     run = Running()
     _, (one, two) = run.fork(run.root, "g", 2)
     group = Group("inner", run.root)

@@ -44,7 +44,7 @@ async def test_nothing_is_under_way(backend: Backend) -> None:
         memory.wake()
 
 
-async def test_a_cancel_meets_an_effect_that_has_not_begun(backend: Backend) -> None:
+async def test_an_effect_that_has_not_begun_can_be_cancelled(backend: Backend) -> None:
     for memory in await memories(backend):
         assert await memory.withdraw(ASKED)
         assert await memory.deliver("!cancel", {"cancelled": [], "groups": []}, []) == set()
@@ -74,7 +74,7 @@ async def test_time_passes(backend: Backend) -> None:
 @pytest.mark.parametrize(
     "part", ["integrations", "workflows", "sessions", "processes", "tools", "engine", "app.py"]
 )
-def test_nobody_asks_which_host_a_run_is_on(part: str) -> None:
+def test_no_code_depends_on_the_host_of_a_run(part: str) -> None:
     root = Path(pylash.__file__).parent / part
     paths = [root] if root.is_file() else list(root.rglob("*.py"))
     assert paths

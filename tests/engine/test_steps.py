@@ -81,7 +81,7 @@ async def test_an_effect_inside_a_step_is_refused_at_once(host: EffectHost) -> N
     assert await durable_step(boundary, "outer", lambda _: "mended") == "mended"
 
 
-async def test_what_is_no_scope_is_refused(host: EffectHost) -> None:
+async def test_a_value_that_is_not_a_scope_is_refused(host: EffectHost) -> None:
     with pytest.raises(LashError) as caught:
         host.scoped("order-7")  # type: ignore[arg-type]  # the mistake under test
     assert caught.value.code == "invalid_execution_scope"

@@ -306,7 +306,7 @@ async def test_what_nobody_answers_is_denied_and_failed_in_time(lash: LashHarnes
     assert "refund" not in ran
 
 
-async def test_a_yes_holds_for_one_call_only_even_if_its_id_comes_again(tmp_path: Path) -> None:
+async def test_an_approval_is_valid_for_one_call_even_if_its_id_is_repeated(tmp_path: Path) -> None:
     app = make_chat_app(f"sqlite:///{tmp_path}/chat.db")
 
     async def refunded(answer: bool) -> str:

@@ -349,7 +349,7 @@ class Interpreter:
         return None
 
     def iteration(self, body: tree.Block) -> bool:
-        """Run the body of a loop; tell whether the loop is left."""
+        """Run the body of a loop; return whether the loop ends."""
         try:
             self.block(body)
         except Leap as leap:

@@ -47,7 +47,7 @@ h = start refund(order: { id: "A" }, tool: tools)
 """
 RESPELT = """
 type Order = {id:string,"lines":list[timer.Tick]?};
-# the same, by somebody else
+# the same program with other names
 @label(description: 'asks first', title: '''Refund''')
 process refund(order: Order, tool: Tools) signals { answer: boolean } -> any {
     let hit = (await tool.lookup({ "key": order.id }))?
@@ -112,7 +112,7 @@ def test_behaviour_changes_the_references_of_process_and_module(change: str) -> 
     changed = WORKFLOW.replace(old, new)
     assert changed != WORKFLOW
     before, after = references(made(WORKFLOW)), references(made(changed))
-    if change == "an operator":  # it stands in the function: only the module is another
+    if change == "an operator":  # it is in the function: only the reference of the module changes
         assert before[2] == after[2]
     else:
         assert before[2] != after[2]

@@ -1,4 +1,4 @@
-"""Whatever is read: no crash, no hang, and every problem has a place in the text."""
+"""The parser on random texts: no crash, no hang, and every problem has a position in the text."""
 
 from __future__ import annotations
 

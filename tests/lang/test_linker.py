@@ -1,4 +1,4 @@
-"""What the linker refuses, where, and in which order; and what it makes of the rest."""
+"""The linker: refused programs with position and order of problems, and the linked trees of valid ones."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ def test_a_cell_reports_every_statement_that_is_wrong() -> None:
     ]
 
 
-def test_a_problem_comes_with_what_was_probably_meant() -> None:
+def test_a_hint_suggests_a_correction() -> None:
     assert problems("total = 1\nfinish totl")[0].hint == "did you mean `total`?"
     assert problems("x = tools.lokup({})")[0].hint == "did you mean `lookup`?"
     assert problems("x = tools.zzz({})")[0].hint == "operations: `echo`, `lookup`"
@@ -522,7 +522,7 @@ def test_a_problem_comes_with_what_was_probably_meant() -> None:
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("process p(a: int) -> int { if a > 1 { finish a } }", "end can be reached without `finish`"),
+        ("process p(a: int) -> int { if a > 1 { finish a } }", "end can be reached without a `finish`"),
         ("fn f(a: int) -> int { if a > 1 { 2 } }", "without an `else` its value can be null"),
         ("fn f(a: int) -> int { x = a }", "its last expression"),
         ('x = await tools.lookup("a")?', "takes a record: `tools.lookup({ key: … })`"),
@@ -532,8 +532,8 @@ def test_a_problem_comes_with_what_was_probably_meant() -> None:
         ("x = await tools.lookup({ kye: 3 })?", "the field `key` is missing: you wrote `kye`"),
         ("fn f(xs: list[int]) -> int { sum(xs) }", "`to_int(…)`"),
         ("fn f(n: int) -> { half: int } { { half: n / 2 } }", "the field `half` must be `int`: write `to_int(…)`"),
-        ("limit = 3\nprocess p() { finish limit }", "a process sees only its parameters"),
-        ("for limit in [1] { }\nfn f() -> any { limit }", "a function sees only its parameters"),
+        ("limit = 3\nprocess p() { finish limit }", "a process can use only its parameters"),
+        ("for limit in [1] { }\nfn f() -> any { limit }", "a function can use only its parameters"),
         ("x = max(1, 2)", "`max([1, 2])`"),
         ("process p() { sleep(5) }", "`sleep for"),
         ("assert(true)", "`if not test"),
@@ -549,7 +549,10 @@ def test_a_hint_knows_the_variables_that_a_cell_finds() -> None:
     parsed = parse("fn f() -> any { limit }")
     with pytest.raises(LashlangError) as refused:
         link(parsed, surface_of({}), variables=["limit"])
-    assert refused.value.errors[0].hint == "a function sees only its parameters: make it one"
+    assert (
+        refused.value.errors[0].hint
+        == "a function can use only its parameters: pass `limit` as a parameter"
+    )
 
 
 def test_a_problem_is_four_lines_whatever_it_quotes() -> None:
@@ -568,7 +571,7 @@ def test_an_error_shows_the_line_and_carets() -> None:
     )
 
 
-# What is right
+# Valid programs
 
 ACCEPTED = [
     "len = len('abc')",
@@ -596,7 +599,7 @@ def test_a_program_is_linked(source: str) -> None:
     linked(source, variables=["x"])
 
 
-def test_names_become_what_they_mean() -> None:
+def test_names_are_resolved() -> None:
     module = linked(
         "process p(t: Tools, a: int) { b = a; finish t.echo(f(b)) }\n"
         "fn f(n: int) -> int { n }\n"

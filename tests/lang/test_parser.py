@@ -137,7 +137,7 @@ def test_a_statement_is_read_as_this_tree(source: str, tree: str) -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        # What was found where something else must stand.
+        # Unexpected tokens.
         ("x = ", "unexpected_token 1:5"),
         ("x = 5\n+ 3", "unexpected_token 2:1"),
         ("print = 1", "unexpected_token 1:7"),
@@ -172,7 +172,7 @@ def test_a_statement_is_read_as_this_tree(source: str, tree: str) -> None:
         ("@foo(title: 'a') x", "unexpected_token 1:2"),
         ("@label(title: 3) x", "unexpected_token 1:15"),
         ("x = print(1)", "unexpected_token 1:5"),
-        # What follows a whole statement on its line.
+        # Text after a complete statement on its line.
         ("x = 1 y = 2", "expected_statement_end 1:7"),
         ("x = { a: 1 } y = 2", "expected_statement_end 1:14"),
         ("type A = { x: int } y = 2", "expected_statement_end 1:21"),
@@ -194,7 +194,7 @@ def test_a_statement_is_read_as_this_tree(source: str, tree: str) -> None:
         ("x = ?1", "ambiguous_question_mark 1:5"),
         ("if r?\n{ }", "unexpected_token 1:6"),
         ("x = r?\n: 2", "expected_statement_end 2:1"),
-        # Keywords without what they need, or where they cannot stand.
+        # Keywords without a value, or where they are not allowed.
         ("finish\n1", "missing_value 1:1"),
         ("if a { print }", "missing_value 1:8"),
         ("cancel;", "missing_value 1:1"),
@@ -380,7 +380,7 @@ def nested(count: int, opening: str, inside: str, closing: str) -> str:
         ("1 or 1 and 1 == 1 + 1 * (", "1", ")"),
     ],
 )
-def test_thirty_are_open_at_once_and_no_more(opening: str, inside: str, closing: str) -> None:
+def test_at_most_thirty_levels_may_be_nested(opening: str, inside: str, closing: str) -> None:
     assert problems(nested(30, opening, inside, closing)) == []
     found = parse(nested(31, opening, inside, closing)).problems
     assert [problem.kind for problem in found] == ["nesting_too_deep"]
@@ -398,7 +398,7 @@ def test_types_parameters_and_labels_count_as_open_too() -> None:
 
 
 @pytest.mark.parametrize("step", [" + 1", ".a", "[0]", "?", ".op()", " and 1", " not in x"])
-def test_an_expression_has_two_hundred_operators_and_no_more(step: str) -> None:
+def test_an_expression_has_at_most_two_hundred_operators(step: str) -> None:
     assert problems("x = y" + step * 200) == []
     found = parse("x = y" + step * 201).problems
     assert [problem.kind for problem in found] == ["nesting_too_deep"]
@@ -414,7 +414,7 @@ def test_operators_in_brackets_arms_and_operands_are_counted_apart() -> None:
     assert problems(f"x = not {long}\ny = {long}") == []
 
 
-def test_a_chain_has_two_hundred_arms_and_no_more() -> None:
+def test_a_chain_has_at_most_two_hundred_arms() -> None:
     assert problems("if a { x }" + " else if a { x }" * 199 + " else { y }") == []
     found = parse("if a { x }" + " else if a { x }" * 200).problems
     assert [problem.kind for problem in found] == ["nesting_too_deep"]
@@ -471,7 +471,7 @@ def test_a_type_alone_is_read_as_this_tree(text: str, tree: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "int x", "list[int", "{ a: int, a: str }", "1", "`", "int;"])
-def test_what_is_no_type_raises(text: str) -> None:
+def test_a_text_that_is_not_a_type_raises(text: str) -> None:
     with pytest.raises(LashlangError) as raised:
         parse_type(text)
     assert raised.value.errors[0].stage == "parse"

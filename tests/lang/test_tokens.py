@@ -110,7 +110,7 @@ def test_a_string_has_this_value(source: str, value: str) -> None:
         ('"\n\ud800"', ["unexpected_character 2:1"]),
     ],
 )
-def test_what_is_no_token_is_a_problem_at_its_place(source: str, problems: list[str]) -> None:
+def test_an_invalid_token_is_a_problem_at_its_position(source: str, problems: list[str]) -> None:
     found = scan(source).problems
     assert [f"{problem.kind} {problem.line}:{problem.column}" for problem in found] == problems
 

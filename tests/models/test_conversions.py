@@ -243,7 +243,7 @@ class Asides:
         return Aside()
 
 
-async def test_words_of_plugins_and_changed_instructions_are_in_their_place(
+async def test_messages_of_plugins_and_changed_instructions_are_in_their_place(
     converted: list[Message], wrong: list[Any]
 ) -> None:
     model = Reading()

@@ -199,7 +199,7 @@ async def test_models_are_registered_by_name_as_objects_names_or_providers() -> 
 
 
 @pytest.mark.parametrize("wrong", [object(), 7, OpenAIChatModel, TestModel])
-def test_what_is_no_model_is_refused_at_once(wrong: Any) -> None:
+def test_an_object_that_is_not_a_model_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(ModelInvalid):
         Lash("memory://", model=wrong)
 

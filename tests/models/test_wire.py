@@ -337,7 +337,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_tried_again(server: WireSer
     assert await _after(server, Send([*begun, server.dialect.broken])) == ("completed", "Well.", 2)
 
 
-async def test_a_connection_that_is_closed_without_a_word_is_tried_again(
+async def test_a_connection_that_is_closed_without_a_response_is_retried(
     server: WireServer,
 ) -> None:
     assert await _after(server, Send(end="drop")) == ("completed", "Well.", 2)

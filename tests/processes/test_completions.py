@@ -257,7 +257,7 @@ async def test_a_process_asks_the_model_it_was_started_with(durable: Backend) ->
     assert fast.requests == []
 
 
-async def test_a_question_that_is_none_and_a_model_that_is_none_are_refused() -> None:
+async def test_an_invalid_prompt_and_an_invalid_model_are_refused() -> None:
     async def blank(ctx: ProcessContext[None]) -> str:
         return await ctx.complete(" ")
 

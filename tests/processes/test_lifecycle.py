@@ -498,7 +498,9 @@ async def _is(handle: Any, *states: str) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_process_nobody_knows_shows_as_blocked_until_someone_does(durable: Backend) -> None:
+async def test_a_process_of_an_unknown_program_shows_as_blocked_until_a_worker_has_it(
+    durable: Backend,
+) -> None:
     other, app = Lash(durable.url, worker=None), Lash(durable.url)
 
     @other.process

@@ -119,9 +119,7 @@ async def test_a_cancelled_turn_keeps_the_text_of_the_model(backend: Backend) ->
 
 
 @pytest.mark.parametrize("pieces", [(), (" ", "\n")], ids=["nothing", "blanks"])
-async def test_an_answer_without_a_word_is_not_kept(
-    memory: Backend, pieces: tuple[str, ...]
-) -> None:
+async def test_an_answer_without_text_is_not_kept(memory: Backend, pieces: tuple[str, ...]) -> None:
     model = Telling(*pieces)
     async with Lash(memory.url, model=model, worker=LIVE) as app:
         session = app.session("chat")

@@ -166,7 +166,7 @@ async def test_attachments_of_what_is_left_out_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize("given", [4_000, "window", Window])
-async def test_what_is_no_option_is_refused(given: Any) -> None:
+async def test_an_unknown_history_option_is_refused(given: Any) -> None:
     async with Lash("memory://") as app:
         with pytest.raises(ArgumentsInvalid, match="neither Window"):
             app.session("chat", history=given)

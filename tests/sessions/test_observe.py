@@ -174,7 +174,7 @@ async def test_a_turn_that_was_parked_is_not_observed_twice(memory: Backend) -> 
 
 
 @pytest.mark.parametrize("cursor", ["", "v1", "v2.1.1", "v1.x.y", "v1.1.-1", 7, "v1.1.1.1"])
-async def test_a_cursor_that_is_none_is_refused(cursor: Any) -> None:
+async def test_an_invalid_cursor_is_refused(cursor: Any) -> None:
     async with Lash("memory://") as app:
         with pytest.raises(CursorInvalid):
             await anext(app.session("chat").observe(cursor))

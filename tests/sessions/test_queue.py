@@ -116,7 +116,7 @@ async def test_a_tool_adds_a_message_at_the_next_checkpoint_once(backend: Backen
         )
 
 
-async def test_words_for_the_next_turn_wait_for_it(memory: Backend) -> None:
+async def test_messages_for_the_next_turn_wait_for_it(memory: Backend) -> None:
     busy = Busy(memory.url)
     async with busy.app:
         session = busy.app.session("chat")
@@ -160,7 +160,7 @@ async def test_messages_for_the_next_turn_are_taken_by_a_requested_turn(
         ]
 
 
-async def test_words_that_come_during_the_last_answer_begin_a_turn(memory: Backend) -> None:
+async def test_messages_that_arrive_during_the_last_answer_begin_a_turn(memory: Backend) -> None:
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def model(request: ModelRequest) -> Any:
@@ -184,7 +184,7 @@ async def test_words_that_come_during_the_last_answer_begin_a_turn(memory: Backe
         )
 
 
-async def test_the_same_key_is_the_same_words(backend: Backend) -> None:
+async def test_the_same_key_is_the_same_message(backend: Backend) -> None:
     busy = Busy(backend.url)
     async with busy.app:
         session = busy.app.session("chat")
@@ -197,14 +197,14 @@ async def test_the_same_key_is_the_same_words(backend: Backend) -> None:
         assert (await transcript(session)).count("once") == 1
 
 
-async def test_a_word_that_means_nothing_is_refused() -> None:
+async def test_an_unknown_value_of_when_is_refused() -> None:
     async with Lash("memory://", model=ScriptedModel(echo)) as app:
         with pytest.raises(ArgumentsInvalid, match="when='later' is not one of next_turn, now"):
             await app.session("chat").enqueue("hi", when="later")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
-async def test_words_for_now_do_not_answer_for_a_person(
+async def test_messages_for_now_do_not_answer_an_approval(
     memory: Backend, config: WorkerConfig
 ) -> None:
     app = Lash(memory.url, model=ScriptedModel([call("pay"), say("Done.")]), worker=config)
@@ -308,7 +308,7 @@ async def test_an_interrupt_stops_an_answer_and_keeps_its_text(
         )
 
 
-async def test_words_for_now_let_an_answer_end(memory: Backend) -> None:
+async def test_messages_for_now_let_an_answer_end(memory: Backend) -> None:
     slow = Slow(lambda _: say("It ships today."))
     async with Lash(memory.url, model=ScriptedModel(slow), worker=LIVE) as app:
         session = app.session("chat")

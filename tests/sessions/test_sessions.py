@@ -46,7 +46,7 @@ async def test_a_session_needs_a_name(name: Any) -> None:
             await app.session("ok").fork(name)
 
 
-async def test_a_session_nobody_used_is_empty(backend: Backend) -> None:
+async def test_an_unused_session_is_empty(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("new")
         assert await session.history() == []

@@ -49,7 +49,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("model", [Mute(), Mute, Plain(), ScriptedModel, 7])
-def test_what_is_no_model_is_refused_where_it_is_given(model: Any) -> None:
+def test_an_object_that_is_not_a_model_is_refused_where_it_is_given(model: Any) -> None:
     with pytest.raises(ModelInvalid, match="respond"):
         Lash("memory://", model=model)
     with pytest.raises(ModelInvalid):
@@ -174,7 +174,7 @@ def test_an_agent_without_await() -> None:
         assert session.delete().turns == 2
 
 
-async def test_who_waits_for_a_turn_may_leave() -> None:
+async def test_a_task_that_waits_for_a_turn_may_be_cancelled() -> None:
     async with Lash("memory://", model=ScriptedModel([say("x")])) as app:
         task = asyncio.get_running_loop().create_task(app.session("chat").turn("hi", turn_id="t"))
         await asyncio.sleep(0)

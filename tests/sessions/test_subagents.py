@@ -256,7 +256,7 @@ async def test_the_time_of_a_subagent_counts(memory: Backend) -> None:
         assert result.error == "the budget of 4 seconds is used up"
 
 
-async def test_a_budget_that_is_enough_stops_nobody(memory: Backend) -> None:
+async def test_a_sufficient_budget_stops_no_turn(memory: Backend) -> None:
     async with family(memory.url, lambda _: say("A.")) as app:
         session = app.session("report", budget=TurnBudget(iterations=3))
         result = await session.turn("go", timeout="10s")

@@ -28,7 +28,7 @@ async def execute(store: SqlStore, *statements: str) -> None:
     await store.driver.run(Operation("execute", steps))
 
 
-async def test_a_long_concurrency_key_stops_nobody(backend: Backend) -> None:
+async def test_a_long_concurrency_key_does_not_stop_other_runs(backend: Backend) -> None:
     app = Lash(backend.url)
 
     async def cut(text: str) -> str:

@@ -44,7 +44,7 @@ async def refusal(url: str, migrate: bool | None = None) -> LashError:
         "postgresql://u:p@localhost:port/db",
     ],
 )
-async def test_a_url_that_nobody_understands_is_refused_with_the_known_ones(url: str) -> None:
+async def test_a_url_of_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
     error = await refusal(url)
     assert error.code == "store_url_invalid"
     for known in ("memory://", "sqlite:///", "postgresql://"):

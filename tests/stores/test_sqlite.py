@@ -201,7 +201,7 @@ async def test_a_missed_poke_is_noticed_by_looking(
             await heard.wait()
 
 
-async def test_a_hint_that_cannot_be_given_harms_nobody(
+async def test_a_hint_that_cannot_be_sent_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -217,7 +217,7 @@ async def test_a_hint_that_cannot_be_given_harms_nobody(
             assert outcome.status == "accepted"
 
 
-async def test_what_comes_while_a_store_closes_is_refused_and_what_came_is_done(
+async def test_a_closing_store_refuses_new_operations_and_completes_earlier_ones(
     tmp_path: Path,
 ) -> None:
     async with SqliteBackend(tmp_path) as backend:

@@ -93,7 +93,7 @@ async def test_a_function_answers_by_the_request() -> None:
     assert (await answer(ScriptedModel(slow), asked(7))).text == "call 7"
 
 
-def test_what_is_no_reply_is_refused_when_the_script_is_written() -> None:
+def test_an_invalid_reply_is_refused_when_the_script_is_written() -> None:
     with pytest.raises(
         ProviderError, match="Reply 2 of the script is function: make replies with say"
     ):

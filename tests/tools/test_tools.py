@@ -263,7 +263,7 @@ def test_a_line_that_is_not_indented_ends_the_parameters() -> None:
     assert properties(find)["note"] == {"type": "string"}
 
 
-def test_what_follows_other_sections_is_no_description() -> None:
+def test_text_after_other_sections_is_not_part_of_the_description() -> None:
     def find(a: int) -> None:
         """Find it.
 
@@ -622,7 +622,7 @@ def test_a_long_value_and_many_troubles_are_cut_short() -> None:
     assert f'(got "{"x" * 59}…)' in said
 
 
-def test_a_number_that_is_none_and_a_broken_text_are_refused() -> None:
+def test_an_invalid_number_and_a_broken_text_are_refused() -> None:
     def order(amount: float | None = None, note: str = "") -> None: ...
 
     assert "amount should be a finite number" in trouble(order, {"amount": "nan"})

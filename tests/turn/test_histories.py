@@ -109,7 +109,7 @@ class Looked(list[Message]):
 
 
 @pytest.mark.parametrize("option", [Window(tokens=100), Summarise(tokens=100)])
-def test_looking_costs_what_is_sent_however_long_the_history_is(option: Any) -> None:
+def test_the_cost_depends_on_the_sent_messages_and_not_on_the_history(option: Any) -> None:
     times = []
     for length in (1_000, 100_000):
         looked = Looked([said("Hi."), says("Ho.")] * (length // 2))
@@ -124,7 +124,7 @@ def test_looking_costs_what_is_sent_however_long_the_history_is(option: Any) -> 
 
 
 @given(HISTORIES, turns(), st.integers(1, 300), st.booleans(), st.integers(0, 9), st.data())
-def test_what_suffices_is_all_that_is_looked_at(
+def test_no_more_messages_are_read_than_needed(
     history: list[Message],
     turn: list[Message],
     tokens: int,

@@ -76,7 +76,7 @@ def test_every_kind_of_message_is_tried_above_with_every_field_set() -> None:
         (SystemMessage("Be kind."), b'{"role":"system","text":"Be kind."}'),
     ],
 )
-def test_the_role_is_stored_and_what_is_usual_is_not(message: Any, stored: bytes) -> None:
+def test_the_role_is_stored_and_default_values_are_not(message: Any, stored: bytes) -> None:
     assert msgspec.json.encode(message) == stored
     assert msgspec.json.decode(stored)["role"] == message.role
 
@@ -90,7 +90,7 @@ def test_a_field_of_a_later_version_does_not_hide_a_message() -> None:
     assert MESSAGES.decode(b'{"role":"assistant","text":"Hi.","mood":"good"}').role == "assistant"
 
 
-def test_the_text_of_a_message_leaves_out_what_is_no_text() -> None:
+def test_the_text_of_a_message_contains_only_its_text_parts() -> None:
     assert UserMessage((Text("a"), PICTURE, Text("b"))).text == "a\nb"
 
 
@@ -132,7 +132,7 @@ def test_a_result_of_an_earlier_turn_does_not_answer_a_call_with_the_same_id() -
     assert open_calls([*earlier, said("Again."), asked]) == [A]
 
 
-def test_what_is_as_always_is_not_stored() -> None:
+def test_default_values_are_not_stored() -> None:
     used = NO_USAGE + Usage() + NO_USAGE
     message = ToolMessage("c", "look", usage=used, seconds=round(0.0001, 3) or ZERO)
     assert write(message) == b'{"role":"tool","call_id":"c","tool":"look"}'

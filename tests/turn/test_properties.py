@@ -64,7 +64,7 @@ def restored(machine: TurnMachine) -> TurnMachine:
 
 
 @given(turns())
-def test_a_turn_restored_at_every_step_goes_on_as_if_nothing_had_been(drawn: Any) -> None:
+def test_a_turn_restored_at_every_step_continues_unchanged(drawn: Any) -> None:
     undisturbed = player_of(drawn).to_the_end()
     disturbed = player_of(drawn)
     disturbed.machine = restored(disturbed.machine)

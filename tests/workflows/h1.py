@@ -37,7 +37,7 @@ COUNTED = ("yield", "wake", "completed", "failed", "cancelled")
 
 
 class H1Tool(Tool[..., Any]):
-    """A tool that takes whatever it is given."""
+    """A tool that accepts any argument."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class H1App:
                 return {"waiting": "signal"}
 
     def _given(self, args: Any) -> Any:
-        """Return arguments in which what looks like a handle is one: H1 says so."""
+        """Return arguments in which every record that looks like a handle is one, as H1 specifies."""
         if isinstance(args, list):
             return [self._given(one) for one in args]
         if not isinstance(args, dict):
@@ -188,9 +188,7 @@ class H1App:
     async def _journal_differences(self) -> list[str]:
         expect, pid = self.case.expect, self.case.pid
         found: list[str] = []
-        if isinstance(
-            expect.keys, list
-        ):  # the clock stands still, so the order of them is not known
+        if isinstance(expect.keys, list):  # the clock does not advance, so their order is not known
             short = (entry.key.rpartition("/")[2] for entry in await self._effects(pid))
             whole = sorted(f"process:{pid}:{key}" for key in short)
             by_shape = sorted(expect.keys, key=lambda one: one.replace("{pid}", pid))

@@ -1,4 +1,4 @@
-"""Programs that are killed anywhere end as if nothing had been, and repeat no more than was not recorded."""
+"""Programs that are killed at any point end as without the kill, and repeat only effects that were not recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it_ends_the_same_wherever_it_dies(tmp_path: Path) -> None:
 
     report = crash_everywhere(make_app, story, store=store)
     assert report.outcome[0] == OUTCOME
-    # A wait that is over before it is looked at writes nothing: a slow machine has a record less now and then.
+    # A wait that is over before it is checked writes nothing, so a slow machine sometimes has one record less.
     assert len(report.missed) <= 2
     written = {(point.operation, point.kind) for point in report.points}
     assert written >= {

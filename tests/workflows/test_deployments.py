@@ -146,7 +146,7 @@ async def test_a_rolling_deploy_hands_programs_over(durable: Backend) -> None:
     assert [result["value"] for result in results] == [f"old {n}x" for n in range(6)]
 
 
-# --- what is stored ---
+# --- stored modules ---
 
 
 async def _tampered(app: Lash, module: Any, **changed: Any) -> dict[str, Any]:

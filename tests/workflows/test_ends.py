@@ -76,7 +76,7 @@ async def test_reaching_the_end_finishes_with_null_and_a_finish_ends_at_once() -
         assert await shop.run(source, process_id="q") == 1
 
 
-# --- what cannot start ---
+# --- processes that cannot start ---
 
 
 @pytest.mark.proves("L2")

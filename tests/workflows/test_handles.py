@@ -25,7 +25,7 @@ from tests.workflows.scenes import PARKING, Shop
 THEIRS = (
     "process main() signals { approve: bool } { ok = wait signal approve; finish [ok, 'secret'] }"
 )
-"""A process of another tenant. Its result, its signals and its life are none of its neighbours' business."""
+"""A process of another tenant: other tenants must not read its result, signal it or cancel it."""
 
 FORGED = {"__handle__": "process", "id": "theirs"}
 
@@ -83,7 +83,7 @@ class Tenants(Shop):
 
         @self.app.tool(name="say")
         async def say_() -> dict[str, str]:
-            """Say what looks like a handle."""
+            """Return a record that looks like a handle."""
             return FORGED
 
         @self.app.tool

@@ -94,7 +94,7 @@ async def test_a_program_of_no_session_does_not_reach_a_sessions_triggers() -> N
         assert await programs.run(None, "stop", key=key) is False
         for wanted in (key, "session:b/x"):
             refused = await programs.register(None, wanted)
-            assert (refused["ok"], "only keys of sessions" in refused["error"]) == (False, True)
+            assert (refused["ok"], "reserved for sessions" in refused["error"]) == (False, True)
         target = (await programs.app.lashlang(SUBSCRIBE))["names"]
         with pytest.raises(ArgumentsInvalid, match="'session:"):
             await programs.app.triggers.register(
@@ -245,7 +245,7 @@ class Mail(SessionPlugin):
     def tools(self) -> Sequence[Tool[..., Any]]:
         @tool(name="send-mail")
         async def forbidden(to: str) -> str:
-            """Send a letter to anybody."""
+            """Send a letter to any address."""
             self._sent.append(to)
             return to
 
@@ -291,7 +291,7 @@ async def test_a_tool_of_a_plugin_does_not_run_as_the_operation_of_another_one()
             return await handle.status() == "blocked"
 
         await eventually(is_blocked)
-        with pytest.raises(ProcessBlocked, match=r"`tools\.send_mail` is another tool"):
+        with pytest.raises(ProcessBlocked, match=r"`tools\.send_mail` is a different tool"):
             await handle.result(timeout=0)
     assert mails.sent == []
 

@@ -141,7 +141,7 @@ async def test_a_cancelled_process_is_cancelled_where_it_waited(backend: Backend
     assert events[-1]["error"] == "The wait for the signal 'signal' was cancelled."
 
 
-async def test_a_sink_that_fails_harms_nobody() -> None:
+async def test_a_failing_sink_does_no_harm() -> None:
     shop = Shop()
     told: list[str] = []
 

@@ -156,7 +156,7 @@ class Watch(Generic[T]):
                 del self._waiters[name]
 
     def read_soon(self, name: str) -> None:
-        """Read an id soon, if a task waits for it; a blank one stands for all of them."""
+        """Read an id soon, if a task waits for it; a blank id means all of them."""
         if not name:
             self._to_read.update(self._waiters)
         elif name in self._waiters:
@@ -165,7 +165,7 @@ class Watch(Generic[T]):
             self._hint.set()
 
     def deliver(self, name: str, result: T) -> None:
-        """Complete the futures of an id; a blank one stands for all of them."""
+        """Complete the futures of an id; a blank id means all of them."""
         self._to_read.discard(name)
         for waiting in (name,) if name else tuple(self._waiters):
             for future, on_result in self._waiters.get(waiting, {}).items():

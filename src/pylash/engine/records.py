@@ -284,7 +284,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _data(error: BaseException) -> Any:
-    """Return what goes with the failure, if it will be the same when it is read back."""
+    """Return the data of the failure, if it will be the same when it is read back."""
     try:
         return round_trip(getattr(error, "data", None)) if isinstance(error, LashError) else None
     except ValueNotJson:

@@ -153,7 +153,7 @@ class Tries(msgspec.Struct, frozen=True):
 def marked_final(
     failure: BaseException, error: BaseException, retry: Retry | None
 ) -> BaseException:
-    """Return the failure that stands for an error, marked if the call is not to be tried again after it."""
+    """Return the failure that represents an error, marked if the call is not to be tried again after it."""
     if retry is None or isinstance(error, retry.on):
         return failure
     return FinalFailure(failure)

@@ -1,9 +1,9 @@
-"""Module artifacts: linked modules under names that are hashes of what they do.
+"""Module artifacts: linked modules, identified by hashes of their content.
 
-1. A reference is a hash of canonical JSON that starts with a version tag. Where semantics change, the
-   tag changes; golden tests hold the rest still.
-2. Nothing that is only spelling is hashed: no place, no name of a local variable, no source.
-3. Whoever reads an artifact recomputes its references before use.
+1. A reference is a hash of canonical JSON that starts with a version tag. If semantics change, the
+   tag changes; golden tests check that references do not change otherwise.
+2. Source text, source positions and names of local variables are not hashed.
+3. A reader of an artifact recomputes its references before it uses the artifact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SURFACE: Final = "lashlang-surface:v1"
 
 
 class ArtifactDamaged(LashError, category=True):
-    """The stored module is not the one that its reference names: it is never run."""
+    """A stored module does not match its reference; it is never run."""
 
     def __init__(self, module_ref: str, reason: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class _Stored(msgspec.Struct, frozen=True):
     names: dict[str, tuple[str, ...]]
     source: str
     aside: str
-    """A hash over places, names and source, which no reference covers."""
+    """A checksum over positions, names and source, which the references do not cover."""
 
 
 def artifact(linked: LinkedProgram) -> Artifact:
@@ -80,7 +80,7 @@ def artifact(linked: LinkedProgram) -> Artifact:
 
 
 def verified(stored: Artifact) -> Artifact:
-    """Return an artifact whose references are those of its contents. Raises ArtifactDamaged."""
+    """Return the artifact if its references match its contents. Raises ArtifactDamaged."""
     surface_ref = _surface_ref(stored.required_surface)
     if (
         surface_ref != stored.required_surface_ref
@@ -92,7 +92,7 @@ def verified(stored: Artifact) -> Artifact:
 
 
 def places_of(stored: Artifact) -> Places:
-    """Return the places of the nodes of the canonical form."""
+    """Return the source positions of the nodes of the canonical form."""
     placed = zip(walk(stored.canonical), stored.places, strict=True)
     return {id(node): Place(*place) for node, place in placed}
 
@@ -104,7 +104,7 @@ def definitions(stored: Artifact) -> dict[str, Type]:
 
 
 def _data_types(required: RequiredSurface) -> dict[str, Type]:
-    """Return the types that have a definition; the host's opaque ones stand for themselves."""
+    """Return the types that have a definition, which opaque host types do not."""
     return {name: parse_type(text) for name, text in required.types.items() if text != name}
 
 
@@ -149,16 +149,16 @@ def decode_artifact(data: bytes) -> Artifact:
     except ValueError as error:
         raise ArtifactDamaged("", f"it cannot be read ({error})") from error
     if not isinstance(canonical, Module) or _aside(stored) != stored.aside:
-        raise ArtifactDamaged(stored.module_ref, "it was changed where it is stored")
+        raise ArtifactDamaged(stored.module_ref, "its checksum does not match")
     fields = {name: getattr(stored, name) for name in Artifact.__struct_fields__}
     return Artifact(**{**fields, "canonical": canonical})
 
 
-# Does another surface still offer what a module needs?
+# Compatibility of a module with another surface.
 
 
 def incompatibility(required: RequiredSurface, current: Surface) -> str | None:
-    """Return what the module needs and the surface does not offer; None if it offers all."""
+    """Return the first requirement of the module that the surface does not meet, or None."""
     return next(_lacking(required, current), None)
 
 
@@ -172,7 +172,7 @@ def _lacking(required: RequiredSurface, current: Surface) -> Iterator[str]:
         for name, (tool, given, got) in module.operations.items():
             operation = offered.operations.get(name)
             if operation is not None and operation.id != tool:
-                yield f"the operation `{path}.{name}` is another tool, `{operation.id}`"
+                yield f"the operation `{path}.{name}` is a different tool, `{operation.id}`"
             yield from _unlike(f"{path}.{name}", (given, got), operation, known, current)
     for type_, operations in required.resource_types.items():
         if type_ not in current.resource_types():
@@ -191,7 +191,7 @@ def _unlike(
     known: Mapping[str, Type],
     current: Surface,
 ) -> Iterator[str]:
-    """Yield what is wrong with an operation: it must take what it took and give what it gave."""
+    """Yield incompatible changes of an operation: of its input type or its output type."""
     given, got = (expand(parse_type(text), known) for text in required)
     if operation is None:
         yield f"the operation `{name}` is missing"

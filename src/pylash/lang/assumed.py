@@ -1,7 +1,7 @@
-"""A surface for a program whose host is not known: what it uses is taken to be there.
+"""A surface for a program with an unknown host: everything that the program uses is assumed to exist.
 
-1. A name is taken for a module only if the program never binds it, and a type for a resource type or a
-   data type only if nobody declares it. What remains to be checked is everything else.
+1. A name is assumed to be a module only if the program never binds it, and a type to be a resource type or
+   a data type only if the program does not declare it. The linker checks everything else as usual.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANY = {"input": "any", "output": "any"}
 
 
 def assumed_surface(program: Program) -> Surface:
-    """Return a surface with all abilities, and every module and type that the program seems to use."""
+    """Return a surface with all abilities, and with every module and type that the program seems to use."""
     nodes = list(walk(program))
     bound = {node.name for node in nodes if isinstance(node, Assign | For | Clause | Parameter)}
     declared = {

@@ -1,7 +1,7 @@
 """Trees as flat lists: a class's name and then its fields, a length and then its items.
 
-1. No depth of nesting is too much, for us or for a reader of JSON.
-2. The list says all that the tree says: equal lists, equal trees.
+1. A tree may nest to any depth: neither this module nor a JSON parser recurses along it.
+2. The list contains everything that the tree contains: equal lists mean equal trees.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def flat(node: Node) -> Iterator[Scalar]:
 
 
 def unflat(items: list[Scalar]) -> Node:
-    """Return the tree that `flat` wrote. What is no such list raises ValueError."""
+    """Return the tree that `flat` wrote. Raises ValueError if the list is not a tree."""
     source = iter(items)
     frames = [_Frame(lambda values: values[0], [_NODE], [])]
     try:
@@ -54,7 +54,7 @@ def unflat(items: list[Scalar]) -> Node:
 
 
 class _Kind(NamedTuple):
-    """What a field of a node holds: `of` are the items of a tuple."""
+    """The type of a node's field; `of` is the type of the items of a tuple."""
 
     name: Literal["scalar", "node", "tuple"]
     of: _Kind | None = None

@@ -1,7 +1,7 @@
-"""From a parsed program and a surface to a linked module: every name means something, every type fits.
+"""Linking a parsed program against a surface: every name is resolved, every type is checked.
 
-1. The first problem is the first in this order: labels, declarations, declared types, signatures, bodies
-   in the order of the source, main. Problems of an earlier kind keep later ones from being looked for.
+1. Problems are searched in this order: labels, declarations, declared types, signatures, bodies in the
+   order of the source, main. A problem in one stage ends the search after that stage.
 2. Linking runs nothing and changes nothing.
 """
 
@@ -48,7 +48,8 @@ _TYPE_WORDS = BUILT_IN | SPELLINGS.keys() | {"list", "enum"}
 class LinkedProgram(NamedTuple):
     """A linked module, the positions of its nodes, and the names of its numbered variables.
 
-    `names` has an entry for "main", each "process NAME" and "function NAME": the name of each number.
+    `names` has an entry for "main" and for each "process NAME" and "function NAME": the names of its
+    variables, by number.
     """
 
     module: Module
@@ -86,7 +87,7 @@ def link(
 
 
 class _Linker:
-    """The order of linking; what one body needs is in `Statements`."""
+    """The stages of linking; `Statements` links one body."""
 
     def __init__(self, parsed: Parsed, surface: Surface, given: set[str]) -> None:
         items = parsed.program.items
@@ -114,14 +115,14 @@ class _Linker:
         )
 
     def raise_problems(self) -> None:
-        """Raise what was found so far."""
+        """Raise the problems found so far, if there are any."""
         if self.program.problems:
             raise LashlangError(tuple(self.program.problems), self.program.source)
 
     # Declarations
 
     def check_declarations(self) -> None:
-        """Check abilities of labels and processes, and that names are declared once."""
+        """Check that labels and processes are enabled, and that names are declared once."""
         labels = (node for node in walk(self.tree) if isinstance(node, Label))
         for label in labels:
             with self.program.noting():
@@ -155,7 +156,7 @@ class _Linker:
             raise self.program.refusal(item, "function_shadows_builtin", message)
 
     def check_types(self) -> None:
-        """Check that declared types are made of known ones, and not of themselves."""
+        """Check that declared types consist of known types, and do not contain themselves."""
         for item in self.types:
             self._check_type(item.type)
         declared = {each.name: each.type for each in self.types}
@@ -236,8 +237,12 @@ class _Linker:
                 (*body.finishes, *ends),
                 item.result,
                 "incompatible_process_return",
-                f"what process `{item.name}` finishes with",
-                lambda node: "its end can be reached without `finish`" if node is item else None,
+                f"the result of process `{item.name}`",
+                lambda node: (
+                    "its end can be reached without a `finish`, and the result is then null"
+                    if node is item
+                    else None
+                ),
             )
         self.names[f"process {item.name}"] = tuple(body.names)
         keep = self.program.keep
@@ -270,11 +275,11 @@ def _assigned(main: Block) -> set[str]:
 
 
 def _valueless(node: Node) -> str | None:
-    """Return what to do about a statement that gives a function no value."""
+    """Return a hint about a last statement that gives the function no value."""
     if isinstance(node, If) and not node.otherwise:
         return "without an `else` its value can be null"
     if isinstance(node, Statement | FunctionDeclaration):
-        return "a function's value is that of its last expression"
+        return "a function returns the value of its last expression"
     return None
 
 
@@ -291,7 +296,7 @@ def _parameters(item: ProcessDeclaration | FunctionDeclaration) -> dict[str, Typ
 
 
 def _process_names(item: ProcessDeclaration) -> dict[str, Type]:
-    """Return what a process sees: its parameters, and all of them as `inputs` and `input`."""
+    """Return the names that a process can use: its parameters, and all of them as `inputs` and `input`."""
     given = _parameters(item)
     fields = (TypeField(name, type_, optional=False) for name, type_ in given.items())
     inputs = RecordType(tuple(fields))
@@ -306,7 +311,7 @@ def _process_names(item: ProcessDeclaration) -> dict[str, Type]:
 
 
 def _reaches_end(block: Block) -> bool:
-    """Return whether a block can be left at its end."""
+    """Return whether control can reach the end of a block."""
     return not any(map(_never_passed, block))
 
 

@@ -1,9 +1,9 @@
-"""Pictures of maps: text for Mermaid, and SVG drawn here.
+"""Pictures of maps: Mermaid text, and SVG.
 
-1. Every node has a row of its own, under its parent and further to the right; so lines of the tree never
-   cross, and the picture reads like the program.
-2. What several nodes share (resources, processes that are started) stands in a column at the right.
-3. No text of a program reaches a picture unescaped.
+1. Every node has its own row, below its parent and indented; so the lines of the tree never cross, and
+   the picture has the structure of the program.
+2. Nodes that several others refer to (resources, started processes) are in a column at the right.
+3. Texts of a program are escaped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mermaid(drawn: dict[str, Any]) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Write what is not plainly text as entities: Mermaid reads quotes, markup and Markdown in labels."""
+    """Escape special characters as entities: Mermaid interprets quotes, markup and Markdown in labels."""
     return re.sub(r"[^\w .,:/-]", lambda found: f"#{ord(found[0])};", _one_line(text))
 
 
@@ -50,7 +50,7 @@ def _caption(node: dict[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return text on one line, without characters that no picture can hold."""
+    """Return text on one line, without characters that XML does not allow."""
     return "".join(" " if _is_unfit(char) else char for char in text)
 
 
@@ -87,7 +87,7 @@ _TIP: Final = (
 
 
 class _Layout:
-    """Where each node of a map stands: tree at the left, one row a node; shared nodes at the right."""
+    """The position of each node of a map: the tree at the left, one row per node; shared nodes at the right."""
 
     def __init__(self, drawn: dict[str, Any]) -> None:
         self.nodes = {node["id"]: node for node in drawn["nodes"]}
@@ -114,7 +114,7 @@ class _Layout:
             pending.extend((child, depth + 1) for child in reversed(below.get(id_, [])))
 
     def _place_shared(self) -> None:
-        """Put each shared node at the right, in the row of the first that leads to it."""
+        """Put each shared node at the right, in the row of the first node that refers to it."""
         column = self.gutter + _LANE * (len(self.lanes) + 1)
         for edge in sorted(self.links, key=lambda edge: self.corner[edge["from"]][1]):
             self.corner.setdefault(edge["to"], (column, self.corner[edge["from"]][1]))
@@ -141,7 +141,7 @@ class _Layout:
 
 
 def svg(drawn: dict[str, Any]) -> str:
-    """Return a map as an SVG picture that needs nothing else."""
+    """Return a map as a self-contained SVG picture."""
     layout = _Layout(drawn)
     size = f'width="{layout.width}" height="{layout.height}"'
     name = html.escape(_one_line(f"Map of {drawn['entry']} {drawn['entry_name']}"))

@@ -1,8 +1,8 @@
-"""The static map of an entry: what it can touch, and under which choices.
+"""The static map of an entry (main or a process): its effects, and the branches that lead to them.
 
-1. Every id of a site that a trace can name is in the map, under the same id.
-2. A map is drawn from what an artifact says; nothing is run and nobody is asked.
-3. Text in pictures is escaped: a label is written by whoever wrote the program.
+1. Every site that a trace can mention is in the map, under the same id.
+2. A map is made from the artifact alone; nothing is run.
+3. Text in pictures is escaped: labels come from the author of the program.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MapNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MapEdge(msgspec.Struct, frozen=True):
-    """How one node leads to another."""
+    """A connection from one node to another."""
 
     source: str = msgspec.field(name="from")
     to: str
@@ -84,7 +84,7 @@ class ExecutionMap(msgspec.Struct, frozen=True):
         return mermaid(self.to_dict())
 
     def to_svg(self) -> str:
-        """Return the map as a picture that stands alone."""
+        """Return the map as a self-contained SVG picture."""
         return svg(self.to_dict())
 
 
@@ -99,7 +99,7 @@ def static_map(artifact: Artifact, process: str | None = None) -> ExecutionMap:
 
 
 class _Todo(NamedTuple):
-    """A node or block that is to be drawn, and the parent of what it holds."""
+    """A node or block that is to be drawn, and the parent of the nodes inside it."""
 
     at: object
     parent: str
@@ -138,7 +138,7 @@ class _Drawing:
         return MapNode(id_, "process", declared.name, *_titles(declared.label))
 
     def _visit(self, todo: _Todo) -> Iterator[_Todo]:
-        """Draw a node; yield what is to be drawn next, each with its parent in the map."""
+        """Draw a node; yield the nodes to draw next, each with its parent in the map."""
         at, parent, operands_drawn = todo
         if isinstance(at, tuple):
             yield from (_Todo(item, parent) for item in at)
@@ -182,7 +182,7 @@ class _Drawing:
 
 
 def _operands(node: Node) -> Iterator[object]:
-    """Yield what is evaluated before a node has its effect: it is drawn first, as it runs first."""
+    """Yield the parts that are evaluated before a node has its effect: they are drawn in order of execution."""
     match node:
         case If(test) | Conditional(test):
             yield test
@@ -197,7 +197,7 @@ def _titles(label: Label | None) -> tuple[str | None, str | None]:
 
 
 def label_of(node: Node) -> str:
-    """Return what people call a site."""
+    """Return the label of a site for people."""
     match node:
         case Operation(name=name) | ReceiverOperation(name=name):
             return name

@@ -1,7 +1,7 @@
-"""What is wrong with a program, for people and for programs.
+"""Problems of a program, for people and for programs.
 
-1. A problem is one sentence with a stable kind and a place; a hint says what to do about it.
-2. Nothing ran and nothing changed where there is a problem of stage `parse` or `link`.
+1. A problem is one sentence with a stable kind and a position; a hint says what to do about it.
+2. If there is a problem of stage `parse` or `link`, nothing ran and nothing changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Stage = Literal["parse", "link", "run"]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One mistake. Lines and columns count from 1, columns in code points; `width` is that of the carets."""
+    """One mistake. Lines and columns count from 1, columns in code points; `width` is the number of carets."""
 
     stage: Stage
     kind: str
@@ -29,7 +29,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _WIDEST: Final = 160
-"""How much of a line is shown."""
+"""How many characters of a line are shown."""
 
 
 class LashlangError(Misuse):
@@ -40,7 +40,7 @@ class LashlangError(Misuse):
         self.errors = errors
 
     def __str__(self) -> str:
-        # The code would stand behind the carets; the kinds are in `errors`.
+        # No error code: it would follow the carets, and the kinds are in `errors`.
         return self.message
 
 
@@ -55,7 +55,7 @@ def show(problem: Problem, source: str) -> str:
         line, start = f"…{line[cut:]}", start - cut + 1
     if len(line) > _WIDEST:
         line = f"{line[:_WIDEST]}…"
-    # Tabs are kept and wide characters counted, so that the carets stand where the eye expects them.
+    # Tabs are kept and wide characters count as two columns, so that the carets are under the problem.
     indent = "".join("\t" if char == "\t" else " " * cells(char) for char in line[:start])
     carets = indent + "^" * max(1, cells(line[start : start + problem.width]))
     hint = f" {_one_line(problem.hint)}" if problem.hint else ""
@@ -68,5 +68,5 @@ def show(problem: Problem, source: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    # A text of the program that is quoted may have line breaks.
+    # A quoted text of the program may contain line breaks.
     return text.replace("\n", "\\n")

@@ -1,6 +1,6 @@
-"""Sites: the places of an entry where it touches the world, or chooses, under ids that never change.
+"""Sites: the effects and branches of an entry (main or a process), under ids that never change.
 
-1. An id is a hash over the module, the entry, the position in the tree and the kind: static and unique.
+1. An id is a hash of the module, the entry, the position in the tree and the kind; it is static and unique.
 2. Functions have no sites; a site belongs to exactly one entry.
 """
 
@@ -67,7 +67,7 @@ def sites(
 
 
 def node_id(kind: str, *parts: str | int) -> str:
-    """Return the id of a node of some kind, from what it is found by."""
+    """Return the id of a node of some kind, from the parts that identify it."""
     return f"{kind}:{stable_hash([kind, *parts]).hex()[:24]}"
 
 

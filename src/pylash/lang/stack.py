@@ -1,4 +1,4 @@
-"""Room on Python's stack for programs and trees that nest deep."""
+"""A higher recursion limit for programs and trees that nest deeply."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _DEEP: Final = 30_000
-"""Frames of Python calling Python take no C stack; this many fit any tree or call the language allows."""
+"""Calls from Python to Python use no C stack; this limit suffices for any tree or call that the language allows."""
 _inside: Final[list[int]] = []
-"""The limits that those who are inside found. Python has one for all threads: the last one puts it back."""
+"""The limits found on entry by the calls in progress. All threads share one limit: the last call restores it."""
 
 
 def deep(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function that may recurse further than Python's limit allows."""
+    """Call a function that may recurse deeper than Python's default limit."""
     _inside.append(sys.getrecursionlimit())
     if _inside[-1] < _DEEP:
         sys.setrecursionlimit(_DEEP)

@@ -1,8 +1,8 @@
-"""What must hold before a process starts or goes on.
+"""Checks before a process starts or continues.
 
-1. A registration holds references and arguments, never code. Whoever runs it checks it against the stored
-   artifact and its own surface, in the order of `startable`.
-2. Abilities are not among the checks: they say what may be linked here, not what may run.
+1. A registration has references and arguments, never code. Before a host runs it, it checks it against the
+   stored artifact and its own surface, in the order of `startable`.
+2. Abilities are not checked: they limit what may be linked here, not what may run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Registration(
 
 
 class StartProblem(NamedTuple):
-    """Why a process cannot start. `process_surface_incompatible` may pass on another deployment."""
+    """Why a process cannot start. Another deployment may resolve `process_surface_incompatible`."""
 
     code: Code
     message: str
@@ -78,9 +78,9 @@ def stored(data: bytes | None, module_ref: str) -> Artifact | StartProblem:
     try:
         artifact = verified(decode_artifact(data))
     except (ArtifactDamaged, msgspec.DecodeError):
-        return _missing(f"what is stored as the module {module_ref} is damaged")
+        return _missing(f"the stored module {module_ref} is damaged")
     if artifact.module_ref != module_ref:
-        return _missing(f"what is stored as the module {module_ref} is another module")
+        return _missing(f"the module stored as {module_ref} is a different module")
     return artifact
 
 
@@ -93,11 +93,11 @@ def startable(
     """
     name = wanted.process_name
     if artifact.processes.get(name) != wanted.process_ref:
-        return _missing(f"the module {wanted.module_ref} has no such process `{name}`")
+        return _missing(f"the module {wanted.module_ref} has no process `{name}`")
     if artifact.required_surface_ref != wanted.required_surface_ref:
         return StartProblem(
             "process_required_surface_mismatch",
-            f"process `{name}` was registered for another surface than its module requires",
+            f"process `{name}` was registered for a different surface than its module requires",
         )
     missing = incompatibility(artifact.required_surface, surface)
     if missing is not None:
@@ -109,7 +109,7 @@ def startable(
 def bad_arguments(
     artifact: Artifact, process: str, args: Mapping[str, Any], modules: Mapping[str, str]
 ) -> str | None:
-    """Return what is wrong with the arguments of a process, or None: they must match its parameters and their types."""
+    """Return why the arguments of a process do not match its parameters and their types, or None."""
     parameters = {each.name: each.type for each in declaration(artifact, process).parameters}
     types = definitions(artifact)
     for name, type_ in parameters.items():
@@ -120,17 +120,17 @@ def bad_arguments(
             return f"argument `{name}` of process `{process}` does not fit: {reason}"
     for name in args:
         if name not in parameters:
-            return f"process `{process}` takes no argument `{name}`"
+            return f"process `{process}` has no parameter `{name}`"
     return None
 
 
 def bad_signal(
     artifact: Artifact, process: str, name: str, payload: Any, modules: Mapping[str, str]
 ) -> str | None:
-    """Return why a process does not take a signal: it must declare its name, and the payload conform."""
+    """Return why a process does not accept a signal, or None: it must declare the name, and the payload must conform."""
     accepted = signals(declaration(artifact, process))
     if name not in accepted:
-        return f"process `{process}` accepts no signal `{name}`"
+        return f"process `{process}` does not accept the signal `{name}`"
     reason = _unfit(payload, accepted[name], definitions(artifact), modules)
     return None if reason is None else f"the payload of signal `{name}` does not fit: {reason}"
 
@@ -138,7 +138,7 @@ def bad_signal(
 def signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
     """Return the JSON Schemas of the signals that a process accepts, by name.
 
-    They ask of a payload what `bad_signal` asks; of resources and host values only that they are objects.
+    They check a payload as `bad_signal` does, except that resources and host values need only be objects.
     """
     return deep(_signal_schemas, artifact, process)
 
@@ -151,7 +151,7 @@ def _signal_schemas(artifact: Artifact, process: str) -> dict[str, Any]:
 
 
 def _storable(schema: Any) -> bool:
-    """Tell whether a schema is small enough: declarations can double a type again and again."""
+    """Return whether a schema is small enough: each declaration can double the size of a type."""
     try:
         return size_of(shared_json(schema)) <= _LARGEST_SCHEMA
     except RunError:
@@ -159,7 +159,7 @@ def _storable(schema: Any) -> bool:
 
 
 def _open(schema: Any) -> Any:
-    """Return a schema without its refusals of fields it does not know."""
+    """Return a schema that allows unknown fields."""
     if isinstance(schema, list):
         return [_open(one) for one in schema]
     if not isinstance(schema, dict):
@@ -183,7 +183,7 @@ def _unfit(
 
 
 def signals(process: tree.ProcessDeclaration) -> dict[str, tree.Type]:
-    """Return the signals a process accepts: those it declares, and the default one if it waits for it."""
+    """Return the signals that a process accepts: declared ones, and the default one if it waits for it."""
     accepted = {each.name: each.type for each in process.signals}
     if any(
         isinstance(node, tree.WaitSignal) and node.name == "signal" for node in tree.walk(process)

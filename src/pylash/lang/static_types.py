@@ -1,9 +1,9 @@
-"""What a value can be, known before anything runs.
+"""Static types.
 
-1. Types are gradual: `any` fits everything. They catch mistakes and never change what runs.
-2. Declared and surface types stay names, and are looked into only when somebody asks. So messages
-   speak the author's words, and a type is as small as its text.
-3. No type is defined in terms of itself: whoever makes definitions has checked that.
+1. Types are gradual: `any` is compatible with everything. They catch mistakes and never change what runs.
+2. Declared and surface types stay names and are expanded only when needed. So messages use the author's
+   names, and a type is as small as its text.
+3. No type is defined in terms of itself: the code that creates definitions has checked that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPELLINGS: Final = {
     "string": "str",
     "object": "dict",
 }
-"""Second spellings of built-in names; trees hold the first one."""
+"""Alternative spellings of built-in names; trees contain the standard one."""
 
 BUILT_IN: Final = frozenset({"any", "null", "bool", "int", "float", "str", "dict", "Process"})
 
@@ -50,7 +50,7 @@ _SCHEMAS = {
 
 
 class Types:
-    """What types mean under some definitions. Answers are remembered, so names cost nothing twice."""
+    """The meaning of types under some definitions. Results are cached, so a name is expanded only once."""
 
     def __init__(self, definitions: Mapping[str, Type]) -> None:
         self.definitions = definitions
@@ -60,13 +60,13 @@ class Types:
         self._overlaps: dict[tuple[Type, Type], bool] = {}
 
     def head(self, type_: Type) -> Type:
-        """Return what type_ stands for; parts of it may be names still."""
+        """Return the definition of type_; its parts may still be names."""
         while isinstance(type_, TypeName) and type_.name in self.definitions:
             type_ = self.definitions[type_.name]
         return type_
 
     def members(self, type_: Type) -> tuple[Type, ...]:
-        """Return the heads of a union's members, or the one head; `any` swallows the others."""
+        """Return the heads of a union's members, or the single head; with `any` as a member, only `any`."""
         known = self._members.get(type_)
         if known is None:
             heads = dict.fromkeys(map(self.head, self._written(type_)))
@@ -74,7 +74,7 @@ class Types:
         return known
 
     def _written(self, type_: Type) -> tuple[Type, ...]:
-        """Return the members of a union as they were written, but unions among them as their members."""
+        """Return the members of a union as written, with nested unions flattened."""
         known = self._flat.get(type_)
         if known is None:
             head = self.head(type_)
@@ -84,7 +84,7 @@ class Types:
         return known
 
     def union(self, types: Iterable[Type]) -> Type:
-        """Return the type of what is one of types."""
+        """Return the union of types."""
         flat: dict[Type, None] = {}
         for type_ in types:
             if ANY in self.members(type_):
@@ -93,7 +93,7 @@ class Types:
         return next(iter(flat)) if len(flat) == 1 else UnionType(tuple(flat))
 
     def assignable(self, source: Type, target: Type) -> bool:
-        """Return whether a value of source may stand where target is expected."""
+        """Return whether a value of type source is allowed where target is expected."""
         key = (source, target)
         known = self._fits.get(key)
         if known is None:
@@ -113,7 +113,7 @@ class Types:
         return known
 
     def kin(self, left: Type, right: Type) -> bool:
-        """Return whether the two can be compared: they share a family, or one can be null or any."""
+        """Return whether the two can be compared: they have a common family, or one can be null or any."""
         lefts, rights = (
             set(map(_family, self.members(left))),
             set(map(_family, self.members(right))),
@@ -181,7 +181,7 @@ def is_text(head: Type) -> bool:
 
 
 def _family(head: Type) -> str:
-    """Return the family of a head; null and any are families that meet all others."""
+    """Return the family of a head; the families null and any are comparable with all others."""
     match head:
         case TypeName("any" | "null" as name):
             return name
@@ -200,7 +200,7 @@ def _family(head: Type) -> str:
 
 
 def bounded(type_: Type) -> Type:
-    """Return type_, or `any` where it has grown out of proportion (each `x = [x, x]` doubles it)."""
+    """Return type_, or `any` if it has become too large (each `x = [x, x]` doubles it)."""
     pending, count = [(type_, 1)], 0
     while pending:
         at, depth = pending.pop()
@@ -227,7 +227,7 @@ def _parts(type_: Type) -> Iterator[Type]:
 
 
 def names_in(type_: Type) -> Iterator[TypeName]:
-    """Yield the names that stand in type_, in the order of the text."""
+    """Yield the names in type_, in source order."""
     if isinstance(type_, TypeName):
         yield type_
     for part in _parts(type_):
@@ -235,7 +235,7 @@ def names_in(type_: Type) -> Iterator[TypeName]:
 
 
 def reached(name: str, definitions: Mapping[str, Type]) -> set[str]:
-    """Return the defined names that the definition of a name leads to; its own, if it is recursive."""
+    """Return the defined names that a definition refers to, directly or not: with its own if it is recursive."""
     found: set[str] = set()
     pending = [name]
     while pending:
@@ -247,7 +247,7 @@ def reached(name: str, definitions: Mapping[str, Type]) -> set[str]:
 
 
 def expand(type_: Type, definitions: Mapping[str, Type]) -> Type:
-    """Return type_ with every defined name, at any depth, replaced by what it stands for."""
+    """Return type_ with every defined name, at any depth, replaced with its definition."""
     known: dict[str, Type] = {}
 
     def whole(at: Type) -> Type:
@@ -307,7 +307,7 @@ def schema_of(
 ) -> dict[str, Any]:
     """Return the JSON schema of type_; `variables` has the schemas of names that begin with `$`.
 
-    What is defined once is one object wherever it stands: declarations that double stay small.
+    A defined type is one shared object in the schema, so declarations that double a type stay small.
     """
     known: dict[str, dict[str, Any]] = {f"${name}": one for name, one in (variables or {}).items()}
 

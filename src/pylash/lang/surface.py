@@ -1,9 +1,9 @@
-"""What a host offers to programs: abilities, modules of operations, types, constructors, trigger sources.
+"""The surface that a host offers to programs: abilities, modules of operations, types, constructors, trigger sources.
 
-1. A program touches the world only through the surface that it was linked against.
+1. A program has effects only through the surface that it was linked against.
 2. A required surface is the part of it that a module uses. It is hashed, so its form never changes.
-3. Every surface has the module `triggers`; its ability says who may use it.
-4. A name in a type of the surface that nothing declares is opaque: it fits itself and `any`.
+3. Every surface has the module `triggers`; programs may use it if its ability is enabled.
+4. An undeclared name in a type of the surface is opaque: it is compatible with itself and `any`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pylash.values.process_errors import SurfaceInvalid
 
 Ability = Literal["processes", "sleep", "process_signals", "triggers", "label_annotations"]
 ABILITIES: Final[tuple[Ability, ...]] = get_args(Ability)
-"""All of them: what a host offers that withholds nothing."""
+"""All abilities."""
 
 TRIGGERS: Final = "Triggers"
-"""The type of the module `triggers`, whose operations have rules of their own."""
+"""The type of the module `triggers`, whose operations have special rules."""
 
 
 class OperationSurface(msgspec.Struct, frozen=True):
-    """An operation: the tool behind it, what it takes and what it gives."""
+    """An operation: the id of its tool, its input type and its output type."""
 
     id: str
     input: Type
@@ -55,7 +55,7 @@ class ModuleSurface(msgspec.Struct, frozen=True):
 
 
 class ConstructorSurface(msgspec.Struct, frozen=True):
-    """What makes a host value of `type`."""
+    """A constructor of host values of `type`."""
 
     input: Type
     type: str
@@ -89,14 +89,14 @@ class Surface(msgspec.Struct, frozen=True):
 
 
 class RequiredModule(msgspec.Struct, frozen=True):
-    """What is used of a module: its operations as id, input and output."""
+    """The used part of a module: its operations as id, input and output."""
 
     type: str
     operations: dict[str, tuple[str, str, str]]
 
 
 class RequiredSurface(msgspec.Struct, frozen=True):
-    """What a module uses of the surface it was linked against; types are text."""
+    """The part of the surface that a module uses; types are text."""
 
     abilities: tuple[str, ...]
     modules: dict[str, RequiredModule]
@@ -210,11 +210,11 @@ def _problems(made: Surface) -> Iterator[SurfaceInvalid]:
                 )
 
 
-# Tools describe themselves by JSON schemas.
+# Types from the JSON schemas of tools.
 
 
 def type_of_schema(schema: Mapping[str, Any] | bool) -> Type:
-    """Return the type of a JSON schema, `any` where types cannot express it.
+    """Return the type of a JSON schema, or `any` if types cannot express it.
 
     Closed objects become record types, other objects `dict`.
     """
@@ -223,7 +223,7 @@ def type_of_schema(schema: Mapping[str, Any] | bool) -> Type:
 
 
 class _Schemas:
-    """The types of one schema and of what it refers to; a reference to itself is `any`."""
+    """The types of one schema and of the schemas it refers to; a recursive reference is `any`."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -295,7 +295,7 @@ _KINDS: Final = {"string": STR, "integer": INT, "number": FLOAT, "boolean": BOOL
 
 
 def _type_of_values(values: list[Any]) -> Iterator[Type]:
-    """Yield the types of the only values that a schema admits."""
+    """Yield the types of the values that a schema lists."""
     if texts := tuple(value for value in values if isinstance(value, str)):
         yield EnumType(texts)
     for value in values:

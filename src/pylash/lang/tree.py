@@ -1,13 +1,13 @@
-"""The trees of Lashlang: what the parser reads, and what the linker makes of it.
+"""The trees of Lashlang: those that the parser returns, and those that the linker makes from them.
 
-1. Nodes are frozen and know no place: places are kept beside them, by identity (`Places`), so two
-   spellings of one program are equal trees.
-2. A linked tree holds no name that is still to be looked up. Where the parser says `Name`, `Method` or
-   `Call`, the linker says what it is: a variable, a process, a module, an operation, a function.
-3. Linked trees are stored: a node is an array that begins with its class's name. Renaming a class, or
+1. Nodes are frozen and do not contain source positions; these are stored separately, by identity (`Places`),
+   so two spellings of one program are equal trees.
+2. A linked tree has no unresolved names. Where the parser has `Name`, `Method` or `Call`, the linked tree has
+   a variable, a process, a module, an operation or a function.
+3. Linked trees are stored: a node is an array that begins with the name of its class. Renaming a class, or
    moving a field, changes every reference, so it needs a new version tag.
 """
-# ruff: noqa: D101 (a node is what its name says)
+# ruff: noqa: D101 (the names of nodes explain them)
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True, tag=True, tag_field="no
     pass
 
 
-# Types, as written and as reasoned about.
+# Types.
 
 
 class TypeName(Node, frozen=True):
@@ -88,7 +88,7 @@ class RecordField(Node, frozen=True):
 
 
 class RecordLiteral(Node, frozen=True):
-    """As written: a key may stand twice; the last value wins and keeps the first position."""
+    """As in the source: a key may occur twice; the last value wins and keeps the first position."""
 
     fields: tuple[RecordField, ...]
 
@@ -125,9 +125,9 @@ class Unwrap(Node, frozen=True):
 
 
 class Group(Node, frozen=True):
-    """Parentheses around something that ends in `?`: in an aggregate they say when it is unwrapped.
+    """Parentheses around something that ends in `?`: in an aggregate they determine when it is unwrapped.
 
-    The only parentheses that a tree keeps. Linked, only leaves of aggregates have them.
+    A tree keeps no other parentheses. In a linked tree only leaves of aggregates have them.
     """
 
     value: Expression
@@ -199,7 +199,7 @@ class Method(Node, frozen=True):
 
 
 class Variable(Node, frozen=True):
-    """Linked only. A parameter or variable of main by its name, another by its number in digits."""
+    """Linked only. Parameters and variables of main have their name, other variables their number in digits."""
 
     name: str
 
@@ -309,7 +309,7 @@ class IndexStep(Node, frozen=True):
 
 
 class Assign(Node, frozen=True):
-    """`name` is written as read; linked, as in `Variable`."""
+    """`name` is that of the source; in a linked tree, as in `Variable`."""
 
     name: str
     steps: tuple[FieldStep | IndexStep, ...]
@@ -317,7 +317,7 @@ class Assign(Node, frozen=True):
 
 
 class If(Node, frozen=True):
-    """An `else if` is an `If` alone in `otherwise`; no `else` at all is an empty one."""
+    """An `else if` is a single `If` in `otherwise`; without an `else`, `otherwise` is empty."""
 
     test: Expression
     then: Block
@@ -448,7 +448,7 @@ Declaration = TypeDeclaration | ProcessDeclaration | FunctionDeclaration
 
 
 class Program(Node, frozen=True):
-    """Parsed: declarations and statements in the order of the source."""
+    """Parsed: declarations and statements in source order."""
 
     items: tuple[Declaration | Statement, ...]
 
@@ -463,7 +463,7 @@ class Module(Node, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a node stands: line and column from 1, in code points, and its width on that line."""
+    """The source position of a node: line and column from 1, in code points, and its width on that line."""
 
     line: int
     column: int
@@ -471,11 +471,11 @@ class Place(NamedTuple):
 
 
 Places = dict[int, Place]
-"""The place of each node by its `id`; whoever holds this holds the tree."""
+"""The position of each node by its `id`; valid only as long as the tree exists."""
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield the node and all below it, parents first, in the order of the source."""
+    """Yield the node and all its descendants, parents first, in source order."""
     pending: list[object] = [node]
     while pending:
         at = pending.pop()

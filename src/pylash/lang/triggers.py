@@ -1,8 +1,8 @@
-"""Trigger subscriptions: what `triggers.register` keeps, and what an occurrence starts.
+"""Trigger subscriptions: `triggers.register` creates them, and an occurrence starts their process.
 
 1. A key is unique per owner: registering it again replaces the definition and keeps the id.
-2. A subscription holds references, as a registration does; the event takes its place among the arguments
-   when an occurrence comes.
+2. A subscription has references, as a registration does; when there is an occurrence, its event is put among
+   the arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Subscription(msgspec.Struct, frozen=True):
     inputs: dict[str, Any]
 
     def handle(self) -> dict[str, Any]:
-        """Return what the program gets."""
+        """Return the handle that the program gets."""
         return {
             "type": "trigger_handle",
             "id": self.id,
@@ -48,15 +48,15 @@ class Subscription(msgspec.Struct, frozen=True):
         }
 
     def with_id(self, known: str) -> Subscription:
-        """Return the same subscription under the id that its key has already."""
+        """Return the same subscription with the existing id of its key."""
         return msgspec.structs.replace(self, id=known)
 
     def hears(self, source_type: str, source: Any) -> bool:
-        """Tell whether an occurrence at this source is one for the subscription."""
+        """Return whether the subscription is for occurrences at this source."""
         return self.source_type == source_type and equal(from_json(self.source), from_json(source))
 
     def listed(self, wanted: Mapping[str, Any]) -> bool:
-        """Tell whether the filters of `triggers.list` let the subscription pass."""
+        """Return whether the subscription matches the filters of `triggers.list`."""
         target = wanted.get("target")
         return (
             (target is None or _reference(target) == _reference(self.target))
@@ -80,7 +80,7 @@ def _reference(process: Any) -> Any:
 def subscription(
     payload: Mapping[str, Any], sources: Mapping[str, Any], new_id: str
 ) -> Subscription:
-    """Return the subscription that `triggers.register` asks for with this payload.
+    """Return the subscription for this payload of `triggers.register`.
 
     `sources` are the trigger sources of the surface by type.
 
@@ -88,7 +88,7 @@ def subscription(
     """
     source, target, inputs = (payload.get(name) for name in ("source", "target", "inputs"))
     if not isinstance(source, dict) or source.get("$lash_host_type") not in sources:
-        raise InvalidTrigger("the source is no trigger source of this host")
+        raise InvalidTrigger("the source is not a trigger source of this host")
     if not isinstance(target, dict) or target.get("$lash_process") is not True:
         raise InvalidTrigger("the target must be the name of a process")
     if not isinstance(inputs, dict) or {TRIGGER_EVENT: True} not in inputs.values():
@@ -96,10 +96,12 @@ def subscription(
     source_type, value = source["$lash_host_type"], source.get("$lash_host_value")
     given = payload.get("key")
     if given is not None and (not isinstance(given, str) or not given or given.startswith(DERIVED)):
-        raise InvalidTrigger(f"a trigger key is text that does not begin with {DERIVED}")
+        raise InvalidTrigger(
+            f"a trigger key must be text that is not empty and does not begin with {DERIVED}"
+        )
     name = payload.get("name")
     if name is not None and not isinstance(name, str):
-        raise InvalidTrigger("the name of a trigger is text")
+        raise InvalidTrigger("the name of a trigger must be text")
     return Subscription(
         id=new_id,
         key=given or derived_key(target["process_name"], source_type, value),
@@ -112,5 +114,5 @@ def subscription(
 
 
 def derived_key(target: str, source_type: str, source: Any) -> str:
-    """Return the key of a registration that names none."""
+    """Return the key of a registration without one."""
     return f"{DERIVED}v1/{stable_hash([target, source_type, source]).hex()}"

@@ -1,1 +1,1 @@
-"""Lashlang in an app: modules that are linked against its tools, and run as its processes."""
+"""Lashlang in an app: modules are linked against its tools, and run as its processes."""

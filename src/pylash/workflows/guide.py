@@ -1,4 +1,4 @@
-"""Lashlang in a page, for a model that writes workflows."""
+"""A one-page description of Lashlang, for a model that writes workflows."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ T = TypeVar("T")
 _TRIGGERS: Final = ("triggers_register", "triggers_list", "triggers_cancel")
 
 Sink = Callable[[dict[str, Any]], None]
-"""Takes the execution events of Lashlang programs."""
+"""Receives the execution events of Lashlang programs."""
 
 
 class Offered(NamedTuple):
@@ -224,7 +224,7 @@ class WorkflowHost(Host):
         registration = replace(
             self._child_registration(process, process_input(made, process, args, handles)),
             id=process_id,
-            parent="",  # the store sets it: a fork is another parent than the first execution
+            parent="",  # the store sets it: a fork has a different id than the process it was forked from
         )
         command = StartProcess(registration, grant=registration.holder)
         if run.process.registration.recorded_id is not None:
@@ -290,7 +290,7 @@ class WorkflowHost(Host):
     # --- time and events ---
 
     async def sleep(self, key: str, *, ms: int | None = None, until: int | None = None) -> None:
-        """Sleep; a restart waits only for the rest."""
+        """Sleep; after a restart only the remaining time is waited."""
         branch = self._branch()
         full_key = branch.key(branch.take(self._local_key(key)))
         if until is not None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 MAX_NESTING: Final = 64
-"""How deep the arguments of a program may nest."""
+"""How deeply the arguments of a program may nest."""
 
 
 class LashlangModule:
@@ -75,7 +75,7 @@ class LashlangModule:
         return LashlangProcess(self.artifact, name, self._offered)
 
     def graph(self, process: str | None = None) -> ExecutionMap:
-        """Return the map of a process; without a name that of main, or of the first process."""
+        """Return the map of a process; without a name, the map of main or of the first process."""
         if process is None and not self.artifact.canonical.main and self.processes:
             process = self.processes[0]
         if process is not None:
@@ -107,11 +107,11 @@ class LashlangProcess(Definition[..., Any]):
         return WorkflowArguments(self.artifact, self.name, self._offered())
 
     def input(self, arguments: dict[str, Any]) -> LashlangInput:
-        """Return the input that a process of it is registered with."""
+        """Return the input with which a process of this definition is registered."""
         return process_input(self.artifact, self.name, arguments, given_handles(arguments))
 
     def signals(self) -> dict[str, Any]:
-        """Return the JSON Schemas of the signals it takes, by name."""
+        """Return the JSON Schemas of the accepted signals, by name."""
         return signal_schemas(self.artifact, self.name)
 
 
@@ -173,7 +173,7 @@ def _with_given_handles(plain: Any, given: Any) -> Any:
 
 
 class WorkflowArguments:
-    """The parameters of a process of a module, checked by their types."""
+    """The parameters of a process of a module; arguments are checked against their types."""
 
     result: Final = ANY
 
@@ -189,7 +189,11 @@ class WorkflowArguments:
             raise ProcessSurfaceIncompatible(self._name, missing)
         given = {**self._modules(), **dict(zip(self._names, args, strict=False)), **kwargs}
         plain = {name: self.dump_one(name, value) for name, value in given.items()}
-        reason = "it takes fewer arguments" if len(args) > len(self._names) else None
+        reason = (
+            f"it takes at most {len(self._names)} arguments"
+            if len(args) > len(self._names)
+            else None
+        )
         self._refuse(
             reason or bad_arguments(self._artifact, self._name, plain, modules_of(self._offered))
         )
@@ -202,13 +206,13 @@ class WorkflowArguments:
         return _with_given_handles(plain, given) if given_handles(given) else plain
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse unknown names, and missing ones."""
+        """Refuse unknown and missing names."""
         given = set(names)
         for name in self._names:
             if name not in given:
                 self._refuse(f"it needs the argument `{name}`")
         for name in given - set(self._names):
-            self._refuse(f"it takes no argument `{name}`")
+            self._refuse(f"it has no parameter `{name}`")
 
     def _modules(self) -> dict[str, Any]:
         """Return values for the parameters that fit exactly one module of the surface: they need not be given."""

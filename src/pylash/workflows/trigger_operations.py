@@ -79,10 +79,12 @@ class TriggerOperations:
         return list(dict.fromkeys(found))
 
     async def _stored_key(self, key: str) -> str:
-        """Return the key under which a trigger of the owner is stored, or is to be."""
+        """Return the key under which a trigger of the owner is stored, or will be stored."""
         keys = self._stored_keys(key)
         if not keys:
-            message = f"the key {key!r} begins with {SESSION_KEYS!r}: only keys of sessions do"
+            message = (
+                f"the key {key!r} begins with {SESSION_KEYS!r}, which is reserved for sessions"
+            )
             raise InvalidTrigger(message)
         if len(keys) > 1:
             with self._run.guarded():

@@ -16,7 +16,7 @@ from pylash.engine.runs.run import LiveRun
 
 
 class Endings(Protocol):
-    """Writes what an execution leaves behind, and reads what that depends on."""
+    """Writes the end of an execution, and reads the data that it depends on."""
 
     async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
         """Write how a process ended."""
@@ -25,11 +25,11 @@ class Endings(Protocol):
     async def continue_as(
         self, run: LiveRun, registration: Registration, *, cancelled: bool
     ) -> WriteAnswer:
-        """Write that a process goes on with a fresh run; ``cancelled``: its code has heard of a cancel."""
+        """Write that a process goes on with a fresh run; ``cancelled``: its code was notified of a cancel."""
         ...
 
     async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
-        """Write what a turn leaves behind."""
+        """Write the end of a turn."""
         ...
 
     async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
@@ -44,5 +44,5 @@ class Endings(Protocol):
         ...
 
     async def is_asked_to_end(self, run: LiveRun) -> bool:
-        """Return whether somebody asked a turn to end. Raises Unanswered, as above."""
+        """Return whether a turn was asked to end. Raises Unanswered, as above."""
         ...

@@ -239,7 +239,7 @@ class LiveRun:
     # --- cancels ---
 
     def is_cancelled_here(self) -> bool:
-        """Return whether the CancelledError at hand is a cancel of the run, and not of its task."""
+        """Return whether the current CancelledError is a cancel of the run, and not of its task."""
         # A cancel of the run is raised as an answer and cancels no task, except without a record.
         task = asyncio.current_task()
         if task is None or not task.cancelling():

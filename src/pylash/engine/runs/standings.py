@@ -1,4 +1,4 @@
-"""Where a run stands when this worker begins with it: what it is, and what was recorded for it."""
+"""The state of a run when this worker starts to execute it: the run, and its records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def standing_of(submitted: Submitted) -> Standing | None:
 
 
 async def standings(store: Store, claims: Sequence[Claim]) -> dict[int, Standing]:
-    """Return how claimed runs stand, by run; what cannot be read is left out."""
+    """Return the state of claimed runs, by run; runs that cannot be read are left out."""
     fences = {claim.fence.run: claim.fence for claim in claims}
     processes = [claim.fence.run for claim in claims if claim.run.kind == "process"]
     # The journals are read after the claim: what an earlier owner writes from then on is refused by the fence.

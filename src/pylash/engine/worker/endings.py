@@ -39,14 +39,14 @@ class StoreEndings:
     async def continue_as(
         self, run: LiveRun, registration: Registration, *, cancelled: bool
     ) -> WriteAnswer:
-        """Write that a process goes on with a fresh run; ``cancelled``: its code has heard of a cancel."""
+        """Write that a process goes on with a fresh run; ``cancelled``: its code was notified of a cancel."""
         continue_as = self._store.processes.continue_as
         return await self._write(
             run, partial(continue_as, run.fence, registration, cancelled=cancelled)
         )
 
     async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
-        """Write what a turn leaves behind."""
+        """Write the end of a turn."""
         return await self._write(run, partial(self._store.sessions.commit, run.fence, commit))
 
     async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
@@ -80,7 +80,7 @@ class StoreEndings:
         return await answer_of(run.fence.name, ask, self._is_open)
 
     async def is_asked_to_end(self, run: LiveRun) -> bool:
-        """Return whether somebody asked a turn to end. Raises Unanswered."""
+        """Return whether a turn was asked to end. Raises Unanswered."""
         ask = partial(self._store.sessions.asked_to_end, run.record.run)
         return await answer_of(run.fence.name, ask, self._is_open)
 

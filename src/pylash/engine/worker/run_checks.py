@@ -18,7 +18,7 @@ class RunChecks:
         self._live = live
 
     async def check_cancel(self, run: LiveRun) -> None:
-        """Cancel the run if its process or turn was asked to end, close it if it was ended; not if the store is away."""
+        """Cancel the run if its process or turn was asked to end, close it if it was ended; do nothing if the store is unreachable."""
         with suppress(StoreError):  # check_all comes again
             standing = await self._host.store.runs.wake_seqs([run.fence.run])
             # The end of a process by force makes our fence stale; its code may be in a step that takes hours.

@@ -86,6 +86,6 @@ class RunTasks:
         run.driver.stumble(error)
         try:
             await self._endings.leave(run, LastWrite.BLOCK)
-        except Exception:  # noqa: BLE001 - whatever it is, another worker may have more luck
+        except Exception:  # noqa: BLE001 - whatever it is, another worker may succeed
             _log.exception("%s cannot be blocked and is released", run.fence.name)
             self.orphans.add((run.fence,))

@@ -1,8 +1,8 @@
 """Bodies as Python functions.
 
-1. A variable of the program is a local of the function: `v3`. Beside it stand its size (`s3`) unless it only
-   ever holds numbers, and its token (`t3`) if the body changes it in place.
-2. A variable that nothing has bound is an unbound local: Python itself notices.
+1. A variable of the program is a local variable of the function: `v3`. Other locals hold its size (`s3`),
+   unless the variable only ever holds numbers, and its token (`t3`), if the body changes it in place.
+2. A variable without a value is an unbound local: Python raises UnboundLocalError for it.
 3. `m` is the meter, `h` the frame of effects.
 """
 
@@ -68,7 +68,7 @@ class Body(Loops):
     def statements(self, block: Block, *, result: bool = False, taken: int = 0) -> list[ast.stmt]:
         """Return the Python statements of a block.
 
-        With `result` its value is left in a local; `taken` steps are counted with its first statement.
+        With `result` the value of the block is left in a local; `taken` steps are counted with its first statement.
         """
         made: list[ast.stmt] = []
         counted = 0
@@ -77,7 +77,7 @@ class Body(Loops):
             if counted:
                 counted -= 1
             else:
-                # Quiet statements are counted together where a body that ran out of steps shows no variables.
+                # The steps of quiet statements are counted together, unless variables stay visible after an error.
                 quiet = 1 if self._kind == "main" else max(1, self._quiet(block, position))
                 made += self.count(taken + quiet, statement)
                 counted, taken = quiet - 1, 0
@@ -85,7 +85,7 @@ class Body(Loops):
         return made
 
     def _quiet(self, block: Block, start: int) -> int:
-        """Return how many statements from there on neither branch nor touch the world."""
+        """Return the number of consecutive statements from `start` that have no branches and no effects."""
         for position in range(start, len(block)):
             statement = block[position]
             if not isinstance(statement, Assign | Evaluate) or id(statement) in self._unit.waiting:
@@ -163,7 +163,7 @@ class Body(Loops):
         return [value, *self._release(node.value), *self.hold(node.name, node.value)]
 
     def _release(self, value: Expression) -> list[ast.stmt]:
-        """Forget the tokens of the variables with which the list or record in `r` may share."""
+        """Drop the tokens of the variables that may share parts with the list or record in `r`."""
         shared = sorted(self.slot(name) for name in variables_of(value) & self._mutable)
         if not shared or self.is_number(value):
             return []
@@ -174,7 +174,7 @@ class Body(Loops):
         return [py.branch(kept, [forgotten])]
 
     def hold(self, variable: str, value: Expression | None) -> list[ast.stmt]:
-        """Count what is in `r` as the variable's, and bind it."""
+        """Bind the variable to the value in `r`, and count the value's size."""
         size = f"s{self.slot(variable)}"
         held: ast.expr = py.method("m", "hold", py.name("r"), py.name(size))
         plain: ast.expr
@@ -252,7 +252,7 @@ class Body(Loops):
         return py.function(identifier, parameters, body, asynchronous=not self._in_function)
 
     def held_parameters(self, names: Iterable[str]) -> list[ast.stmt]:
-        """Count the values that came in."""
+        """Count the sizes of the arguments."""
         return [
             py.assign(
                 f"s{self.slot(name)}",
@@ -266,8 +266,8 @@ class Body(Loops):
 def function_code(unit: Unit, declaration: FunctionDeclaration) -> list[ast.stmt]:
     """Return a function of the program as Python functions.
 
-    Where parameters are declared as numbers there are two: one that counts on it, and passes on to the
-    other what is none.
+    If parameters are declared as numbers there are two: one assumes numbers, and calls the other one if
+    an argument is not a number.
     """
     identifier = unit.functions[declaration.name]
     names = [parameter.name for parameter in declaration.parameters]
@@ -304,7 +304,7 @@ def _function(
     frames = ast.Attribute(py.name("m"), "frames", py.load)
     used = ast.Attribute(py.name("m"), "used", py.load)
     too_many = ast.Raise(py.method("m", "too_many_frames"), None)
-    # No variable holds a result yet; a recursion could make it nest as deep as it goes.
+    # No variable holds the result yet, so its depth is checked here: a recursion could nest it without limit.
     gives_number = bool(numbers) and declaration.name in unit.numeric_functions
     large = py.compare(py.call("type", py.name(_RESULT)), ast.In(), py.name("CONTAINERS"))
     deep_enough = py.method("m", "returned", py.name(_RESULT))
@@ -342,9 +342,9 @@ def process_code(unit: Unit, declaration: ProcessDeclaration, identifier: str) -
 
 
 def main_code(unit: Unit, block: Block, identifier: str) -> tuple[ast.stmt, dict[str, str]]:
-    """Return main as a coroutine function of the session's variables, and the variables by their locals.
+    """Return main as a coroutine function of the session's variables, and the variable of each local.
 
-    It loads what it mentions, and gives all of it back however it ends.
+    It loads the variables that it mentions, and stores them again however it ends.
     """
     settled = settled_in_main(block)
     named = [
@@ -364,7 +364,7 @@ def main_code(unit: Unit, block: Block, identifier: str) -> tuple[ast.stmt, dict
     locals_ = {body.local(name): name for name in names}
     load: list[ast.stmt] = []
     for name in names:
-        if name in settled and name in body._numeric:  # noqa: SLF001 (its own kind of body)
+        if name in settled and name in body._numeric:  # noqa: SLF001 (a body of the same class)
             continue
         held = ast.Subscript(py.name("variables"), py.constant(name), py.load)
         known = py.compare(py.constant(name), ast.In(), py.name("variables"))

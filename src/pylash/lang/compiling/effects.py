@@ -23,10 +23,10 @@ from pylash.lang.tree import (
 
 
 class Effects(Expressions):
-    """Compiles what touches the world."""
+    """Compiles effects."""
 
     def effect(self, node: Expression) -> ast.expr:
-        """Return the Python expression for a node that touches the world."""
+        """Return the Python expression for a node that has an effect."""
         match node:
             case Operation() | ReceiverOperation():
                 return py.awaited(py.method("h", "operate", self.site(node), self._pending(node)))

@@ -1,10 +1,10 @@
 """Expressions as Python.
 
-1. Every Python node carries the number of the tree's node it stands for as its line, so an error finds its
-   place without any bookkeeping at run time.
+1. The line number of a Python node is the number of the tree node that it was compiled from, so the
+   position of an error is known without any bookkeeping at run time.
 2. Operands are evaluated from left to right, each once.
-3. No Python expression nests deeper than `_DEEPEST`: what would, and every comprehension, becomes a function
-   of its own that is defined once at the top of the body and reads the body's variables.
+3. No Python expression nests deeper than `_DEEPEST`: a deeper part, and every comprehension, becomes a
+   function that is defined once at the top of the body and reads the body's variables.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from pylash.lang.tree import (
 
 _DEEPEST: Final = 40
 _CLAUSES: Final = 8
-"""How many loops of a comprehension go into one function: Python nests only so many."""
+"""How many loops of a comprehension are put into one function: Python limits the nesting."""
 _SMALL: Final = NUMERIC_BUILTINS | {"empty", "contains", "starts_with", "ends_with", "find"}
-"""Builtins whose results take no room to speak of."""
+"""Builtins with small results, which are not counted as memory."""
 _NATIVE: Final[Mapping[str, type[ast.operator]]] = {"+": ast.Add, "-": ast.Sub, "*": ast.Mult}
 _HELPERS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 _ORDER: Final[Mapping[str, tuple[type[ast.cmpop], str]]] = {
@@ -97,20 +97,20 @@ class Expressions:
         return f"v{self.slot(variable)}"
 
     def fresh(self) -> str:
-        """Return a Python name that nothing else has."""
+        """Return an unused Python name."""
         self._fresh += 1
         return f"r{self._fresh}"
 
     def line(self, node: Node) -> int:
-        """Return the line that stands for a node."""
+        """Return the line number of a node."""
         return self._unit.numbers[id(node)] + 1
 
     def site(self, node: Node) -> ast.Constant:
-        """Return the number by which the frame knows a site."""
+        """Return the number of a site in the frame."""
         return py.constant(self._unit.numbers[id(node)])
 
     def is_number(self, node: Expression) -> bool:
-        """Tell whether a node gives a number whenever it gives anything; asked of its parts first."""
+        """Return whether a node always evaluates to a number, unless it raises; asked for its parts first."""
         known = self._numbers.get(id(node))
         if known is None:
             if isinstance(node, Binary) and node.operator == "+":
@@ -159,7 +159,9 @@ class Expressions:
             case Variable(name):
                 return py.name(self.local(name))
             case ListLiteral() | RecordLiteral() if is_constant(node):
-                return self._unit.keep(constant_of(node))  # nobody changes what it does not own
+                return self._unit.keep(
+                    constant_of(node)
+                )  # safe to share: only a value's owner changes it
             case ListLiteral(items):
                 return py.call("List", ast.List(self.operands(items), py.load))
             case TupleLiteral(items):
@@ -212,7 +214,7 @@ class Expressions:
         return self._kept(nodes, [self.expr(node) for node in nodes])
 
     def _kept(self, nodes: Sequence[Expression], made: list[ast.expr]) -> list[ast.expr]:
-        """Return operands; those that may be large count while others are worked out, as variables do."""
+        """Return operands; those that may be large count as memory while later ones are evaluated."""
         busy = [at for at, node in enumerate(nodes) if id(node) in self._unit.busy]
         large = [at for at in busy[:-1] if self._makes(nodes[at])]
         for at in large:
@@ -223,7 +225,7 @@ class Expressions:
         return made
 
     def _makes(self, node: Expression) -> bool:
-        """Tell whether a busy node may give something large that no variable holds."""
+        """Return whether a busy node may evaluate to a large value that no variable holds."""
         match node:
             case Field(base) | Index(base) | Unwrap(base) | Group(base):
                 return self._makes(base)
@@ -233,7 +235,7 @@ class Expressions:
                 return not is_logical(node) and not self.is_number(node)
 
     def chosen(self, node: Node, test: ast.expr) -> ast.expr:
-        """Return the test of a branch; where executions are traced it tells which arm is taken."""
+        """Return the test of a branch; in traced executions it also reports which arm is taken."""
         if not self._unit.traced or self._in_function:
             return test
         arms = map(py.constant, self._unit.arms[id(node)])
@@ -260,7 +262,7 @@ class Expressions:
         named = {each.name: each for each in inner if each.name.startswith("$")}
         if not named:
             schema = schema_of(node.type, self._unit.definitions)
-            # Where it nests too deep it is made, and refused, when the program comes to it.
+            # A value that nests too deeply is built, and refused, when the program evaluates it.
             with suppress(RunError):
                 return self._unit.keep(shared_json({"$lash_type": schema}))
         values: list[ast.expr] = [
@@ -271,7 +273,7 @@ class Expressions:
             "type_value", kept, ast.Dict([py.constant(name[1:]) for name in named], values)
         )
 
-    # Operators: chains lean to the left and may be long, so they are built upwards along their spine.
+    # Operators: chains are left-associative and may be long, so they are built in a loop.
 
     def _chain(self, top: Binary) -> ast.expr:
         spine: list[Binary] = []
@@ -318,7 +320,7 @@ class Expressions:
     def _equality(self, node: Binary, left: ast.expr, right: ast.expr) -> ast.expr:
         same = node.operator == "=="
         sides = (node.left, node.right)
-        # Python warns of `is` between literals, to which it folds tuples too.
+        # Python warns about `is` between literals, and treats constant tuples as literals.
         literals = all(isinstance(side, ast.Constant | ast.Tuple) for side in (left, right))
         if any(isinstance(side, Null) for side in sides) and not literals:
             return py.compare(left, ast.Is() if same else ast.IsNot(), right)
@@ -348,7 +350,7 @@ class Expressions:
         self._depth = depth
         later = list(zip(functions, inner, strict=True))[1:]
         if later:
-            # Names of the loops further out are seen by those further in.
+            # Inner loops see the names of outer loops.
             names = [self.local(clause.name) for chunk in chunks for clause in chunk]
             bound: list[ast.stmt] = [py.assign(name, py.constant(None)) for name in names]
             definitions = [
@@ -380,7 +382,7 @@ class Expressions:
         following: str | None,
         waits: bool,
     ) -> list[ast.stmt]:
-        """Return the loops of some clauses, around those of the next ones or around the element."""
+        """Return the loops of some clauses, with the loops of the next clauses or the element inside."""
         heads = [self._clause(clause, waits) for clause in chunk]
         if following is not None:
             onward: ast.expr = py.call(following)
@@ -407,23 +409,23 @@ class Expressions:
         return target, source, self.count(1, clause, waits=waits), test
 
     def is_kept(self, source: Expression) -> bool:
-        """Tell whether what a loop goes over counts while it runs: no variable holds it."""
+        """Return whether the iterated value counts as memory while the loop runs: no variable holds it."""
         ranged = isinstance(source, CallBuiltin) and source.name == "range"
         return not ranged and id(source) in self._unit.busy and self._makes(source)
 
     def let_go(self) -> ast.stmt:
-        """Count what a loop went over no more."""
+        """Stop counting the value that a loop iterated over."""
         return ast.Expr(py.method("m", "freed", py.constant(1), py.constant(None)))
 
     def iterated(self, source: Expression) -> ast.expr:
-        """Return what a loop over the source goes over."""
+        """Return the value that a loop over the source iterates over."""
         if isinstance(source, CallBuiltin) and source.name == "range":
             return py.call("counted_range", py.name("m"), *map(self.expr, source.arguments))
         items = py.at(py.call("iterated", self.expr(source)), self.line(source))
         return py.method("m", "keep", items) if self.is_kept(source) else items
 
     def count(self, steps: int, node: Node, *, waits: bool | None = None) -> list[ast.stmt]:
-        """Count steps, and look at the bounds where the share is used up."""
+        """Count steps, and check the bounds when the granted steps are used up."""
         left = ast.Attribute(py.name("m"), "left", py.store)
         spend = ast.AugAssign(left, ast.Sub(), py.constant(steps))
         asynchronous = not self._in_function if waits is None else waits
@@ -435,5 +437,5 @@ class Expressions:
         return [py.at(statement, self.line(node)) for statement in (spend, look)]
 
     def effect(self, node: Expression) -> ast.expr:
-        """Return the Python expression for a node that touches the world."""
+        """Return the Python expression for a node that has an effect."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""What the compiler may assume about the variables of a body, proved from the tree alone.
+"""Facts about the variables of a body that the compiler derives from the tree alone.
 
-A variable is *numeric* if everything that is ever bound to it is a number for certain: then arithmetic on
-it is Python's own. A variable is *mutable* if the body changes it by path or grows it by `push`: then it has
-a token (see `owned.py`).
+A variable is *numeric* if every value bound to it is certainly a number: then Python's own arithmetic is
+used on it. A variable is *mutable* if the body changes it by path or adds to it by `push`: then it has a
+token (see `owned.py`).
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _LOGIC: Final = frozenset({"or", "and", "==", "!=", "<", "<=", ">", ">=", "in", 
 
 
 class Known(NamedTuple):
-    """What is known to be a number: variables, and the results of functions whose marked arguments are."""
+    """What is known to be numeric: variables, and functions whose result is a number if the marked arguments are."""
 
     variables: frozenset[str]
     functions: Mapping[str, tuple[bool, ...]]
 
 
 def is_numeric(expression: Expression, known: Known) -> bool:  # noqa: PLR0911 (a line a form)
-    """Tell whether the expression gives a number whenever it gives anything."""
+    """Return whether the expression always evaluates to a number, unless it raises."""
     match expression:
         case Number() | Negate():
             return True
@@ -78,7 +78,7 @@ def is_numeric(expression: Expression, known: Known) -> bool:  # noqa: PLR0911 (
 
 
 def _summands(expression: Expression) -> Iterable[Expression]:
-    # A chain leans to the left and may be long: no recursion along it.
+    # A chain is left-associative and may be long: no recursion along it.
     while isinstance(expression, Binary) and expression.operator == "+":
         yield expression.right
         expression = expression.left
@@ -86,7 +86,7 @@ def _summands(expression: Expression) -> Iterable[Expression]:
 
 
 def is_logical(expression: Expression) -> bool:
-    """Tell whether the expression gives a bool whenever it gives anything."""
+    """Return whether the expression always evaluates to a bool, unless it raises."""
     match expression:
         case Bool() | Not():
             return True
@@ -97,7 +97,7 @@ def is_logical(expression: Expression) -> bool:
 
 
 def is_constant(expression: Expression) -> bool:
-    """Tell whether the expression is a literal of literals: it always gives the same."""
+    """Return whether the expression is made of literals only, so that it always has the same value."""
     match expression:
         case Null() | Bool() | Number() | Text():
             return True
@@ -132,7 +132,7 @@ def numeric_variables(
     unknown: Iterable[str],
     functions: Mapping[str, tuple[bool, ...]],
 ) -> Known:
-    """Return the variables that only ever hold numbers; `given` surely do, `unknown` may hold anything."""
+    """Return the variables that only ever hold numbers; `given` certainly do, `unknown` may hold anything."""
     bindings: dict[str, list[Expression | None]] = {name: [] for name in given}
     for name in unknown:
         bindings.setdefault(name, []).append(None)
@@ -162,7 +162,7 @@ def marked_parameters(function: FunctionDeclaration) -> tuple[bool, ...]:
 
 
 def numeric_functions(functions: tuple[FunctionDeclaration, ...]) -> dict[str, tuple[bool, ...]]:
-    """Return the functions that give a number if their parameters that are declared as numbers hold such."""
+    """Return the functions that return a number if the arguments declared as numbers are numbers."""
     numeric = {function.name: marked_parameters(function) for function in functions}
     while True:
         wrong = [
@@ -195,7 +195,7 @@ def _ends_in_number(block: Block, known: Known) -> bool:
 
 
 def mutable_variables(body: Block) -> frozenset[str]:
-    """Return the variables that the body changes by path or grows."""
+    """Return the variables that the body changes by path or adds to by `push`."""
     return frozenset(
         node.name
         for node in _nodes(body)
@@ -204,7 +204,7 @@ def mutable_variables(body: Block) -> frozenset[str]:
 
 
 def grows(assignment: Assign) -> bool:
-    """Tell whether it is `xs = push(xs, …)`."""
+    """Return whether the assignment has the form `xs = push(xs, …)`."""
     match assignment:
         case Assign(name, (), CallBuiltin("push", (Variable(first), _))):
             return name == first
@@ -213,14 +213,14 @@ def grows(assignment: Assign) -> bool:
 
 
 def variables_of(expression: Node) -> frozenset[str]:
-    """Return the variables an expression mentions."""
+    """Return the variables that an expression mentions."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Variable))
 
 
 def settled_in_main(body: Block) -> frozenset[str]:
-    """Return the variables of main that are bound by a statement of it before anything mentions them.
+    """Return the variables of main that a statement of main binds before anything reads them.
 
-    What the session held under such a name is never seen.
+    The session's earlier value of such a variable is never read.
     """
     settled: set[str] = set()
     seen: set[str] = set()

@@ -1,8 +1,8 @@
 """Loops as Python.
 
-1. Python nests only so many loops in one function: a loop further in becomes a function of its own, which
-   changes the variables of the body, and says so if the body is to return.
-2. When a loop ends, for whatever reason, its variable is again what it was before.
+1. Python limits the nesting of loops in a function: a loop that is nested deeper becomes a function, which
+   changes the variables of the body, and reports to its caller if the body must return.
+2. When a loop ends, for any reason, its variable has the value again that it had before the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pylash.lang.compiling.unit import Unit
 from pylash.lang.tree import Assign, Block, Expression, For, Node, Variable, While, walk
 
 _DEEPEST: Final = 8
-"""Python allows 20 blocks in one another; a loop of main is two, and the body has one around it."""
+"""Python allows 20 nested blocks; a loop of main is two blocks, and the body itself is one."""
 
 
 class Loops(Effects):
@@ -32,7 +32,7 @@ class Loops(Effects):
         self._around = 0
         self._apart_level = 0
         self.labels = 0
-        """How many labelled statements are around here, where executions are traced."""
+        """How many labelled statements enclose the current one, in traced executions."""
         self.labels_in_loop = 0
         self.shared: set[int] = set()
         """The variables that functions inside the body bind."""
@@ -42,13 +42,13 @@ class Loops(Effects):
         raise NotImplementedError
 
     def hold(self, variable: str, value: Expression | None) -> list[ast.stmt]:
-        """Count what is in `r` as the variable's, and bind it."""
+        """Bind the variable to the value in `r`, and count the value's size."""
         raise NotImplementedError
 
     # Leaving.
 
     def leave_labels(self, number: int) -> list[ast.stmt]:
-        """Tell that control leaves labelled statements."""
+        """Report that control leaves labelled statements."""
         return [ast.Expr(py.method("h", "close_steps", py.constant(number)))] if number else []
 
     def returned(self, value: ast.expr) -> list[ast.stmt]:
@@ -137,7 +137,7 @@ class Loops(Effects):
         ]
         restore: list[ast.stmt] = [py.branch(py.name(bound), back, gone)]
         if node.name not in self._numeric:
-            # What the loop hides still counts, so the loop's items are counted from zero.
+            # The value that the loop variable hides still counts, so the loop's items are counted from zero.
             size, hidden = f"s{self.slot(node.name)}", self.fresh()
             begin += [py.assign(hidden, py.name(size)), py.assign(size, py.constant(0))]
             restore.append(ast.Expr(py.method("m", "release", py.name(size))))

@@ -51,7 +51,7 @@ _compiled: OrderedDict[tuple[str, bool], Compiled] = OrderedDict()
 
 
 def compiled(artifact: Artifact, *, traced: bool) -> Compiled:
-    """Return the module's functions, from memory if this version of it ran before."""
+    """Return the module's functions, from the cache if this module was compiled before."""
     key = (artifact.module_ref, traced)
     found = _compiled.get(key)
     if found is None:
@@ -73,7 +73,7 @@ def _compile(artifact: Artifact, traced: bool) -> Compiled:
     main, variables = main_code(unit, module.main, "main")
     code = ast.fix_missing_locations(ast.Module([*body, main], []))
     space = {**_NAMES, **unit.constants}
-    # The code comes from the tree above, node by node; no text of a program is in it but as a constant.
+    # The code was built node by node from the tree; the only texts of a program in it are constants.
     exec(compile(code, FILENAME, "exec"), space)  # noqa: S102
     return Compiled(
         main=space["main"],

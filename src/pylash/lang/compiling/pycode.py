@@ -15,7 +15,7 @@ def name(identifier: str) -> ast.Name:
 
 
 def constant(value: Any) -> ast.Constant:
-    """Write a value down."""
+    """Return a constant."""
     return ast.Constant(value)
 
 
@@ -70,7 +70,7 @@ def function(
 
 
 def at(node: ast.expr | ast.stmt, line: int) -> Any:
-    """Mark a node with the number of the tree's node it stands for: where an error there is reported."""
+    """Set the line of a Python node to the number of its tree node, at which errors are reported."""
     node.lineno = node.end_lineno = line
     node.col_offset = node.end_col_offset = 0
     return node

@@ -1,4 +1,4 @@
-"""What the bodies of one module share while they are compiled."""
+"""The state that the bodies of one module share while they are compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EFFECTS: Final = (Operation, ReceiverOperation, Await, Start, WaitSignal)
 
 
 class Unit:
-    """What the bodies of one module share: node numbers, sites, constants and definitions."""
+    """The shared state of the bodies of one module: node numbers, sites, constants and definitions."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Unit:
         self.long: frozenset[str] = frozenset()
 
     def keep(self, value: Any) -> ast.Name:
-        """Keep a value beside the code and return how the code reads it."""
+        """Add a value to the globals of the code, and return the name by which the code reads it."""
         identifier = f"k{len(self.constants)}"
         self.constants[identifier] = value
         return py.name(identifier)
@@ -68,9 +68,9 @@ _END: Final = object()
 
 
 def waiting_nodes(module: Module, long: Container[str]) -> set[int]:
-    """Return the nodes of bodies whose evaluation may have to wait, and all that is around them.
+    """Return the nodes of bodies that may have to wait when evaluated, and all nodes that contain them.
 
-    Those are effects, comprehensions, and calls of functions that may compute for long.
+    These are effects, comprehensions, and calls of functions that may compute for a long time.
     """
 
     def waits(node: Node) -> bool:
@@ -83,7 +83,7 @@ def waiting_nodes(module: Module, long: Container[str]) -> set[int]:
 
 
 def long_functions(module: Module) -> frozenset[str]:
-    """Return the functions that may compute for long: they loop, or call others."""
+    """Return the functions that may compute for a long time: they loop, or call others."""
     kinds = (For, While, Comprehension, CallFunction)
     return frozenset(
         function.name
@@ -93,7 +93,7 @@ def long_functions(module: Module) -> frozenset[str]:
 
 
 def busy_nodes(top: Node) -> set[int]:
-    """Return the nodes whose evaluation may make something large: calls, sums, and all that is around them."""
+    """Return the nodes that may create a large value: calls, sums, and all nodes that contain them."""
     kinds = (*_EFFECTS, CallBuiltin, CallFunction, Comprehension, Binary)
     return _around(top, lambda node: isinstance(node, kinds))
 

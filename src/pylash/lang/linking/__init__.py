@@ -1,1 +1,1 @@
-"""How a program is linked: names, flow of types, checks and rewriting, in one pass over each body."""
+"""Linking: names, flow of types, checks and rewriting, in one pass over each body."""

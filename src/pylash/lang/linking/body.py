@@ -1,8 +1,8 @@
-"""One body while it is linked: what it may name, what is known of each variable, what is wrong.
+"""The state of one body while it is linked: its names, the types of its variables, its problems.
 
-1. A refusal ends the statement it stands in, not the body: later statements are still looked at.
-2. Every linked node is new and has the place of what it was made from.
-3. Parameters and main's variables keep their names. Others are numbered as they come, so renaming one
+1. A refusal ends the statement that it is in, not the body: later statements are still checked.
+2. Every linked node is new and has the source position of the node that it was made from.
+3. Parameters and main's variables keep their names. Other variables are numbered in order of appearance, so renaming one
    changes no reference. Numbers are never used twice in a body.
 """
 
@@ -47,7 +47,7 @@ FEATURES: dict[Ability, str] = {
 
 
 class Refusal(Exception):
-    """A problem on its way to the statement that has it."""
+    """Raised for a problem, and caught at the statement that has the problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -55,7 +55,7 @@ class Refusal(Exception):
 
 
 class Typed(NamedTuple):
-    """A linked expression and its type; of an operation also what `?` makes of it."""
+    """A linked expression and its type; for an operation also the type that `?` unwraps."""
 
     node: Expression
     type: Type
@@ -63,14 +63,14 @@ class Typed(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value that a block can have, or a body finish with: what it is written as, and its type."""
+    """A possible value of a block, or result of a body: its node and its type."""
 
     node: Node
     type: Type
 
 
 class Binding(NamedTuple):
-    """A variable: its name in the linked tree, and what is known of its value here."""
+    """A variable: its name in the linked tree, and its type at this point."""
 
     name: str
     type: Type
@@ -78,7 +78,7 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What all bodies of a program share; `hidden` are surface types whose names the program declares."""
+    """The shared state of all bodies of a program; `hidden` are surface types that the program redeclares."""
 
     source: str
     surface: Surface
@@ -96,19 +96,19 @@ class Program:
     problems: list[Problem] = field(default_factory=list)
 
     def put(self, node: N, origin: Node) -> N:
-        """Return node, placed where origin stands."""
+        """Return node, with the source position of origin."""
         self.places[id(node)] = self.parsed.get(id(origin), Place(1, 1, 1))
         return node
 
     def refusal(
         self, at: Node | Place, kind: str, message: str, hint: str | None = None
     ) -> Refusal:
-        """Return a problem at a place, or at the first character of a parsed node."""
+        """Return a problem at a position, or at the first character of a parsed node."""
         place = self.parsed.get(id(at), Place(1, 1, 1)) if isinstance(at, Node) else at
         return Refusal(Problem("link", kind, message, *place, hint=hint))
 
     def need(self, ability: Ability, at: Node) -> None:
-        """Refuse what the host has not enabled; note that it is used."""
+        """Note that an ability is used; refuse it if the host has not enabled it."""
         if ability not in self.surface.abilities:
             message = f"lashlang feature `{FEATURES[ability]}` is disabled by this host"
             raise self.refusal(at, "feature_disabled", message)
@@ -122,11 +122,11 @@ class Program:
         return {path: module for path, module in modules.items() if path != "triggers"}
 
     def seen(self, type_: Type) -> Type:
-        """Return a type of the surface as this program sees it, where it may declare equal names."""
+        """Return a type of the surface as this program sees it: the program may declare a type of the same name."""
         return expand(type_, self.hidden) if self.hidden else type_
 
     def use_type(self, type_: Type) -> None:
-        """Note what a type that the program writes uses of the surface; refuse unknown names."""
+        """Note the surface types that a type of the program mentions; refuse unknown names."""
         for each in names_in(type_):
             if not self.knows_type(each.name):
                 raise self.unknown_type(each, each.name)
@@ -134,13 +134,13 @@ class Program:
                 self.requires.type_name(each.name)
 
     def keep(self, node: N) -> N:
-        """Return a parsed node that is linked as it is."""
+        """Return a parsed node that linking leaves unchanged."""
         for each in walk(node):
             self.put(each, each)
         return node
 
     def knows_type(self, name: str) -> bool:
-        """Return whether a type has that name."""
+        """Return whether there is a type of that name."""
         return (
             name in BUILT_IN
             or name in self.types.definitions
@@ -149,25 +149,25 @@ class Program:
         )
 
     def unknown_type(self, at: Node, name: str) -> Refusal:
-        """Return the problem of a type that nobody declares."""
+        """Return the problem of a type that is not declared."""
         known = {*BUILT_IN, *self.types.definitions, *self.resource_types, *self.host_types}
         hint = "write `list[any]`" if name == "list" else nearest(name, known)
         return self.refusal(at, "unknown_type", f"unknown type `{name}`", hint)
 
     def written(self, node: Node) -> str:
-        """Return the text of a parsed node, or as much of it as stands in its first line."""
+        """Return the source text of a parsed node, or its first line."""
         line, column, width = self.parsed[id(node)]
         return self.source.split("\n")[line - 1][column - 1 : column - 1 + width]
 
     def root_place(self, node: Assign) -> Place:
-        """Return the place of the name that an assignment begins with, after a `let`."""
+        """Return the position of the name that an assignment begins with, after a `let`."""
         line, column, _ = self.parsed[id(node)]
         text = self.source.split("\n")[line - 1][column - 1 :]
         let = re.match(rf"let\s+(?={node.name}\b)", text)
         return Place(line, column + (let.end() if let else 0), len(node.name))
 
     def note(self, problem: Problem) -> None:
-        """Note a problem, but not what was said before, nor more than anybody reads."""
+        """Note a problem, unless it was noted before or there are too many."""
         told = problem.kind.startswith("unknown_") and any(
             (each.kind, each.message) == (problem.kind, problem.message) for each in self.problems
         )
@@ -176,7 +176,7 @@ class Program:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note a refusal and go on after it."""
+        """Note a refusal and continue after it."""
         try:
             yield
         except Refusal as refused:
@@ -184,7 +184,7 @@ class Program:
 
 
 class Body:
-    """The state of one body; what it can link is added by the classes that extend it."""
+    """The state of one body; subclasses add the linking of each kind of node."""
 
     def __init__(
         self,
@@ -219,12 +219,12 @@ class Body:
         return self._numbers[name]
 
     def fresh(self, name: str) -> str:
-        """Return a number that no other variable of this body has."""
+        """Return an unused number for a variable of this body."""
         self.names.append(name)
         return str(len(self.names) - 1)
 
     def bind(self, name: str, type_: Type) -> None:
-        """Give a variable the type of what was assigned to it."""
+        """Give a variable the type of the value assigned to it."""
         self.bindings[name] = Binding(self.variable(name), type_)
 
     def may_bind(self, name: str, at: Node) -> None:
@@ -236,17 +236,17 @@ class Body:
             raise self.not_a_value(name, at)
 
     def not_a_value(self, name: str, at: Node) -> Refusal:
-        """Return the problem of a function that is not called."""
+        """Return the problem of a function name that is used as a value."""
         return self.refusal(
             at,
             "function_is_not_a_value",
-            f"`{name}` is a function and not a value: call it, or choose another name for a variable",
+            f"`{name}` is a function, not a value: call it, or choose another name for the variable",
         )
 
     def refusal(
         self, at: Node | Place, kind: str, message: str, hint: str | None = None
     ) -> Refusal:
-        """Return a problem at a place, or at a parsed node."""
+        """Return a problem at a position, or at a parsed node."""
         return self.program.refusal(at, kind, message, hint)
 
     def pure(self, construct: str, at: Node) -> None:
@@ -260,24 +260,24 @@ class Body:
             )
 
     def unknown_name(self, name: str, at: Node | Place) -> Refusal:
-        """Return the problem of a name that means nothing here."""
+        """Return the problem of an unknown name."""
         made = [path for path in self.program.surface.constructors if path.startswith(f"{name}.")]
         modules = {path.partition(".")[0] for path in self.program.modules()}
         known = {*self.bindings, *self.program.processes, *modules}
         hint = SPELLED.get(name) or choice("constructors", made) or nearest(name, known)
         if self.kind != "main" and name in self.program.main_names:
-            hint = f"a {self.kind} sees only its parameters: make it one"
+            hint = f"a {self.kind} can use only its parameters: pass `{name}` as a parameter"
         return self.refusal(at, "unknown_name", f"unknown name `{name}`", hint)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names what was probably meant."""
+    """Return a hint with the most similar known name."""
     found = difflib.get_close_matches(name, sorted(known), n=1)
     return f"did you mean `{found[0]}`?" if found else None
 
 
 def choice(what: str, known: Iterable[str]) -> str | None:
-    """Return a hint that lists what there is, if that is short."""
+    """Return a hint that lists up to 8 known names."""
     names = sorted(known)
     shown = ", ".join(f"`{name}`" for name in names[:8]) + (", …" if len(names) > 8 else "")
     return f"{what}: {shown}" if names else None

@@ -1,8 +1,8 @@
 """Everything that is called: functions, builtins, operations, constructors, processes.
 
-1. A call is refused in the order: ability, purity, the callee's name, then the operands from left to
-   right, then what only the whole can say.
-2. Variables never hide functions, and a variable that is no resource never hides a module's operations.
+1. A call is checked in this order: ability, purity, the callee's name, the operands from left to right,
+   the call as a whole.
+2. Variables never hide functions, and a variable that is not a resource never hides a module's operations.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pylash.lang.tree import (
 )
 
 _FEW = 3
-"""How many fields a hint writes out."""
+"""How many fields a hint lists."""
 
 
 class Calls(Body):
-    """How calls are linked."""
+    """Links calls."""
 
     def register(self, node: Method) -> tuple[Expression, ...]:
         """Return the linked arguments of a trigger registration."""
@@ -106,7 +106,7 @@ class Calls(Body):
         return Typed(self.program.put(linked, node), signature.given(self.types, arguments[0].type))
 
     def _listed(self, node: Call) -> str | None:
-        """Return how a builtin of one list is called that was given its items."""
+        """Return how to call a builtin that takes one list but was given the items."""
         parameters = SIGNATURES[node.name].parameters
         if len(parameters) != 1 or not isinstance(parameters[0], ListType) or not node.arguments:
             return None
@@ -127,10 +127,10 @@ class Calls(Body):
     # receiver.name(…)
 
     def method(self, node: Method, base: Typed | None) -> Typed:
-        """Link `base.name(…)`; base is linked already unless it is a dotted path."""
+        """Link `base.name(…)`; base is already linked unless it is a dotted path."""
         path = dotted(node.base)
         if path is None or base is not None:
-            assert base is not None  # only dotted paths come unlinked
+            assert base is not None  # only dotted paths are not linked yet
             return self._of_receiver(node, base)
         if self.resource_type(self._peek(path)):
             return self._of_receiver(node, self.expression(node.base))
@@ -144,7 +144,7 @@ class Calls(Body):
         return self._of_receiver(node, self.expression(node.base))
 
     def is_bound(self, name: str) -> bool:
-        """Return whether a name means something by itself."""
+        """Return whether a name has a meaning by itself."""
         program = self.program
         return (
             name in self.bindings
@@ -154,14 +154,14 @@ class Calls(Body):
         )
 
     def resource_type(self, type_: Type | None) -> str | None:
-        """Return the name of a resource type, or None if type_ is none."""
+        """Return the name of a resource type, or None if type_ is not one."""
         head = None if type_ is None else self.types.head(type_)
         if isinstance(head, TypeName) and head.name in self.program.resource_types:
             return head.name
         return None
 
     def _peek(self, path: Sequence[str]) -> Type | None:
-        """Return the type of a path that starts at a variable; a wrong path has none."""
+        """Return the type of a path that starts at a variable, or None for a wrong path."""
         bound = self.bindings.get(path[0])
         type_ = None if bound is None else bound.type
         for name in path[1:]:
@@ -183,12 +183,12 @@ class Calls(Body):
         return self.unknown_name(path[0], _root(node.base))
 
     def misplaced_event(self, at: Node) -> Refusal:
-        """Return the problem of an event that is not the whole value of a trigger's input."""
+        """Return the problem of a `trigger.event` that is not the whole value of a trigger's input."""
         return self.refusal(
             at,
             "misplaced_trigger_event",
-            "`trigger.event` stands for the whole event and is written only as an input of "
-            "`triggers.register`: take its fields in the process",
+            "`trigger.event` is the whole event and is allowed only as an input of "
+            "`triggers.register`: read its fields in the process",
         )
 
     def _of_module(self, node: Method, path: str) -> Typed:
@@ -210,8 +210,8 @@ class Calls(Body):
             raise self.refusal(
                 node,
                 "unresolved_receiver",
-                f"`{node.name}` cannot be called here: its receiver is `{show_type(base.type)}` "
-                "and neither a module nor a value of a resource type",
+                f"`{node.name}` cannot be called here: its receiver is `{show_type(base.type)}`, "
+                "not a module or a value of a resource type",
                 f"write `{node.name}(…)`: values have no methods"
                 if node.name in SIGNATURES
                 else None,
@@ -250,7 +250,7 @@ class Calls(Body):
     def _check_input(
         self, node: Method, arguments: Sequence[Typed], expected: Type, what: str
     ) -> None:
-        """Check the input: none counts as null, several as a list of them."""
+        """Check the input: no argument counts as null, several as a list."""
         kind = "incompatible_operation_input"
         expected = self.program.seen(expected)
         what = f"the input of {what}"
@@ -264,7 +264,7 @@ class Calls(Body):
         self.check_fits(node, given, expected, kind, what, hint)
 
     def _takes_record(self, node: Method, expected: Type) -> str | None:
-        """Return how what takes a record is called."""
+        """Return a hint on how to call something that takes a record."""
         head = self.types.head(expected)
         if not isinstance(head, RecordType):
             return None
@@ -331,7 +331,7 @@ class Calls(Body):
     def check_process_argument(
         self, process: str, name: str, parsed: Expression, given: Type, expected: Type
     ) -> None:
-        """Check a value that a process will be started with."""
+        """Check an argument of a process start."""
         what = f"argument `{name}` of process `{process}`"
         self.check_fits(parsed, given, expected, "incompatible_process_argument", what)
 
@@ -344,9 +344,9 @@ class Calls(Body):
         what: str,
         hint: str | None = None,
     ) -> None:
-        """Refuse what is not assignable; first of all literals that an enum does not list.
+        """Refuse a value that is not assignable; check literals against enums first.
 
-        `hint` is for what a look at the two types does not explain.
+        `hint` is used if the two types do not explain the problem.
         """
         self.check_literal(parsed, expected)
         if not self.types.assignable(given, expected):
@@ -366,7 +366,7 @@ class Calls(Body):
 
 
 def dotted(node: Expression) -> list[str] | None:
-    """Return the names of a path such as `a.b.c`, or None if node is none."""
+    """Return the names of a path such as `a.b.c`, or None if node is not a path."""
     names: list[str] = []
     while isinstance(node, Field):
         names.append(node.name)

@@ -1,8 +1,8 @@
-"""How expressions are linked and typed.
+"""Linking and typing of expressions.
 
-1. Operands come before the whole, from left to right; purity comes before operands.
-2. Chains (`a + b + …`, `a.b[0]?…`) are walked in a loop: only brackets and prefixes nest calls.
-3. A leaf of an aggregate keeps its parentheses: they say when it is unwrapped.
+1. Purity is checked first, then the operands from left to right, then the whole expression.
+2. Chains (`a + b + …`, `a.b[0]?…`) are walked in a loop: only brackets and prefixes need recursion.
+3. A leaf of an aggregate keeps its parentheses: they determine when it is unwrapped.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Literal = ListLiteral | TupleLiteral | RecordLiteral
 
 
 class Expressions(Calls):
-    """How expressions are linked."""
+    """Links expressions."""
 
     def expression(self, node: Expression) -> Typed:
         """Return a linked expression and its type."""
@@ -91,7 +91,7 @@ class Expressions(Calls):
         return typed
 
     def _next(self, node: Expression, base: Typed) -> Typed:
-        """Link one step of a chain whose beginning is linked."""
+        """Link one step of a chain; the steps before it are linked as `base`."""
         match node:
             case Binary():
                 return self._binary(node, base)
@@ -203,7 +203,7 @@ class Expressions(Calls):
         return self.program.put(Clause(name, source.node, conditions), node)
 
     def iterated(self, node: Expression) -> Typed:
-        """Link what a loop goes through."""
+        """Link the value that a loop iterates over."""
         source = self.expression(node)
         if not self.types.overlap(source.type, ANY_LIST):
             raise self.refusal(
@@ -221,11 +221,11 @@ class Expressions(Calls):
 
     def _type_literal(self, node: TypeLiteral) -> Typed:
         shape = self._written(node.type)
-        assert isinstance(shape, RecordType)  # as it was written
+        assert isinstance(shape, RecordType)  # unchanged
         return self._typed(TypeLiteral(shape), node, DICT)
 
     def _written(self, node: Type) -> Type:
-        """Return a type of a `Type { … }`, where names can be variables."""
+        """Return a type inside a `Type { … }`, where names can be variables."""
         put = self.program.put
         match node:
             case TypeName():
@@ -292,7 +292,7 @@ class Expressions(Calls):
         return typed
 
     def _longest_module(self, names: list[str], steps: list[Field]) -> Typed | None:
-        """Take the steps that are part of a module's path, if there are any."""
+        """Consume the steps that are part of a module's path, if there are any."""
         for taken in range(len(steps), 0, -1):
             path = ".".join(names[: taken + 1])
             if path in self.program.surface.modules:
@@ -314,7 +314,7 @@ class Expressions(Calls):
             raise self.refusal(
                 node,
                 "unknown_field",
-                f"there is no field `{node.name}` in `{show_type(base.type)}`",
+                f"`{show_type(base.type)}` has no field `{node.name}`",
                 nearest(node.name, fields) or choice("fields", fields),
             )
         return self._typed(Field(base.node, node.name), node, type_)
@@ -326,10 +326,10 @@ class Expressions(Calls):
         return self._typed(linked, node, indexed_type(self.types, base.type))
 
     def transparent(self, node: Node, type_: Type) -> None:
-        """Refuse to look into a host value."""
+        """Refuse access to the contents of a host value."""
         head = self.types.head(type_)
         if isinstance(head, TypeName) and head.name in self.program.host_types:
-            message = f"a `{head.name}` is opaque: only the host can look into it"
+            message = f"a `{head.name}` is opaque: only the host can read its contents"
             raise self.refusal(node, "opaque_access", message)
 
     # Operators
@@ -341,7 +341,7 @@ class Expressions(Calls):
             raise self.refusal(
                 node,
                 "incompatible_operands",
-                f"`{node.operator}` cannot take `{show_type(left.type)}` and `{show_type(right.type)}`",
+                f"`{node.operator}` does not accept `{show_type(left.type)}` and `{show_type(right.type)}`",
             )
         return self._typed(Binary(node.operator, left.node, right.node), node, type_)
 
@@ -349,7 +349,7 @@ class Expressions(Calls):
         value = self.expression(node.value)
         type_ = negated(self.types, value.type)
         if type_ is None:
-            message = f"`-` cannot take `{show_type(value.type)}`"
+            message = f"`-` does not accept `{show_type(value.type)}`"
             raise self.refusal(node, "incompatible_operands", message)
         return self._typed(Negate(value.node), node, type_)
 
@@ -393,7 +393,7 @@ class Expressions(Calls):
 
 
 def _base(node: Expression) -> Expression | None:
-    """Return what the last step of a chain is taken on, or None if node is no such chain."""
+    """Return the chain without its last step, or None if node is not a chain."""
     match node:
         case Binary():
             return node.left

@@ -1,4 +1,4 @@
-"""String literals where only some texts can be right."""
+"""Checks of string literals where the type allows only certain texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pylash.lang.tree import (
 
 
 class WrongLiteral(NamedTuple):
-    """A literal and the texts that could stand in its place."""
+    """A literal and the texts that are allowed in its place."""
 
     node: Text
     allowed: tuple[str, ...]

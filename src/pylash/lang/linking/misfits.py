@@ -1,4 +1,4 @@
-"""What to do about a value of the wrong type, as far as the two types tell."""
+"""Hints about values of a wrong type, derived from the two types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pylash.lang.tree import RecordType, Type, TypeField
 
 
 def misfit(types: Types, given: Type, expected: Type) -> str | None:
-    """Return a hint about a value of given where expected is wanted, if there is more to say."""
+    """Return a hint about a value of type given where expected is required, if there is one."""
     one, other = types.head(given), types.head(expected)
     if isinstance(one, RecordType) and isinstance(other, RecordType):
         return _wrong_field(types, one, other)

@@ -1,4 +1,4 @@
-"""What operators and steps make of types; None where no value could be right."""
+"""The result types of operators and steps; None if no values could be valid operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ORDERS: Final = ("<", "<=", ">", ">=")
 
 
 def binary_type(types: Types, operator: Operator, left: Type, right: Type) -> Type | None:
-    """Return the type of a binary operation, or None if the operands cannot go together."""
+    """Return the type of a binary operation, or None if the operands are incompatible."""
     match operator:
         case "and" | "or":
             return BOOL
@@ -91,7 +91,7 @@ def field_type(types: Types, base: Type, name: str) -> Type | None:
 
 
 def _own_field(types: Types, member: Type, name: str) -> Type | None:
-    """Return the type of a field of a union's member, or None if it lacks it."""
+    """Return the type of a field of a union's member, or None if the member has no such field."""
     if isinstance(member, RecordType):
         field = next((field for field in member.fields if field.key == name), None)
         if field is None:

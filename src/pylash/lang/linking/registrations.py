@@ -1,7 +1,7 @@
-"""`triggers.register(…)`: the one operation whose argument the linker reads.
+"""Linking of `triggers.register(…)`, the only operation whose argument the linker inspects.
 
-1. The argument is a literal, so that what a trigger will start is known before anything runs.
-2. `trigger.event` is a value only here: alone, as an input.
+1. The argument is a literal, so that the process that a trigger starts is known before anything runs.
+2. `trigger.event` is valid only here, as the whole value of an input.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _EXAMPLE = "write `{ source: …, target: …, inputs: { … } }`"
 
 
 class Registrations(Expressions):
-    """How registrations of triggers are linked."""
+    """Links registrations of triggers."""
 
     def register(self, node: Method) -> tuple[Expression, ...]:
         """Return the linked argument of a registration."""
         if len(node.arguments) != 1 or not isinstance(node.arguments[0], RecordLiteral):
             for each in node.arguments:
                 self.expression(each)
-            raise self._invalid(node, "a trigger is registered with one literal record", _EXAMPLE)
+            raise self._invalid(node, "`triggers.register` takes one literal record", _EXAMPLE)
         record = node.arguments[0]
         linked = {id(field): self._value(field) for field in record.fields}
         given = {field.key: (field.value, linked[id(field)]) for field in record.fields}
@@ -60,7 +60,7 @@ class Registrations(Expressions):
         return (self.program.put(RecordLiteral(fields), record),)
 
     def _value(self, field: RecordField) -> Typed:
-        """Link a field; in the literal of `inputs` the event may stand alone."""
+        """Link a field; in the literal of `inputs`, `trigger.event` may be a whole value."""
         if field.key != "inputs" or not isinstance(field.value, RecordLiteral):
             return self.expression(field.value)
         put = self.program.put
@@ -99,7 +99,7 @@ class Registrations(Expressions):
                 raise self._invalid(record, message, _EXAMPLE)
 
     def _check_source(self, parsed: Expression, source: Typed) -> Type:
-        """Return the type of the events of a source; those of an unknown one can be anything."""
+        """Return the type of the events of a source: `any` for an unknown source."""
         head = self.types.head(source.type)
         if ANY in self.types.members(source.type):
             return ANY
@@ -125,7 +125,7 @@ class Registrations(Expressions):
         return target.node.name
 
     def _check_inputs(self, inputs: Expression, linked: Typed, process: str, event: Type) -> None:
-        """Check that every parameter is given once, one of them the event."""
+        """Check that every parameter is given once, and that one of them is the event."""
         if not isinstance(inputs, RecordLiteral) or not isinstance(linked.type, RecordType):
             raise self.refusal(
                 inputs,
@@ -167,12 +167,10 @@ class Registrations(Expressions):
         given = {field.key for field in inputs.fields}
         for name in parameters:
             if name not in given:
-                message = (
-                    f"the inputs of the trigger lack the parameter `{name}` of process `{process}`"
-                )
+                message = f"the inputs of the trigger do not include the parameter `{name}` of process `{process}`"
                 raise self.refusal(inputs, "missing_trigger_input", message)
         if not any(self._is_event(field.value) for field in inputs.fields):
-            message = "no input of the trigger is the event: give `trigger.event` to a parameter"
+            message = "the inputs of the trigger do not include the event: pass `trigger.event` to a parameter"
             raise self.refusal(inputs, "missing_trigger_event", message)
 
     def _check_texts(self, given: dict[str, tuple[Expression, Typed]]) -> None:

@@ -1,7 +1,7 @@
-"""What a module uses of its surface, noted as the linker comes across it.
+"""Collects the parts of the surface that a module uses, while the linker links it.
 
-1. Nothing is required that the module does not use: an unused part of a surface may change freely.
-2. A type that is used brings the surface types that its text mentions.
+1. Only used parts are required: an unused part of a surface may change freely.
+2. A used type also requires the surface types that its text mentions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pylash.lang.tree import Type
 
 
 class Requirements:
-    """The required surface of one module, while it grows."""
+    """The required surface of one module, while it is collected."""
 
     def __init__(self, surface: Surface) -> None:
         self._surface = surface
@@ -26,11 +26,11 @@ class Requirements:
         self._trigger_sources: dict[str, str] = {}
 
     def ability(self, name: Ability) -> None:
-        """Note that linking needed an ability."""
+        """Note that the module needs an ability."""
         self._abilities.add(name)
 
     def module(self, path: str) -> RequiredModule:
-        """Note that a module is mentioned."""
+        """Note the mention of a module."""
         return self._modules.setdefault(path, RequiredModule(self._surface.modules[path].type, {}))
 
     def operation(self, path: str, name: str) -> None:
@@ -53,13 +53,13 @@ class Requirements:
         operations[name] = (show_type(used.input), show_type(used.output))
 
     def constructor(self, path: str) -> None:
-        """Note a host value that is made."""
+        """Note the call of a constructor of a host value."""
         used = self._surface.constructors[path]
         self.type(used.input)
         self._constructors[path] = (show_type(used.input), used.type)
 
     def trigger_source(self, name: str) -> None:
-        """Note a source that a registration listens to."""
+        """Note the trigger source of a registration."""
         event = self._surface.trigger_sources[name]
         self.type(event)
         self._trigger_sources[name] = show_type(event)
@@ -70,7 +70,7 @@ class Requirements:
             self.type_name(each.name)
 
     def type_name(self, name: str) -> None:
-        """Note the mention of a type; the host's opaque ones stand for themselves."""
+        """Note the mention of a type; opaque host types have no definition to follow."""
         if name in BUILT_IN or name in self._types:
             return
         if name in self._surface.types:
@@ -83,7 +83,7 @@ class Requirements:
             self._types[name] = name
 
     def surface(self) -> RequiredSurface:
-        """Return what was noted."""
+        """Return the required surface."""
         return RequiredSurface(
             abilities=tuple(sorted(self._abilities)),
             modules=self._modules,

@@ -1,4 +1,4 @@
-"""The builtins as the linker sees them: what they take and give. What they do is not known here."""
+"""The signatures of the builtins: parameter and result types."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pylash.lang.tree import ListType, Type, UnionType
 
 
 class Signature(NamedTuple):
-    """The parameters of a builtin, how many of them may be left out, and what it gives.
+    """The parameters of a builtin, how many of them are optional, and the type of its result.
 
-    It gives a type, or that of its first argument (`same`), or that one's item (`item`). With `more` the
-    last parameter may be given any number of times, or never.
+    The result has a fixed type, that of the first argument (`same`), or that of its items (`item`). With
+    `more` the last parameter may be given any number of times, or not at all.
     """
 
     parameters: tuple[Type, ...]
@@ -38,7 +38,7 @@ class Signature(NamedTuple):
         return most - self.optional <= count and (self.more or count <= most)
 
     def counts(self) -> str:
-        """Say how many arguments it takes."""
+        """Return how many arguments it takes, for messages."""
         most = len(self.parameters)
         least = most - self.optional
         if self.more:

@@ -1,9 +1,9 @@
-"""How statements are linked, and how types flow through them.
+"""Linking of statements, and the flow of types through them.
 
 1. An assignment gives the variable the type of its value. After an `if`, a variable has the types of
-   both arms; in and after a loop, what its body assigns can be anything.
-2. A statement that is refused leaves the others to be looked at, with its variable bound to `any`.
-3. `else if` chains are walked in a loop, as chains of operators are.
+   both arms; in and after a loop, a variable that the loop's body assigns has the type `any`.
+2. After a refused statement the others are still checked, with its variable bound to `any`.
+3. `else if` chains are walked in a loop, like chains of operators.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pylash.lang.tree import (
 
 
 class Linked(NamedTuple):
-    """A linked block and the values it can have."""
+    """A linked block and its possible values."""
 
     block: Block
     values: tuple[Value, ...]
@@ -53,10 +53,10 @@ Bindings = dict[str, Binding]
 
 
 class Statements(Registrations):
-    """How statements are linked."""
+    """Links statements."""
 
     def block(self, block: Block, origin: Node) -> Linked:
-        """Link the statements of a block, as many as can be."""
+        """Link the statements of a block, except those that are refused."""
         linked: list[Statement] = []
         values: tuple[Value, ...] = (Value(origin, NULL),)
         for node in block:
@@ -185,7 +185,7 @@ class Statements(Registrations):
         return linked, (*values, *last.values)
 
     def _test(self, node: Expression) -> Expression:
-        """Link a condition; what is wrong with it does not keep us from the blocks."""
+        """Link a condition; a problem in it does not prevent the blocks from being checked."""
         try:
             return self.expression(node).node
         except Refusal as refused:
@@ -193,7 +193,7 @@ class Statements(Registrations):
             return Null()
 
     def _merged(self, ends: list[Bindings]) -> Bindings:
-        """Return what is known where arms meet: a name that some arm leaves unbound can be anything."""
+        """Return the bindings after a branch: a name that some arm leaves unbound has the type `any`."""
         merged: Bindings = {}
         for end in ends:
             for name, bound in end.items():
@@ -226,7 +226,7 @@ class Statements(Registrations):
         return While(test, body)
 
     def _enter_loop(self, body: Block, own: frozenset[str]) -> None:
-        """Bind what a loop assigns: it may come around again. Its own variable ends with it."""
+        """Bind the names that a loop assigns, since it may iterate again. Its own variable ends with the loop."""
         for name, is_path in _assigned(body, own):
             if name in self.bindings:
                 self.bindings[name] = Binding(self.bindings[name].name, ANY)
@@ -250,9 +250,9 @@ def _else_if(otherwise: Block) -> If | None:
 
 
 def _assigned(block: Block, own: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return the names that a loop's body assigns, and whether only into them, in the order of the text.
+    """Return, for each assignment in a loop's body, its variable and whether it assigns only a part of it.
 
-    The variable of an inner loop is its own: it ends with that loop.
+    They are in source order. Variables of inner loops are left out: each ends with its loop.
     """
     found: list[tuple[str, bool]] = []
     pending: list[tuple[Statement, frozenset[str]]] = [(each, own) for each in block[::-1]]

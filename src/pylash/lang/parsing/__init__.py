@@ -1,1 +1,1 @@
-"""From text to a tree: tokens, then statements and expressions, then what is wrong with them."""
+"""Parsing: from text to tokens, from tokens to a tree, with problems and hints."""

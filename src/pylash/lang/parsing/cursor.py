@@ -1,9 +1,9 @@
-"""What all of the parser stands on: the place in the tokens, the limits, and the problems so far.
+"""The state that all parts of the parser share: the position in the tokens, the limits, the problems so far.
 
-1. The first mistake of a statement ends it (`Mistake`); whoever reads statements goes on with the next.
-   A misplaced construct ends nothing: it is noted, and reading goes on.
-2. Nothing nests deeper than `MAX_OPEN`, so reading needs little of Python's stack whatever the text.
-3. While a bracket is open, line breaks do not exist.
+1. The first mistake in a statement ends the statement (`Mistake`); parsing continues with the next one.
+   A misplaced construct ends nothing: it is noted, and parsing continues.
+2. Nothing nests deeper than `MAX_OPEN`, so parsing needs little of Python's stack for any text.
+3. Line breaks inside brackets are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ReadT = TypeVar("ReadT")
 
 
 class Mistake(Exception):
-    """The statement cannot be read on."""
+    """Raised when the rest of a statement cannot be parsed."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -33,7 +33,7 @@ class Mistake(Exception):
 
 
 class Cursor:
-    """A place among the tokens of a text, and what was found on the way there."""
+    """A position in the tokens of a text, and the nodes and problems found before it."""
 
     def __init__(self, source: str, tokens: list[Token]) -> None:
         self.source = source
@@ -41,7 +41,7 @@ class Cursor:
         self.index = 0
         self.token = tokens[0]
         self.places: Places = {}
-        # Where each node begins and ends in the text.
+        # The start and end of each node in the text.
         self.spans: dict[int, tuple[int, int]] = {}
         self.problems: list[Problem] = []
         self.brackets: list[Token] = []
@@ -49,23 +49,23 @@ class Cursor:
         self.operators = 0
         self.loops = 0
         self.body = "main"
-        # The unwrap that was read last: what cannot follow it is a doubtful question mark.
+        # The last unwrapping `?`. If the token after it is invalid there, the question mark is ambiguous.
         self.unwrap: Token | None = None
 
     # Tokens.
 
     def at(self, *texts: str) -> bool:
-        """Whether one of these words or marks is next. A string is neither."""
+        """Whether one of these words or marks is next; a string token never matches."""
         return self.token.text in texts
 
     def take(self) -> Token:
-        """Return the next token and go on."""
+        """Return the next token and advance."""
         token = self.token
         self.go(self.index + 1)
         return token
 
     def go(self, index: int) -> None:
-        """Stand before the token of that index, or before the first that counts from there."""
+        """Go to the token of that index, or to the first one after it that is not ignored."""
         tokens = self.tokens
         if self.brackets:
             while tokens[index].kind == "end of line":
@@ -74,14 +74,14 @@ class Cursor:
         self.token = tokens[self.index]
 
     def last(self) -> Token:
-        """Return the token that was read last; the first one if none was."""
+        """Return the token that was read last, or the first token if none was read."""
         index = max(self.index - 1, 0)
         while index and self.tokens[index].kind == "end of line":
             index -= 1
         return self.tokens[index]
 
     def following(self, offset: int = 1) -> Token:
-        """Return a token after the next one, line breaks counted."""
+        """Return a token after the next one; line breaks count as tokens."""
         return self.tokens[min(self.index + offset, len(self.tokens) - 1)]
 
     def accept(self, text: str) -> Token | None:
@@ -109,16 +109,18 @@ class Cursor:
     # Brackets and limits.
 
     def enter(self, token: Token) -> int:
-        """Open one more of what is limited; return what `leave` wants to know."""
+        """Count one more level of nesting, which is limited; return the argument for `leave`."""
         self.open += 1
         if self.open > MAX_OPEN:
-            message = f"more than {MAX_OPEN} brackets, blocks and operands are open here"
-            self.fail("nesting_too_deep", message, token, "give the inner part a name first")
+            message = f"more than {MAX_OPEN} brackets, blocks and operands are nested here"
+            self.fail(
+                "nesting_too_deep", message, token, "assign the inner part to a variable first"
+            )
         outer, self.operators = self.operators, 0
         return outer
 
     def leave(self, outer: int) -> None:
-        """Close what `enter` opened."""
+        """Leave the level that `enter` counted."""
         self.open -= 1
         self.operators = outer
 
@@ -126,13 +128,13 @@ class Cursor:
         """Count one more operator, call or postfix step of this expression."""
         self.operators += 1
         if self.operators > MAX_OPERATORS:
-            message = f"more than {MAX_OPERATORS} operators, calls and steps are in this expression"
-            self.fail("nesting_too_deep", message, token, "give a part of it a name first")
+            message = f"this expression has more than {MAX_OPERATORS} operators, calls and steps"
+            self.fail("nesting_too_deep", message, token, "assign a part of it to a variable first")
 
     def bracketed(
         self, opening: str, closing: str, read: Callable[[], ReadT], *, single: bool = False
     ) -> ReadT:
-        """Read what stands in brackets: one thing, or several with commas between them."""
+        """Read the contents of brackets: one item, or several with commas between them."""
         bracket = self.token
         if bracket.text != opening:
             self.unexpected(f"`{opening}`")
@@ -148,7 +150,7 @@ class Cursor:
         return inside
 
     def listed(self, closing: str, read: Callable[[], ReadT]) -> tuple[ReadT, ...]:
-        """Read what stands between commas, the last of which may be followed by one."""
+        """Read items with commas between them; a comma after the last one is allowed."""
         found: list[ReadT] = []
         while self.token.text != closing:
             self.operators = 0
@@ -160,7 +162,7 @@ class Cursor:
     # Nodes and problems.
 
     def node(self, start: Token, node: NodeT) -> NodeT:
-        """Remember that this node stands from there to the token that was read last."""
+        """Record that this node extends from `start` to the token that was read last."""
         end = self.last().end
         line_end = self.source.find("\n", start.start, end)
         width = max(1, (end if line_end < 0 else line_end) - start.start)
@@ -171,13 +173,13 @@ class Cursor:
     def note(
         self, kind: str, message: str, at: Token, hint: str | None = None, width: int | None = None
     ) -> Problem:
-        """Remember a problem after which reading goes on."""
+        """Record a problem after which parsing continues."""
         problem = self.problem(kind, message, at, hint, width)
         self.add(problem)
         return problem
 
     def add(self, problem: Problem) -> None:
-        """Keep a problem, unless there are enough, or one at this place."""
+        """Record a problem, unless there are too many, or there is one at this position."""
         if len(self.problems) < MAX_PROBLEMS and not any(
             (kept.line, kept.column) == (problem.line, problem.column) for kept in self.problems
         ):
@@ -197,14 +199,14 @@ class Cursor:
         raise Mistake(self.problem(kind, message, at, hint))
 
     def unexpected(self, expected: str, hint: str | None = None) -> NoReturn:
-        """End this statement: the next token is not what must stand here."""
+        """End this statement: the next token is not the expected one."""
         self.check_unwrap()
         found = self.token
         message = f"expected {expected}, found {found.shown}"
         self.fail("unexpected_token", message, found, hint or self.hint())
 
     def unended(self) -> NoReturn:
-        """End this statement: it could have ended, and something else follows."""
+        """End this statement: it is complete, and something else follows on its line."""
         self.check_unwrap()
         self.check_mark()
         message = f"expected the end of the statement, found {self.token.shown}"
@@ -212,32 +214,32 @@ class Cursor:
         self.fail("expected_statement_end", message, self.token, hint)
 
     def hint(self, *, ended: bool = False) -> str | None:
-        """Return what to do about the next token, which cannot stand here."""
+        """Return a hint about the next token, which is not allowed here."""
         bracket = self.brackets[-1] if self.brackets else None
         if bracket and bracket.line < self.token.line:
             return f"the `{bracket.text}` of line {bracket.line} is still open"
         return hint(self.tokens, self.index, ended=ended)
 
     def check_unwrap(self) -> None:
-        """End this statement if what cannot stand here follows a question mark that unwraps."""
+        """End this statement if an invalid token follows a question mark that unwraps."""
         found, unwrap = self.token, self.unwrap
         ended = found.kind in ("end of line", "end of input")
         if unwrap and not ended and self.last() is unwrap and unwrap.line == found.line:
             self.doubtful(found)
 
     def check_mark(self) -> None:
-        """End this statement if a question mark is next that has white space on one side only."""
+        """End this statement if the next token is a question mark with white space only before it."""
         found = self.token
         if found.text == "?" and found.spaced and not found.roomy:
             self.doubtful(found)
 
     def doubtful(self, at: Token) -> NoReturn:
-        """End this statement: it cannot be told what a question mark means."""
+        """End this statement: the meaning of a question mark is ambiguous."""
         self.fail(
             "ambiguous_question_mark",
             "`?` directly after a value unwraps it; a conditional has white space on both sides of its `?`",
             at,
             "write `a == null ? b : a`"
             if self.source.startswith("??", at.start)
-            else "write `test ? a : b`, or `value?` and an end",
+            else "write `test ? a : b`, or end the statement after `value?`",
         )

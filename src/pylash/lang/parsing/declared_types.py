@@ -1,4 +1,4 @@
-"""From tokens to types."""
+"""Parsing of types."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_key(cursor: Cursor, what: str) -> str:
 
 
 def text_of(string: Token) -> str:
-    """Return the text that a string token stands for."""
+    """Return the value of a string token."""
     assert isinstance(string.value, str)
     return string.value
 

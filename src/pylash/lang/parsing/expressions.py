@@ -1,8 +1,8 @@
-"""From tokens to expressions.
+"""Parsing of expressions.
 
-1. Operators are read with a stack of our own, so only brackets, arms and operands of prefix operators
-   need Python's.
-2. `await x?` unwraps what was awaited: question marks at the end of an operand wait for the `await`.
+1. Operators are read with an explicit stack, so only brackets, arms and operands of prefix operators
+   use Python's stack.
+2. `await x?` unwraps the awaited result: question marks at the end of an operand apply to its `await`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPELLINGS = {"||": "or", "&&": "and"}
 
 
 class Pending(NamedTuple):
-    """A left operand and an operator that wait for their right operand."""
+    """A left operand and an operator, before the right operand is read."""
 
     start: Token
     left: Expression
@@ -36,7 +36,7 @@ class Pending(NamedTuple):
 
 
 def read_expression(cursor: Cursor) -> Expression:
-    """Read an expression, which a comma makes a tuple."""
+    """Read an expression; with commas it is a tuple."""
     start = cursor.token
     cursor.operators = 0
     first = _item(cursor)
@@ -106,7 +106,7 @@ def _operator(cursor: Cursor) -> str | None:
 
 
 def _after(cursor: Cursor) -> Token:
-    """Return the token after the next one, over line breaks that do not count."""
+    """Return the token after the next one; ignored line breaks are skipped."""
     index = cursor.index + 1
     while cursor.brackets and cursor.tokens[index].kind == "end of line":
         index += 1
@@ -128,7 +128,7 @@ def _unary(cursor: Cursor) -> Expression:
 
 
 def _prefixed(cursor: Cursor, *, awaited: bool) -> tuple[Expression, int]:
-    """Read an operand; if it is awaited, say how many question marks at its end are the `await`'s."""
+    """Read an operand; if it is awaited, also return how many question marks at its end apply to the `await`."""
     start = cursor.token
     if start.text not in ("-", "!", "await"):
         return _operand(cursor, awaited=awaited)
@@ -164,7 +164,7 @@ def _wait(cursor: Cursor) -> Expression:
     if cursor.body == "main":
         cursor.note(
             "misplaced_construct",
-            "only a process waits: `wait signal` is not allowed here",
+            "`wait signal` is only allowed in a process",
             start,
             width=len("wait signal"),
         )
@@ -180,7 +180,7 @@ def _wait(cursor: Cursor) -> Expression:
 
 
 def read_postfix(cursor: Cursor) -> Expression:
-    """Read an operand with its fields, indexes, calls and question marks, but no operators."""
+    """Read an operand with its fields, indexes, calls and question marks, but without operators."""
     cursor.operators = 0
     start = cursor.token
     value, marks = _postfixed(cursor)
@@ -362,6 +362,6 @@ def _clauses(cursor: Cursor) -> tuple[tree.Clause, ...]:
             conditions.append(read_item(cursor))
         clauses.append(cursor.node(start, tree.Clause(name, source, tuple(conditions))))
         if len(clauses) > MAX_OPERATORS:
-            message = f"more than {MAX_OPERATORS} clauses are in this comprehension"
+            message = f"this comprehension has more than {MAX_OPERATORS} clauses"
             cursor.fail("nesting_too_deep", message, start)
     return tuple(clauses)

@@ -1,4 +1,4 @@
-"""What somebody probably meant who wrote another language."""
+"""Hints for code that is written as in another language."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pylash.lang.static_types import SPELLINGS
 
 CONDITIONAL = "`if` is a statement; a conditional value is written `test ? a : b`"
 INTERPOLATION = 'there is no interpolation: join texts with `+`, or use `format("{}", x)`'
-BRACES = "a block is written in braces, the first of them on this line"
-DESTRUCTURING = "there is no destructuring: give the tuple a name and take its items, `t[0]`"
+BRACES = "a block is written in braces; its `{` is on this line"
+DESTRUCTURING = (
+    "there is no destructuring: assign the tuple to a variable and read its items, `t[0]`"
+)
 VALUES = "functions are not values: call one by its name"
-ONE_NAME = "a loop has one name, there is no destructuring: write `for key in keys(record)` and take `record[key]`"
-NO_DEFAULTS = "there are no defaults: every argument is given"
-NO_SPREAD = "there is no spread: write each field, and join lists with `+`"
+ONE_NAME = "a loop has one variable, there is no destructuring: write `for key in keys(record)` and read `record[key]`"
+NO_DEFAULTS = "parameters have no defaults: pass every argument"
+NO_SPREAD = "there is no spread operator: write each field, and join lists with `+`"
 ASSERT = 'write `if not test { fail "…" }`'
 SLEEP = '`sleep` is a statement, without `await`: write `sleep for "5s"` or `sleep until time`'
 SIGNAL = "write `signal run handle name with value`"
 
-# A statement that begins with one of these words, which mean nothing here, and then cannot go on.
+# Hints for a statement that begins with a word of another language and cannot be parsed after it.
 FOREIGN = {
-    "return": "a function's value is that of its last expression; a process ends with `finish`",
+    "return": "a function returns the value of its last expression; a process ends with `finish`",
     "elif": "write `else if`",
     "elsif": "write `else if`",
     "try": "there is no `try`: without `?` a failure is data with `.ok` and `.error`",
@@ -61,7 +63,7 @@ SPELLED = {
     "False": "write `false`",
     "return": FOREIGN["return"],
 }
-"""Names that are unknown here, and what they are elsewhere."""
+"""Hints for unknown names that other languages have."""
 
 CALLED = {
     "sleep": SLEEP,
@@ -72,7 +74,7 @@ CALLED = {
     "float": "write `to_float(…)`",
     "append": "write `items = push(items, item)`",
 }
-"""Functions that are unknown here, and what they are elsewhere."""
+"""Hints for unknown functions that other languages have."""
 
 RECORDS = ("dict", "Dict", "map", "Map", "Record", "object", "Mapping")
 LISTS = ("List", "Array", "array", "Sequence", "tuple", "Tuple", "set", "Set")
@@ -92,7 +94,7 @@ UNITS = {
     "w": "w",
     "week": "w",
 }
-"""Units of time as people write them behind a number."""
+"""Units of time as people write them after a number."""
 
 STATEMENTS = [
     "break",
@@ -114,15 +116,15 @@ STATEMENTS = [
     "yield",
 ]
 
-ASSIGNED = "one name, field or item is assigned at a time; there is no destructuring"
+ASSIGNED = "an assignment has one target: a name, a field or an item; there is no destructuring"
 NO_BITS = "there are no bit operators"
 NO_NAMES = "an operation takes a record, `({ name: value })`; only `start` takes arguments by name"
 
 
 def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
-    """Return what to do about a token that cannot stand here, if we can guess.
+    """Return a hint about a token that is not allowed here, or None.
 
-    `ended` says that the statement could have ended before it.
+    With `ended` the statement is complete before the token.
     """
     found = tokens[index]
     following = tokens[min(index + 1, len(tokens) - 1)]
@@ -143,7 +145,7 @@ def hint(tokens: list[Token], index: int, *, ended: bool = False) -> str | None:
 
 
 def _doubled(found: Token, before: Token, earlier: Token) -> str | None:
-    """Operators of two marks that other languages have."""
+    """Return a hint about an operator of two marks from another language."""
     pair = before.text + found.text
     if found.spaced:
         return None
@@ -164,7 +166,7 @@ def _doubled(found: Token, before: Token, earlier: Token) -> str | None:
 
 
 def _worded(found: Token, before: Token, following: Token) -> str | None:
-    """Words that are operators or units elsewhere, wherever they stand."""
+    """Return a hint about a word that is an operator or a unit in another language."""
     if found.text == "is":
         return f"write `{'!=' if following.text == 'not' else '=='}`"
     if before.text == "lambda":
@@ -178,7 +180,7 @@ def _worded(found: Token, before: Token, following: Token) -> str | None:
 
 
 def _in_type(tokens: list[Token], index: int, *, ended: bool) -> str | None:
-    """Types as other languages write them. Behind a value these marks can stand, so this is none."""
+    """Return a hint about a type of another language; None after a value, where these marks are allowed."""
     found, before = tokens[index], tokens[index - 1]
     named = SPELLINGS.get(before.text, before.text) if before.kind == "name" else "…"
     if found.spaced or not (before.kind == "name" or before.text in ("]", "}")):
@@ -204,7 +206,7 @@ def _first_of_line(tokens: list[Token], index: int) -> Token:
 
 
 def _foreign(tokens: list[Token], index: int) -> str | None:
-    """Words that begin a statement elsewhere, or would have begun one here."""
+    """Return a hint about a word that begins a statement in another language, or is a misspelt keyword."""
     found, before = tokens[index], tokens[index - 1]
     if before.kind != "name":
         return None
@@ -236,7 +238,7 @@ ALONE = {
 
 
 def _by_itself(found: Token, before: Token | None, following: Token) -> str | None:
-    """Return a hint about what stands where a value or a statement must."""
+    """Return a hint about a token in the place of a value or a statement."""
     if found.text == "." and following.kind == "number" and not following.spaced:
         return "write `0.5`, not `.5`"
     if found.text == "." and following.text == ".":
@@ -253,7 +255,7 @@ def _by_itself(found: Token, before: Token | None, following: Token) -> str | No
 
 
 def _after_value(found: Token, before: Token, following: Token) -> str | None:
-    """Return a hint about what stands behind a whole statement."""
+    """Return a hint about a token after a complete statement."""
     match found.text:
         case "if" | "else":
             return CONDITIONAL

@@ -1,4 +1,4 @@
-"""From tokens to labels."""
+"""Parsing of labels."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def read_label(cursor: Cursor) -> Label:
 
 
 def check_labelled(cursor: Cursor, label: Token) -> None:
-    """Check that something follows that a label can belong to."""
+    """Check that a statement or process follows the label."""
     if cursor.at("@"):
-        cursor.fail("invalid_label", "a statement has one label at most", cursor.token)
+        cursor.fail("invalid_label", "a statement has at most one label", cursor.token)
     if cursor.at("end of input", "}", ";"):
         cursor.fail("invalid_label", "no statement or process follows this label", label)
     if cursor.at("type", "fn") and cursor.following().kind == "name":

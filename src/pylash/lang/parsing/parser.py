@@ -1,8 +1,8 @@
-"""From text to trees.
+"""Parsing of whole programs.
 
-1. A mistake is a problem with a place, never an exception; all problems of one text come back together,
-   and the first is the one that the specification names.
-2. Lexical problems come alone: with them it is not known what the other tokens would have meant.
+1. A mistake is returned as a problem with a position, never raised; all problems of a text are returned
+   together, and the first is the one that the specification names.
+2. If there are lexical problems, only they are reported: the meaning of the other tokens is not certain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HeadT = TypeVar("HeadT")
 
 
 class Parsed(NamedTuple):
-    """A program as it was read. With problems, `program` is what could be read of it."""
+    """A parsed program. If there are problems, `program` contains the parts that could be parsed."""
 
     program: tree.Program
     places: tree.Places
@@ -37,13 +37,13 @@ class Parsed(NamedTuple):
 
 
 def parse(source: str) -> Parsed:
-    """Read a program."""
+    """Parse a program."""
     cursor, program, _ = read_program(source)
     return Parsed(program, cursor.places, tuple(cursor.problems), source)
 
 
 def read_program(source: str) -> tuple[Cursor, tree.Program, list[Comment]]:
-    """Read a program; return all that was learned on the way, too."""
+    """Parse a program; return the cursor and the comments, too."""
     tokens, comments, problems = scan(source)
     cursor = Cursor(source, tokens)
     cursor.problems.extend(problems)
@@ -59,10 +59,10 @@ def read_program(source: str) -> tuple[Cursor, tree.Program, list[Comment]]:
 
 
 def parse_type(text: str) -> tree.Type:
-    """Read a type, and nothing but a type.
+    """Parse a text that is a single type.
 
     Raises:
-        LashlangError: It is none.
+        LashlangError: The text is not a type.
 
     """
     scanned = scan(text)
@@ -82,7 +82,7 @@ def parse_type(text: str) -> tree.Type:
 
 
 def _stray(cursor: Cursor) -> None:
-    """Pass a brace that closes nothing; after a problem it probably closes what was not read."""
+    """Skip an unmatched closing brace; after a problem it probably closes a block that was not parsed."""
     if not cursor.problems:
         message = "expected a statement, found `}`"
         cursor.note("unexpected_token", message, cursor.token, "no block is open here")

@@ -1,4 +1,4 @@
-"""Where to read on after a mistake, so that the next problem reported is another one."""
+"""Recovery after a mistake, so that the next reported problem is not a consequence of the first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ReadT = TypeVar("ReadT")
 
 
 def recovering(cursor: Cursor, read: Callable[[Cursor], ReadT]) -> ReadT | None:
-    """Read a statement and see it end; if it is mistaken, keep the problem and go behind it."""
+    """Read a statement and check that it ends; after a mistake record the problem and skip the statement."""
     start = cursor.token
     state = (cursor.open, cursor.loops, cursor.body)
     try:
@@ -31,7 +31,7 @@ def recovering(cursor: Cursor, read: Callable[[Cursor], ReadT]) -> ReadT | None:
 
 
 def _closes_block(read: object) -> bool:
-    """Whether this ends with the brace of a block, so that anything may follow it."""
+    """Whether this node ends with the brace of a block, after which anything may follow."""
     if isinstance(read, tree.Labelled):
         read = read.statement
     blocked = (tree.If, tree.For, tree.While, tree.ProcessDeclaration, tree.FunctionDeclaration)
@@ -39,18 +39,18 @@ def _closes_block(read: object) -> bool:
 
 
 def _ended(cursor: Cursor) -> bool:
-    # A brace ends a statement only if it closes a block: then that block is open.
+    # A brace ends a statement only if it closes an open block.
     return cursor.at("end of line", "end of input", ";") or (cursor.at("}") and cursor.open > 0)
 
 
 def keep(cursor: Cursor, mistake: Mistake) -> None:
-    """Keep the problem, unless an earlier one is the reason for it."""
+    """Record the problem, unless an earlier one caused it."""
     if not (cursor.problems and cursor.token.kind == "end of input"):
         cursor.add(mistake.problem)
 
 
 def find_block(cursor: Cursor) -> bool:
-    """Go to the brace that ends this line, or begins the next one, if there is one."""
+    """Go to the brace at the end of this line or the start of the next; return whether there is one."""
     tokens, index = cursor.tokens, cursor.index
     while tokens[index].kind not in ("end of line", "end of input"):
         index += 1
@@ -66,10 +66,10 @@ def find_block(cursor: Cursor) -> bool:
 
 
 def _skip_statement(cursor: Cursor, start: Token) -> None:
-    """Go to the end of the statement that began there, over all brackets that it opened."""
+    """Go to the end of the statement that began at `start`, past all brackets that it opened."""
     tokens, index = cursor.tokens, cursor.index
     opened = [bracket.text for bracket in cursor.brackets]
-    # A line that begins something new ends brackets that were left open; blocks are passed whole.
+    # A line that begins a new statement ends brackets that were left open; blocks are skipped whole.
     forgotten = len(opened)
     cursor.brackets.clear()
     while (token := tokens[index]).kind != "end of input":
@@ -89,12 +89,12 @@ def _skip_statement(cursor: Cursor, start: Token) -> None:
 
 
 def _close(opened: list[str], closing: str) -> None:
-    """Close the innermost bracket of this kind, and all that were opened in it."""
+    """Close the innermost bracket of this kind, and all brackets opened inside it."""
     while closing in [PAIRS[opening] for opening in opened]:
         if PAIRS[opened.pop()] == closing:
             break
 
 
 def _begins(token: Token, start: Token) -> bool:
-    """Whether a token at the head of a line belongs to another statement than the one that began there."""
+    """Whether a token at the start of a line belongs to another statement than the one begun at `start`."""
     return token.column <= start.column and token.text not in CLOSING

@@ -1,9 +1,9 @@
-"""From tokens to statements and blocks.
+"""Parsing of statements and blocks.
 
-1. Words such as `finish` mean something only where a statement begins, and not even there if they begin
-   an assignment: whether they do is found out by reading a target, and by going back if it was none.
-2. After a mistake reading goes on behind the statement, or in its block if only its head was mistaken.
-   What could not be read is left out of the tree: it is never run.
+1. Words such as `finish` are keywords only at the start of a statement, and not if they begin an
+   assignment: the parser tries to read an assignment target, and goes back if there is none.
+2. After a mistake parsing continues after the statement, or in its block if only its head is wrong.
+   A statement that could not be parsed is not in the tree; a program with problems is never run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALUED: dict[str, Callable[[Expression], Statement]] = {
     "fail": tree.Fail,
 }
 MISPLACED = {
-    ("process", "print"): "use `yield`, or `wake` to tell the session",
+    ("process", "print"): "use `yield`, or `wake` to send a message to the session",
     ("main", "yield"): "only a process has events; use `print`",
     ("main", "wake"): "only a process wakes its session; use `print`",
     ("main", "fail"): "only a process fails; use `finish`",
@@ -57,7 +57,7 @@ def read_block(cursor: Cursor) -> Block:
 
 
 def _unbraced(cursor: Cursor) -> str | None:
-    """Return what to do about a token where a block should begin."""
+    """Return a hint about a token where a block should begin."""
     found = cursor.token
     if found.text == "=":
         return "compare with `==`"
@@ -73,7 +73,7 @@ def _unbraced(cursor: Cursor) -> str | None:
 
 
 def read_headed_block(cursor: Cursor, head: Callable[[], HeadT]) -> tuple[HeadT | None, Block]:
-    """Read a head and the block after it; the block even if the head is mistaken."""
+    """Read a head and the block after it; the block is read even if the head has a mistake."""
     opened = cursor.open
     read = None
     try:
@@ -89,7 +89,7 @@ def read_headed_block(cursor: Cursor, head: Callable[[], HeadT]) -> tuple[HeadT 
 
 
 def skip_ends(cursor: Cursor) -> bool:
-    """Go to the next statement; whether there is any more of the text."""
+    """Go to the next statement; return whether there is more text."""
     while cursor.at("end of line", ";"):
         cursor.take()
     return cursor.token.kind != "end of input"
@@ -112,7 +112,7 @@ def _labelled(cursor: Cursor) -> Statement | None:
 
 
 def read_statement(cursor: Cursor) -> Statement | None:
-    """Read a statement; nothing comes back if its head was mistaken."""
+    """Read a statement; return None if its head has a mistake."""
     start = cursor.token
     if start.kind == "name" and (assigned := _assignment(cursor)):
         return assigned
@@ -141,7 +141,7 @@ def _begins_value(token: Token) -> bool:
 
 
 def _assignment(cursor: Cursor) -> Statement | None:
-    """Read an assignment; if none stands here, go back."""
+    """Read an assignment; if there is none, go back and return None."""
     start = cursor.token
     if cursor.following().text not in ("=", ".", "["):
         return None
@@ -182,7 +182,7 @@ def _target(cursor: Cursor) -> tuple[str, tuple[tree.FieldStep | tree.IndexStep,
     return name, tuple(steps)
 
 
-# Statements with a word at their head.
+# Statements that begin with a keyword.
 
 
 def _if(cursor: Cursor) -> Statement | None:
@@ -191,8 +191,8 @@ def _if(cursor: Cursor) -> Statement | None:
     while True:
         start = cursor.take()
         if len(arms) == MAX_ARMS:
-            message = f"more than {MAX_ARMS} arms are in this chain of `else if`"
-            cursor.fail("nesting_too_deep", message, start, "look the value up in a record")
+            message = f"this chain of `else if` has more than {MAX_ARMS} arms"
+            cursor.fail("nesting_too_deep", message, start, "look the value up in a record instead")
         test, block = read_headed_block(cursor, lambda: read_item(cursor))
         arms.append((start, test, block))
         if not cursor.accept("else"):
@@ -300,5 +300,5 @@ READERS: dict[str, Callable[[Cursor], Statement | None]] = {
     "signal": _send_signal,
     **dict.fromkeys(VALUED, _valued),
 }
-# Words that mean something only before these.
+# Words that are keywords only before these tokens.
 PARTNERS = {"sleep": ("for", "until"), "signal": ("run",)}

@@ -1,9 +1,9 @@
-"""From text to tokens.
+"""Splitting text into tokens.
 
-1. The whole text is split before any of it is parsed: mistakes here are reported first, and alone.
-2. Whether a line break can end a statement is decided here, from the tokens on its two sides; there it
-   is a token of its own. Only the parser knows whether a bracket is open, where it ends nothing.
-3. Only the characters of the specification count: Python's ideas of letters, digits and spaces are wider.
+1. The whole text is split before it is parsed: lexical mistakes are reported first, and alone.
+2. The tokens before and after a line break decide whether it can end a statement; if so, it becomes a
+   token. The parser ignores such tokens inside brackets.
+3. Letters, digits and spaces are those of the specification; Python's definitions include more characters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESERVED = frozenset(
     )
 )
 
-# A line break next to one of these ends no statement.
+# A line break next to one of these tokens does not end a statement.
 CONTINUES_AFTER = frozenset(
     [
         "+",
@@ -102,9 +102,9 @@ HINTS = {
 
 
 class Token(NamedTuple):
-    """One token: its spelling, where it stands, and for literals its value.
+    """One token: its spelling, its position, and for literals its value.
 
-    `spaced` says whether white space stands before it; `roomy`, whether it stands after it too.
+    `spaced` means that white space precedes it; `roomy`, that white space follows it.
     """
 
     kind: Kind
@@ -119,12 +119,12 @@ class Token(NamedTuple):
 
     @property
     def conditional(self) -> bool:
-        """Whether white space on both sides makes this question mark that of a conditional."""
+        """Whether this question mark belongs to a conditional, because it has white space on both sides."""
         return self.spaced and self.roomy
 
     @property
     def shown(self) -> str:
-        """What messages call it: its spelling, or what it stands for."""
+        """The token as shown in messages: its spelling or its kind."""
         if self.kind in ("end of line", "end of input"):
             return self.text
         first = self.text.split("\n")[0][:MAX_SHOWN]
@@ -139,7 +139,7 @@ class Comment(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """All tokens of a text, the last of them `end of input`; with problems, those that could be read."""
+    """All tokens of a text, the last of them `end of input`; if there are problems, the readable ones."""
 
     tokens: list[Token]
     comments: list[Comment]
@@ -150,7 +150,7 @@ def scan(source: str) -> Scan:
     """Return the tokens, comments and lexical problems of a text."""
     scanner = _Scanner(source)
     if half := SURROGATE.search(source):
-        # Half a character cannot be stored, whether it stands in a text, a comment or between them.
+        # A lone surrogate cannot be stored, in a text, a comment or elsewhere.
         scanner.count_lines(source[: half.start()], 0)
         scanner.unexpected(half.group(), half.start())
         scanner.add("end of input", "end of input", half.start(), length=0)
@@ -167,7 +167,7 @@ class _Scanner:
         self.problems: list[Problem] = []
         self.line = 1
         self.line_start = 0
-        # The first line break since the last token: where it stands, its line and column.
+        # The first line break since the last token: its offset, line and column.
         self.broken: tuple[int, int, int] | None = None
         self.complained: set[tuple[int, str]] = set()
 
@@ -194,7 +194,7 @@ class _Scanner:
         self.add("end of input", "end of input", position, length=0)
 
     def pieces(self) -> Iterator[tuple[str, str, int]]:
-        """Yield what stands where, having complained about what stands nowhere."""
+        """Yield each piece with its kind and offset; record problems for text that is not a token."""
         source, position = self.source, 0
         while position < len(source):
             match = PIECE.match(source, position)
@@ -202,7 +202,7 @@ class _Scanner:
             if match is None or group is None:
                 self.unexpected(source[position], position)
                 position += 1
-                # A word in another alphabet is one mistake.
+                # A word in another alphabet is a single mistake.
                 while position < len(source) and not PIECE.match(source, position):
                     position += 1
                 continue
@@ -236,7 +236,7 @@ class _Scanner:
         self.broken = None
 
     def end_line(self, following: str) -> None:
-        """Put an end of line before the next token, if the line break there can end a statement."""
+        """Add an end-of-line token before the next token, if the line break there can end a statement."""
         if not (self.broken and self.tokens):
             return
         if following in CONTINUES_BEFORE or _continues(self.tokens):
@@ -256,7 +256,7 @@ class _Scanner:
         self.line_start = start + text.rindex("\n") + 1
 
     def unexpected(self, char: str, start: int) -> None:
-        # A pair of quotes is one mistake, too.
+        # A pair of quotes is a single mistake, too.
         if (self.line, char) in self.complained:
             return
         self.complained.add((self.line, char))
@@ -274,14 +274,14 @@ class _Scanner:
         self.complain("unterminated_string", message, start, len(text) - 1 + len(opening), None)
 
     def wrong_number(self, match: re.Match[str]) -> str:
-        """Complain about a number that is none and return all of it; nothing if it is one."""
+        """Record a problem for an invalid number and return all of its text; return "" for a valid one."""
         text, source = match.group(), self.source
         end = match.end()
         if end < len(source) and (source[end] == "_" or source[end].isalpha()):
             while end < len(source) and (source[end] == "_" or source[end].isalnum()):
                 end += 1
             text = source[match.start() : end]
-            message = f"`{text}` is not a number: only digits and one `.` make a number"
+            message = f"`{text}` is not a number: a number consists of digits and at most one `.`"
         elif math.isinf(float(text)):
             message = f"the number {text} is too large"
         else:
@@ -298,10 +298,10 @@ class _Scanner:
 
 
 def _continues(tokens: list[Token]) -> bool:
-    """Whether the statement goes on in the next line because of the last token of this one."""
+    """Whether the last token makes the statement continue on the next line."""
     last = tokens[-1]
     if last.kind == "word" and len(tokens) > 1 and tokens[-2].text == ".":
-        return False  # a field that is called like an operator
+        return False  # a field with the name of an operator
     if last.text == "?":
         return last.spaced
     return last.text in CONTINUES_AFTER

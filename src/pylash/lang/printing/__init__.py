@@ -1,1 +1,1 @@
-"""From a tree to text, the one way it is written."""
+"""Formatting: from a tree to text in the standard layout."""

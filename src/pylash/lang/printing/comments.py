@@ -1,8 +1,8 @@
-"""Which comment belongs to what.
+"""Attaching comments to nodes.
 
-1. Comments belong to statements, and to what stands in brackets: before it, behind it on its line, or
-   behind the opening bracket or before the closing one.
-2. A comment in the midst of something moves before it. None is lost.
+1. Comments belong to statements and to items in brackets: before one, after one on the same line, or
+   after the opening bracket or before the closing one.
+2. A comment inside such a node moves before it. No comment is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pylash.lang.parsing.tokens import SPACE, Comment
 
 
 class Container(NamedTuple):
-    """A block or a bracket that holds several things, each of which can have comments."""
+    """A block or a bracket with several items, each of which can have comments."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Container(NamedTuple):
 
 
 class Notes:
-    """The comments and blank lines of a source, and how its author wrote what can be written in two ways."""
+    """The comments and blank lines of a source, and the author's spelling where there are alternatives."""
 
     def __init__(self, cursor: Cursor, program: tree.Program, comments: list[Comment]) -> None:
         self.source = cursor.source
@@ -42,7 +42,7 @@ class Notes:
             self._place(program, comments)
 
     def spelling(self, node: tree.Node) -> str:
-        """Return how a node is written."""
+        """Return the source text of a node."""
         start, end = self.spans[id(node)]
         return self.source[start:end]
 
@@ -51,7 +51,7 @@ class Notes:
         return "\n" not in self.spelling(node)
 
     def blank_before(self, offset: int) -> bool:
-        """Whether an empty line stands before this place."""
+        """Whether an empty line precedes this offset."""
         end = offset
         while offset and self.source[offset - 1] in SPACE:
             offset -= 1
@@ -142,7 +142,7 @@ class Notes:
 
 
 class _Brackets:
-    """Where the brackets of a source are, and which belong together."""
+    """The positions of the brackets of a source, and their pairs."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.closing: dict[int, int] = {}
@@ -161,7 +161,7 @@ class _Brackets:
                 self.opening[token.start] = opening
 
     def first(self, bracket: str, offset: int) -> int:
-        """Return where the first such bracket stands from there on."""
+        """Return the position of the first such bracket from the offset on."""
         starts = self.starts[bracket]
         return starts[bisect_right(starts, offset - 1)]
 

@@ -1,9 +1,9 @@
-"""From expressions and types to text with its possible line breaks.
+"""Layout of expressions and types, with possible line breaks.
 
-1. Parentheses stand only where the tree needs them, so that what is printed nests no deeper than what
-   was read; a tuple, a string and a number are written as their author did, if there is one.
-2. Breaks outside of brackets stand only where a line break ends no statement: behind an operator or a
-   comma, before `?` and `:`.
+1. Parentheses are printed only where the tree needs them, so that the printed text nests no deeper than
+   the source; tuples, strings and numbers keep the author's spelling, if there is a source.
+2. Outside brackets a line is broken only where the break does not end the statement: after an operator or
+   a comma, before `?` and `:`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WHOLE, UNARY, POSTFIX, PRIMARY = 0, 7, 8, 9
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# What stands behind an expression: an operator that a `within` would swallow, a block, a name.
+# What follows an expression: an operator that `within` would take as its own, a block, a name.
 Follower = Literal["", "arithmetic", "block", "name"]
 
 
 class Expressions:
-    """Prints expressions; `notes` tells how their author wrote them."""
+    """Prints expressions; `notes` has the author's spelling."""
 
     def __init__(self, notes: Notes | None) -> None:
         self.notes = notes
@@ -53,7 +53,7 @@ class Expressions:
         return self.notes.brackets.closing.get(start) != end - 1
 
     def item(self, node: Expression, level: int = WHOLE, follower: Follower = "") -> Layout:
-        """Print an expression that must bind at least as tightly as that."""
+        """Print an expression that must bind at least as tightly as `level`."""
         if _level(node, level, follower) < level or node is self.guarded:
             self.guarded = None
             return ["(", self._plain(node, WHOLE, ""), ")"]
@@ -86,7 +86,7 @@ class Expressions:
         return group([self.item(node.test, LOWEST), Nest(arms)])
 
     def _binary(self, node: tree.Binary, follower: Follower) -> Layout:
-        """Print a whole chain of operators of one level: it may be long, and Python's stack is not."""
+        """Print a whole chain of operators of one level without recursion: it may be long."""
         level = PRECEDENCE[node.operator]
         between: Follower = "arithmetic" if level >= SUM else ""
         chain: list[tree.Binary] = []
@@ -98,7 +98,7 @@ class Expressions:
         for binary in reversed(chain):
             behind = follower if binary is node else between
             rest += [f" {binary.operator}", Line(), self.item(binary.right, level + 1, behind)]
-        # The first operand is printed last, but stands first: comments are not looked for in order.
+        # The first operand is printed last: comments are looked up by node, so the order does not matter.
         return group([self.item(left, level, between), Nest(rest)])
 
     def _await(self, node: tree.Await, follower: Follower) -> Layout:
@@ -122,7 +122,7 @@ class Expressions:
             return [self.item(base, UNARY, follower), "?" * len(steps)]
         parts: list[Layout] = [self.item(base, PRIMARY)]
         if isinstance(base, tree.Number) and isinstance(steps[-1], tree.Field | tree.Method):
-            parts = ["(", *parts, ")"]  # the point would be the number's
+            parts = ["(", *parts, ")"]  # the `.` would become part of the number
         parts.extend(self._step(step) for step in reversed(steps))
         return parts
 
@@ -138,7 +138,7 @@ class Expressions:
                 return [f".{name}", self._arguments(step, step.arguments)]
 
     def _arguments(self, node: tree.Node, arguments: tuple[Expression, ...]) -> Layout:
-        """Print arguments; a single literal keeps its bracket next to that of the call."""
+        """Print arguments; the bracket of a single literal stays next to that of the call."""
         literal = tree.RecordLiteral | tree.ListLiteral | tree.Comprehension
         hugged = len(arguments) == 1 and isinstance(arguments[0], literal)
         if hugged and not self._commented(node, "items", arguments):
@@ -155,7 +155,7 @@ class Expressions:
             case tree.Number() | tree.Text():
                 return self._scalar(node)
             case tree.Name(name=name) | tree.Variable(name=name):
-                # These two would begin something else before a block or a name.
+                # Before a block or a name these two would be parsed as something else.
                 mistaken = (name, follower) in (("Type", "block"), ("start", "name"))
                 return f"({name})" if mistaken else name
             case tree.Group(value=value):
@@ -230,7 +230,7 @@ class Expressions:
         *,
         single: bool = False,
     ) -> Layout:
-        """Print what stands between brackets and commas, with its comments."""
+        """Print items in brackets, with commas and comments."""
         opening, dangling = self._around(owner, part)
         if not (items or opening or dangling):
             return brackets
@@ -246,7 +246,7 @@ class Expressions:
         return group([*parts, HARD if dangling else Line(pad), brackets[1]])
 
     def _around(self, owner: tree.Node, part: str) -> tuple[list[str], list[str]]:
-        """Return the comments behind the opening bracket and before the closing one."""
+        """Return the comments after the opening bracket and before the closing one."""
         if self.notes is None:
             return [], []
         at = (id(owner), part)
@@ -295,7 +295,7 @@ def _mark(field: tree.TypeField) -> str:
 
 
 def _level(node: Expression, level: int, follower: Follower) -> int:
-    """Return how tightly a node binds in such a place."""
+    """Return how tightly a node binds in its context."""
     match node:
         case tree.Conditional():
             return WHOLE
@@ -314,32 +314,32 @@ def _level(node: Expression, level: int, follower: Follower) -> int:
 
 
 def _awaited(node: Expression) -> bool:
-    """Whether this is an `await` with question marks behind it."""
+    """Whether this is an `await` that question marks follow."""
     while isinstance(node, tree.Unwrap):
         node = node.value
     return isinstance(node, tree.Await)
 
 
 def _ends_in_mark(node: Expression) -> bool:
-    """Whether a question mark at the end of an operand would be taken for that of the `await` before it."""
+    """Whether a question mark at the end of an operand would be parsed as that of the `await` before it."""
     while isinstance(node, tree.Negate | tree.Not):
         node = node.value
     return isinstance(node, tree.Unwrap)
 
 
 def key(text: str) -> str:
-    """Return the key of a field as it is written: with quotes only if it needs them."""
+    """Return the key of a field as source text: with quotes only if it needs them."""
     return text if NAME.fullmatch(text) else quoted(text)
 
 
 def quoted(text: str) -> str:
-    """Return a text as it is written, with the quotes that need fewer escapes."""
+    """Return a text as a string literal, with the quotes that need fewer escapes."""
     quote = "'" if '"' in text and "'" not in text else '"'
     escapes = ESCAPES | {quote: f"\\{quote}"}
     return quote + "".join(escapes.get(char, char) for char in text) + quote
 
 
 def number(value: float) -> str:
-    """Return a number as it is written, without an exponent."""
+    """Return a number as source text, without an exponent."""
     written = format(Decimal(repr(value)), "f")
     return written.removesuffix(".0")

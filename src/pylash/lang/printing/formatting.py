@@ -1,7 +1,7 @@
-"""From trees to text: one way to write each program.
+"""Formatting of whole programs.
 
-1. What is printed is read as the same tree. Comments and single blank lines stay where they belong.
-2. Formatting what was formatted changes nothing.
+1. The printed text parses to the same tree. Comments and single blank lines are kept.
+2. Formatting is idempotent.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def format_source(source: str) -> str:
     """Return the formatted source, with its comments.
 
     Raises:
-        LashlangError: It cannot be read.
+        LashlangError: The source cannot be parsed.
 
     """
     cursor, program, comments = read_program(source)
     if cursor.problems:
         raise LashlangError(tuple(cursor.problems), source)
     formatted = _Printer(Notes(cursor, program, comments)).program(program)
-    # Where taste meets a limit of the language (one more bracket, and it nests too deep), meaning wins.
+    # If formatting would exceed a limit of the language (one more bracket would nest too deeply), keep the source.
     return formatted if _same(parse(formatted).program, program) else source
 
 
 def _same(one: tree.Program, other: tree.Program) -> bool:
-    """Whether two trees are equal, however deep."""
+    """Whether two trees of any depth are equal."""
     pending: list[tuple[object, object]] = [(one, other)]
     while pending:
         left, right = pending.pop()
@@ -69,7 +69,7 @@ class _Printer(Expressions):
     def _lines(
         self, owner: tree.Node, part: str, items: tuple[tree.Declaration | Statement, ...]
     ) -> list[Layout]:
-        """Print what stands below one another, with comments and blank lines; nothing before the first."""
+        """Print items on lines of their own, with comments and blank lines, but no blank line before the first."""
         lines: list[Layout] = []
         apart = False
         for item in items:
@@ -89,14 +89,14 @@ class _Printer(Expressions):
         return lines
 
     def _with_comments(self, item: tree.Declaration | Statement) -> list[tuple[bool, Layout]]:
-        """Return the comments before a statement and itself, each with whether an empty line precedes it."""
+        """Return the comments before a statement and the statement, each with whether a blank line precedes it."""
         layout = self._item(item)
         if self.notes is None:
             return [(False, layout)]
         start = self.notes.start(item)
         found: list[tuple[bool, Layout]] = []
         for comment in self.notes.leading.get(id(item), []):
-            # A comment from the midst of the statement brings no empty line along.
+            # A comment from inside the statement gets no blank line.
             at = min(start, comment.start)
             blank = self.notes.blank_before(at) and (comment.start < start or not found)
             found.append((blank, comment.text.rstrip()))
@@ -228,7 +228,7 @@ class _Printer(Expressions):
 
 
 def _simple(node: tree.Node) -> bool:
-    """Whether each block of a statement holds one plain statement at most."""
+    """Whether each block of a statement has at most one plain statement."""
     match node:
         case tree.If(then=then, otherwise=otherwise):
             rest = _simple(otherwise[0]) if chained(otherwise) else _plain(otherwise)

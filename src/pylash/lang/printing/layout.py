@@ -1,8 +1,8 @@
-"""Text with places where its lines may be broken.
+"""Text with possible line breaks.
 
-1. A group is set on one line if it fits, else all of its own breaks are taken; groups in it decide for
-   themselves.
-2. What must end its line (a comment, a statement) breaks every group around it.
+1. A group is printed on one line if it fits; otherwise all of its own breaks are used. Inner groups are
+   decided separately.
+2. Something that must end its line (a comment, a statement) breaks every group around it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A possible line break; `flat` is what stands there without one, None if it is always taken."""
+    """A possible line break; `flat` is the text used instead of it, None if the line is always broken."""
 
     flat: str | None = " "
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What is indented by one step if it begins a line."""
+    """A layout whose lines are indented by one step."""
 
     inside: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What stands on one line if it fits; `alone`, whatever follows it."""
+    """A layout that is printed on one line if it fits; with `alone` the text after it need not fit."""
 
     inside: Layout
     broken: bool
@@ -39,7 +39,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class IfBroken:
-    """Text that is there only if the group around it is broken."""
+    """Text that is printed only if the group around it is broken."""
 
     text: str
 
@@ -56,12 +56,12 @@ HARD = Line(None)
 
 
 def group(inside: Layout, *, alone: bool = False) -> Group:
-    """Return a group, broken from the start if something in it ends its line."""
+    """Return a group, broken from the start if something in it must end its line."""
     return Group(inside, ends_line(inside), alone)
 
 
 def ends_line(layout: Layout) -> bool:
-    """Whether something in it ends its line."""
+    """Whether something in the layout must end its line."""
     match layout:
         case list():
             return any(ends_line(part) for part in layout)
@@ -81,7 +81,7 @@ Pending = list[tuple[int, bool, Layout]]
 
 
 def render(layout: Layout, width: int = WIDTH) -> str:
-    """Return the text, with lines no longer than that where breaks allow it."""
+    """Return the text, with lines no longer than `width` where breaks allow it."""
     written: list[str] = []
     column = 0
     pending: Pending = [(0, False, layout)]
@@ -125,7 +125,7 @@ def _column(text: str, column: int) -> int:
 
 
 def _fits(inside: Layout, room: int, rest: Pending) -> bool:
-    """Whether it fits on this line together with what must follow it there."""
+    """Whether the layout fits on this line, together with the text that must follow it there."""
     following = len(rest)
     pending: Pending = [(0, True, inside)]
     while pending and room >= 0:

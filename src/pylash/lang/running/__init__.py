@@ -1,1 +1,1 @@
-"""What compiled programs run on: values, builtins, bounds and effects."""
+"""The runtime of compiled programs: values, builtins, bounds and effects."""

@@ -1,6 +1,6 @@
-"""Whether a value is what a type or a schema asks for. Both answer with the path of the first problem.
+"""Checks of values against types and schemas. Both checks return the path of the first problem.
 
-A value conforms as its JSON would: what is no finite number is null there.
+A value conforms if its JSON does: numbers that are not finite are null in JSON.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def _wrong(path: str, wanted: str, value: Value) -> str:
 
 
 def nonconforming_schema(value: Value, schema: Value) -> str | None:
-    """Return where and why the value does not conform to a JSON schema as type values hold it."""
+    """Return where and why the value does not conform to the JSON schema of a type value, or None."""
     return _against_schema(value, schema, "$", {})
 
 
 Known = dict[tuple[int, int, str], str | None]
-"""What is known of deep values under a type at a path: unions within unions ask the same again and again."""
+"""Results for nested values by type and path: nested unions repeat the same checks many times."""
 Check = Callable[[Any, Any, str, Known], str | None]
 
 
@@ -87,7 +87,7 @@ def _choice(
         if problem is None:
             return None
         problems.append(problem)
-    # The deepest path is that of the member which the value resembles most.
+    # The member with the deepest path is the one that the value resembles most.
     deepest = max(problems, key=lambda p: len(p.split(" ", 1)[0]))
     return deepest if not deepest.startswith(f"{path} ") else _wrong(path, "another type", value)
 
@@ -133,7 +133,7 @@ def nonconforming(
     definitions: Mapping[str, tree.Type],
     modules: Mapping[str, str],
 ) -> str | None:
-    """Return where and why a value of the language does not conform to a type.
+    """Return where and why a value of the language does not conform to a type, or None.
 
     `definitions` are the declared and data types by name, `modules` the resource type of each module path
     of the surface. Any other name is a host type.

@@ -1,12 +1,13 @@
 """The values of a running program.
 
-1. Numbers are always `float` and truth always `bool`; an `int` exists only in JSON and as a position.
-2. A list or record is never changed while anyone else can see it. A variable that wants to change one in
-   place marks its own copy with its token (`owner`); see `owned.py`.
-3. Size and depth of a list or record are worked out once and kept beside it.
-4. Nothing nests deeper than `MAX_DEPTH`: what would is refused when a variable, or the world, gets it.
-5. A handle is a record that carries the mark `handle`. Programs cannot set the mark, and JSON does not hold it:
-   it comes from `process_handle`, and from arguments whose sender says which ids in them are handles.
+1. Numbers are always `float` and truth values always `bool`; an `int` occurs only in JSON and as a position.
+2. A list or record is never changed while another variable or value can reach it. To change one in place, a
+   variable marks its own copy with its token (`owner`); see `owned.py`.
+3. Size and depth of a list or record are computed once and stored in it.
+4. Nothing nests deeper than `MAX_DEPTH`: a deeper value is refused when it is assigned to a variable or
+   leaves the program.
+5. A handle is a record that carries the mark `handle`. Programs cannot set the mark, and JSON does not contain it:
+   it is set by `process_handle`, and in arguments for the ids that their sender lists as handles.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 64
 TRIGGER_EVENT: Final = "$lash_trigger_event"
-"""`{TRIGGER_EVENT: true}` among the inputs of a registration is where the event goes."""
+"""`{TRIGGER_EVENT: true}` among the inputs of a registration is replaced by the event."""
 LARGEST_INTEGER: Final = 2.0**53
 _SHORT: Final = 8
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 class RunError(Exception):
-    """A mistake of a running program; `at` is its node where the failing code itself does not say."""
+    """An error of a running program; `at` is its node, if the line of the failing code does not give it."""
 
     def __init__(
         self, kind: str, message: str, at: int | None = None, hint: str | None = None
@@ -49,14 +50,14 @@ class List(list[Any]):
 
 
 class Record(dict[str, Any]):
-    """A record of the language: keys keep the order in which they came."""
+    """A record of the language: keys keep their insertion order."""
 
     __slots__ = ("depth", "handle", "owner", "size")
     size: int
     depth: int
     owner: object
     handle: str
-    """The process that the record is the handle of. Only the runtime sets it; copies keep it."""
+    """The id of the process if the record is a handle. Only the runtime sets it; copies keep it."""
 
 
 class Image(NamedTuple):
@@ -71,14 +72,14 @@ class Image(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """The authority to use the module `alias`, of resource type `type`."""
+    """The right to use the module `alias`, of resource type `type`."""
 
     type: str
     alias: str
 
 
 Value = Any
-"""One of the kinds below. Compiled code and what it calls tell them apart by exact type, at speed."""
+"""One of the kinds below. Compiled code distinguishes them by exact type, which is fast."""
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
     bool: "bool",
@@ -95,7 +96,7 @@ SCALARS: Final = frozenset({type(None), bool, float, str})
 
 
 def kind_of(value: Value) -> str:
-    """Return the name of a value's kind, as messages say it."""
+    """Return the name of a value's kind for messages."""
     return _KINDS[type(value)]
 
 
@@ -103,12 +104,12 @@ def kind_of(value: Value) -> str:
 
 
 def text_size(text: str) -> int:
-    """Return the size of a text: 16 and its bytes in UTF-8."""
+    """Return the size of a text: 16 plus its bytes in UTF-8."""
     return 16 + (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
 
 
 def size_of(value: Value) -> int:
-    """Return what a value counts against the memory bound."""
+    """Return the size of a value that counts against the memory bound."""
     kind = type(value)
     if kind is List or kind is Record:
         try:
@@ -122,9 +123,9 @@ def size_of(value: Value) -> int:
 
 
 def measure(value: Value, tuples: dict[int, tuple[int, int]] | None = None) -> tuple[int, int]:
-    """Return size and depth of a value, and keep them beside a list or record.
+    """Return size and depth of a value, and store them in each list or record.
 
-    A tuple has no room beside it: `tuples` has those that this call has measured, for they may be shared.
+    A tuple cannot store them: `tuples` has those of the tuples measured in this call, which may be shared.
     """
     kind = type(value)
     if kind is List or kind is Record:
@@ -166,9 +167,9 @@ def _measured(value: Value, tuples: dict[int, tuple[int, int]] | None) -> tuple[
 
 
 def real_depth(value: Value, known: dict[int, int] | None = None) -> int:
-    """Return the depth of a value as it is: changes in place only ever raise the depth that is kept.
+    """Return the exact depth of a value: changes in place only ever raise the stored depth.
 
-    `known` has what this call has seen, for it may be shared.
+    `known` has the depths of the values seen in this call, which may be shared.
     """
     if type(value) not in CONTAINERS:
         return 0
@@ -180,13 +181,13 @@ def real_depth(value: Value, known: dict[int, int] | None = None) -> int:
 
 
 def check_depth(value: Value) -> None:
-    """Refuse a value that nests too deep to leave or enter a program."""
+    """Refuse a value that nests too deeply to leave or enter a program."""
     if measure(value)[1] > MAX_DEPTH and real_depth(value) > MAX_DEPTH:
         raise too_deep()
 
 
 def too_deep() -> RunError:
-    """Return the refusal of a value that nests too deep."""
+    """Return the error for a value that nests too deeply."""
     return RunError(
         "value_too_deep",
         f"a value nests more than {MAX_DEPTH} lists, tuples or records; make it flatter",
@@ -197,14 +198,14 @@ def too_deep() -> RunError:
 
 
 def truth(value: Value) -> bool:
-    """Tell whether a value counts as true; Python agrees but for NaN."""
+    """Return whether a value counts as true: as in Python, except for NaN."""
     if type(value) is float:
         return value != 0.0 and not isnan(value)
     return bool(value)
 
 
 def equal(left: Value, right: Value) -> bool:
-    """Tell whether two values are equal: never across kinds, to any depth."""
+    """Return whether two values of any depth are equal; values of different kinds never are."""
     kind = type(left)
     if kind is not type(right):
         return False
@@ -218,7 +219,7 @@ def equal(left: Value, right: Value) -> bool:
 
 
 def number_of(value: Value) -> float:
-    """Return the number that an operator sees in a value."""
+    """Return the number that an operator converts a value to."""
     if type(value) is float:
         return value
     if value is None or type(value) is bool:
@@ -234,7 +235,7 @@ def number_of(value: Value) -> float:
 
 
 def number_text(number: float) -> str:
-    """Return the shortest decimal that reads back equal, without an exponent."""
+    """Return the shortest decimal that is read as the same number, without an exponent."""
     if number.is_integer() and -1e16 < number < 1e16:
         return str(int(number))
     if isnan(number):
@@ -246,7 +247,7 @@ def number_text(number: float) -> str:
 
 
 def text_of(value: Value) -> str:
-    """Return the text of a value, as `+` and `to_string` see it."""
+    """Return the text of a value, as `+` and `to_string` produce it."""
     if type(value) is str:
         return value
     if type(value) is float:
@@ -258,11 +259,11 @@ def text_of(value: Value) -> str:
 
 
 quoted: Final[Callable[[str], str]] = json.JSONEncoder(ensure_ascii=False).encode
-"""Return a text in quotes, as JSON writes it."""
+"""Return a text in quotes, as in JSON."""
 
 
 def text_pieces(value: Value) -> Iterator[str]:
-    """Yield the text of a value bit by bit: it may be far longer than the value is large."""
+    """Yield the text of a value in pieces: the text may be far larger than the value."""
     if type(value) is not tuple:
         yield from _json_pieces(value) if type(value) in CONTAINERS else (text_of(value),)
         return
@@ -335,7 +336,7 @@ def process_handle(process_id: str) -> Record:
 
 
 def handle_id(value: Value) -> str | None:
-    """Return the process that a value is the handle of; a record that only looks like one is none."""
+    """Return the process of a handle; None for any other value, also for a record that only looks like a handle."""
     process_id = getattr(value, "handle", None)
     return process_id if process_id is not None and shaped_id(value) == process_id else None
 
@@ -387,7 +388,7 @@ def to_json(value: Value) -> Any:
 
 
 def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -> Any:
-    """Return the value that JSON data of our own means: what is one object in it is one in the value."""
+    """Return the value of JSON data that pylash built; objects that are shared in it are shared in the value."""
     made = {} if made is None else made
     if type(data) not in {dict, list}:
         return data
@@ -405,10 +406,10 @@ def shared_json(data: Any, made: dict[int, Any] | None = None, level: int = 0) -
 def from_json(
     data: Any, *, shapes: bool = True, handles: Collection[str] | None = frozenset()
 ) -> Any:
-    """Return the value that plain JSON data means; `shapes` of images and resources become their kinds.
+    """Return the value of plain JSON data; with `shapes`, JSON of images and resources becomes such values.
 
-    `handles` are the processes whose handles may be in the data, said by whoever knows its origin. None stands for
-    every process: an older version stored arguments without saying which ids in them were handles.
+    `handles` are the processes whose handles may be in the data; the caller knows where the data comes from.
+    None means every process: an older version stored arguments without a list of the handles in them.
     """
     value = _decoded(data, shapes, MAX_DEPTH)
     if handles is None or handles:

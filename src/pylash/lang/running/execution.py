@@ -1,7 +1,7 @@
 """Running a cell, or a process from its start to its end.
 
-Whatever a program does wrong ends here as a problem with a place. What the host raises to stop or park an
-execution passes through untouched.
+Every error of a program becomes a problem with a position here. Exceptions with which the host stops or parks
+an execution are not caught.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CellOutcome(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a process failed. `raw` is what `fail` was given, or kind and place of a run error."""
+    """Why a process failed. `raw` is the value given to `fail`, or kind and position of a run error."""
 
     code: str
     message: str
@@ -61,7 +61,7 @@ async def run_cell(
     read_only: Mapping[str, Value] | None = None,
     bounds: Bounds = CELL_BOUNDS,
 ) -> CellOutcome:
-    """Run main against a session's variables, which change as its statements do."""
+    """Run main with a session's variables, which its statements change."""
     code = compiled(artifact, traced=around.traced)
     meter = Meter(bounds, now)
     meter.used = sum(map(size_of, variables.values()))
@@ -87,7 +87,7 @@ async def run_cell(
     return CellOutcome(finished=True, value=to_json(value), text=text)
 
 
-async def run_process(  # noqa: PLR0913 - what a process is, and what it is given
+async def run_process(  # noqa: PLR0913 - the process and its context
     artifact: Artifact,
     name: str,
     args: Mapping[str, Any],
@@ -100,8 +100,8 @@ async def run_process(  # noqa: PLR0913 - what a process is, and what it is give
 ) -> ProcessOutcome:
     """Run a process whose arguments were checked.
 
-    `handles` are the processes whose handles are in the arguments. None: an older version started the process and did not
-    say so; everything in the execution that looks like a handle is one, as it was then.
+    `handles` are the processes whose handles are in the arguments. None means that an older version, which did not
+    record them, started the process: then every record that looks like a handle is one, as in that version.
     """
     code = compiled(artifact, traced=around.traced)
     frame_meter = Meter(bounds, now)
@@ -175,7 +175,7 @@ def _problem(error: BaseException, artifact: Artifact, body: str) -> Problem:
     elif isinstance(error, RecursionError):
         kind, message = (
             "frame_depth_exceeded",
-            "function calls nest deeper than Python's stack; recurse less deeply",
+            "function calls are nested too deeply for Python's stack; recurse less deeply",
         )
     else:
         name = _variable(artifact, number, body)
@@ -197,7 +197,7 @@ def _deepest(traceback: TracebackType | None) -> int | None:
 
 
 def _variable(artifact: Artifact, number: int | None, body: str) -> str:
-    """Return the name that a program gave the variable it reads at a node."""
+    """Return the source name of the variable that a node reads."""
     nodes = list(walk(artifact.canonical))
     node = nodes[number] if number is not None else None
     if not isinstance(node, Variable | Assign | TypeName):

@@ -1,10 +1,10 @@
-"""What a running body asks of the world, under keys that are the same in every execution.
+"""The effects of a running body, under keys that are the same in every execution.
 
-1. Counters of occurrences, events, sleeps, waits and signals live here and nowhere else: running the body
-   again from its start counts the same.
-2. Arguments are evaluated, counted and turned to plain JSON before the host hears of an effect.
-3. Only a handle reaches another process. What comes from the world (results, signals, JSON) holds none,
-   whatever it looks like.
+1. Counters of occurrences, events, sleeps, waits and signals are only here: running the body again from its
+   start produces the same counts.
+2. Arguments are evaluated, counted and converted to plain JSON before the host is asked for an effect.
+3. Another process can be reached only through a handle. Data from outside (results, signals, JSON) contains
+   no handles, whatever it looks like.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pylash.lang.running.operators import unwrap
 from pylash.lang.stack import deep
 
 _PATIENCE: Final = 16
-"""How often a function may look at the bounds before it goes on apart: that is some milliseconds."""
+"""How often a function may check the bounds before it is moved to a thread: some milliseconds."""
 
 
 class Failed(Exception):
@@ -51,7 +51,7 @@ class Failed(Exception):
 
 
 class Site(NamedTuple):
-    """A place where an entry touches the world."""
+    """A place in an entry that has an effect."""
 
     node: str
     kind: str
@@ -59,7 +59,7 @@ class Site(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A leaf of an aggregate: which of the evaluated ones, how often unwrapped, and its node."""
+    """A leaf of an aggregate: the index of its value, how often it is unwrapped, and its node."""
 
     number: int
     unwraps: int
@@ -67,7 +67,7 @@ class Leaf(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A literal under `await`: its kind, its parts, and for a record their keys."""
+    """An awaited literal: its kind, its parts, and for a record their keys."""
 
     kind: type
     parts: tuple[Shape | Leaf, ...]
@@ -87,9 +87,9 @@ class Frame:
         *,
         shapes_are_handles: bool = False,
     ) -> None:
-        """Make the frame; with `shapes_are_handles` every record that looks like a handle is one.
+        """Create the frame; with `shapes_are_handles` every record that looks like a handle is one.
 
-        That is how an older version began the execution, and how it must go on.
+        An execution that an older version began under this rule must continue under it.
         """
         self._host = around.host
         self._modules = around.modules
@@ -148,7 +148,7 @@ class Frame:
         self._tell("node_started", site, occurrence)
 
     def close_steps(self, number: int) -> None:
-        """End labelled statements, the innermost first: control leaves them."""
+        """End labelled statements that control leaves, the innermost first."""
         for _ in range(number):
             self._tell("node_completed", *self._steps.pop())
 
@@ -160,7 +160,7 @@ class Frame:
         self.close_steps(len(self._steps))
 
     def branch(self, site: int, chosen: bool, then: str, otherwise: str) -> bool:
-        """Tell which arm is taken."""
+        """Report which arm is taken."""
         node = self._sites[site].node
         selected, arm = ("then", then) if chosen else ("else", otherwise)
         event = {"event": "branch_selected", "node_id": node, "occurrence": self._reach(site)}
@@ -168,9 +168,9 @@ class Frame:
         return chosen
 
     async def compute(self, function: Callable[..., Value], *arguments: Value) -> Value:
-        """Call a function of the program; where it takes long, apart from all that this one shares a loop with.
+        """Call a function of the program; if it takes long, start it again outside the event loop.
 
-        It is pure: to begin again elsewhere changes nothing.
+        It is pure, so starting it again changes nothing.
         """
         meter = self._meter
         if self._apart is None:
@@ -190,7 +190,7 @@ class Frame:
             raise
 
     async def tick(self) -> None:
-        """Look at the bounds, and now and then let others run."""
+        """Check the bounds, and sometimes let other tasks run."""
         self._meter.tick()
         self._looks += 1
         if self._breathe is not None and not self._looks % 32:
@@ -218,7 +218,7 @@ class Frame:
         if type(receiver) is not Resource or self._modules.get(receiver.alias) != receiver.type:
             named = receiver.alias if type(receiver) is Resource else f"a {kind_of(receiver)}"
             raise RunError(
-                "unknown_resource", f"`{name}` needs a module that this host has, found {named}"
+                "unknown_resource", f"`{name}` needs a module of this host, found {named}"
             )
         return self.pending(site, receiver.alias, name, arguments)
 
@@ -252,7 +252,7 @@ class Frame:
     async def aggregate(
         self, site: int, shape: Shape, leaves: tuple[Any, ...], sites: tuple[int, ...]
     ) -> Value:
-        """Perform the calls among the leaves as one batch, await the handles in the others, build the shape."""
+        """Perform the calls among the leaves as one batch, await the handles in the other leaves, build the shape."""
         settled = list(leaves)
         calls = [number for number, leaf in enumerate(leaves) if type(leaf) is HostCall]
         if calls:
@@ -268,7 +268,7 @@ class Frame:
         return _built(shape, settled)
 
     async def await_value(self, site: int, value: Value) -> Value:
-        """Replace the handles in a value, at any depth, by the results of their processes."""
+        """Replace the handles in a value, at any depth, with the results of their processes."""
         self._meter.leaving(value)
         occurrence = self._reach(site)
         handles: list[str] = []
@@ -419,7 +419,7 @@ class Frame:
             return value
 
     def finish_cell(self, site: int, value: Value) -> tuple[bool, Value, str]:
-        """`finish` in main: with its text, which people read."""
+        """`finish` in main: returns the value and its text for people."""
         self._meter.leaving(value)
         text = self._meter.text(value)
         return True, self.finish(site, value), text

@@ -1,4 +1,4 @@
-"""What a host does for running programs."""
+"""The interface of a host for running programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Refused(Exception):
-    """The host refuses to start a process or to take a signal; the text is the reason."""
+    """The host refuses to start a process or to accept a signal; the text is the reason."""
 
 
 class HostFailed(Exception):
@@ -27,10 +27,10 @@ class HostCall(NamedTuple):
 
 
 class Host(Protocol):
-    """Performs effects, records them by their keys, and answers from the record."""
+    """Performs effects, records them under their keys, and replays recorded ones."""
 
     async def call(self, calls: Sequence[HostCall]) -> Sequence[Mapping[str, Any]]:
-        """Perform the operations at once; answer each `{"ok": true, "value"}` or `{"ok": false, "error"}`."""
+        """Perform the operations concurrently; return `{"ok": true, "value"}` or `{"ok": false, "error"}` for each."""
         ...
 
     async def start(
@@ -43,13 +43,13 @@ class Host(Protocol):
     ) -> str:
         """Start a process of the same module and return its id, or raise `Refused`.
 
-        The id is `process_id`, except in a fork: its own children have other ids than those of the process it was forked from.
-        `handles` are the processes whose handles are in the arguments: what else looks like one is data.
+        The id is `process_id`, except in a fork: its children have other ids than those of the process it was forked from.
+        `handles` are the processes whose handles are in the arguments; any other record that looks like one is data.
         """
         ...
 
     async def await_process(self, key: str, process_id: str) -> Mapping[str, Any]:
-        """Wait for a process to end; answer as for an operation."""
+        """Wait for a process to end; return its result in the form of an operation's."""
         ...
 
     async def cancel(self, key: str, process_id: str) -> None:
@@ -57,11 +57,11 @@ class Host(Protocol):
         ...
 
     async def sleep(self, key: str, *, ms: int | None = None, until: int | None = None) -> None:
-        """Wait so many milliseconds, or until a time in milliseconds since 1970."""
+        """Wait for `ms` milliseconds, or until a time in milliseconds since 1970."""
         ...
 
     async def wait_signal(self, key: str, name: str, within: int | None) -> tuple[bool, Any]:
-        """Take the oldest signal of the name; answer whether there was one in time, and its payload."""
+        """Take the oldest signal of the name; return whether there was one in time, and its payload."""
         ...
 
     async def send_signal(self, key: str, process_id: str, name: str, payload: Any) -> None:
@@ -73,22 +73,22 @@ class Host(Protocol):
         ...
 
     def print(self, value: Any) -> None:
-        """Take an observation of a cell, as plain JSON."""
+        """Receive a printed value of a cell, as plain JSON."""
         ...
 
     def trace(self, event: dict[str, Any]) -> None:
-        """Take an execution event."""
+        """Receive an execution event."""
         ...
 
 
 class Surroundings(NamedTuple):
-    """The context of an execution: its host, the modules of the host, and how it gives way to other work."""
+    """The context of an execution: its host, the host's modules, and callbacks that let other work run."""
 
     host: Host
     modules: Mapping[str, str]
     """The resource type of each module path that the host has."""
     traced: bool = False
     breathe: Callable[[], Awaitable[None]] | None = None
-    """Lets other tasks run; called now and then by a program that computes for long."""
+    """Lets other tasks run; called repeatedly by a program that computes for a long time."""
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
-    """Runs a function that computes for long, and changes nothing, where it blocks no other work."""
+    """Runs a pure function that computes for a long time outside the event loop."""

@@ -1,9 +1,9 @@
-"""What a run may use, counted while it runs.
+"""Counts the resources that a run uses, and checks them against its bounds.
 
-1. `left` counts steps down to the next look at the bounds; compiled code takes from it and calls `tick`
-   below zero. Between looks a step costs a subtraction.
-2. `used` is the size of everything the running bodies hold. Who is about to make something large asks for
-   `room` first, so nothing beyond the bound is ever built.
+1. `left` is the number of steps until the next check of the bounds; compiled code subtracts from it and calls
+   `tick` below zero. Between checks a step costs one subtraction.
+2. `used` is the size of everything that the running bodies hold. Code that is about to create a large value
+   calls `room` first, so a value beyond the bound is never built.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pylash.lang.running.data import (
 
 _BETWEEN_LOOKS: Final = 2048
 _LONGEST_TEXT: Final = 24
-"""No value's text is longer than so many times its size: that of 5e-324 has 326 characters, and counts 16."""
+"""The text of a value is at most this many times its size: that of 5e-324 has 326 characters, its size is 16."""
 _SIZED: Final = frozenset({str, List, tuple, Record})
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The bounds of one cell or process; `None` is unbounded."""
+    """The bounds of one cell or process; `None` means unbounded."""
 
     steps: int | None
     active_ms: int | None
@@ -49,7 +49,7 @@ PROCESS_BOUNDS: Final = Bounds(steps=100_000_000, active_ms=30_000, memory_bytes
 
 
 class TooLong(Exception):
-    """What computes has looked at the bounds more often than it may here."""
+    """A computation has checked the bounds more often than is allowed on the event loop."""
 
 
 class Meter:
@@ -82,7 +82,7 @@ class Meter:
         self._give()
 
     def resume(self) -> None:
-        """Begin to count computing time: at the start, and after each wait."""
+        """Start counting computing time: at the start, and after each wait."""
         active = self._bounds.active_ms
         self._deadline = None if active is None else self._now() + active / 1000
 
@@ -93,7 +93,7 @@ class Meter:
         self.left = share
 
     def tick(self) -> None:
-        """Look at the bounds: `left` is below zero."""
+        """Check the bounds; called when `left` is below zero."""
         self.looks -= 1
         if self.looks < 0:
             raise TooLong
@@ -112,16 +112,16 @@ class Meter:
         self._give()
 
     def state(self) -> tuple[int, int, int, int, int]:
-        """Return what `back` needs to forget all that was counted since."""
+        """Return the counters, for `back`."""
         return self.left, self._given, self.used, self.frames, len(self._kept)
 
     def back(self, state: tuple[int, int, int, int, int]) -> None:
-        """Count as if what happened since had not."""
+        """Reset the counters to an earlier `state`."""
         self.left, self._given, self.used, self.frames, kept = state
         del self._kept[kept:]
 
     def stop(self) -> None:
-        """Let what still computes end at its next look."""
+        """Make a running computation end at its next check of the bounds."""
         self._deadline = -inf
 
     def steps(self, number: int) -> None:
@@ -131,7 +131,7 @@ class Meter:
             self.tick()
 
     def toil(self, size: int) -> None:
-        """Look at the clock in time where steps do not count the work, for a value of this size."""
+        """Bring the next check of the clock forward for work on a value of this size that counts no steps."""
         work = size >> 7
         if work:
             self.left -= work
@@ -140,19 +140,19 @@ class Meter:
                 self.tick()
 
     def room(self, size: int) -> None:
-        """Refuse to make something of this size where there is no room for it."""
+        """Refuse to create a value of this size if it would exceed the memory bound."""
         if self.used + size > self.limit:
             raise self.full()
 
     def full(self) -> RunError:
-        """Return the refusal of more memory."""
+        """Return the error for exceeding the memory bound."""
         return RunError(
             "memory_exceeded",
             f"the program holds more than {self._bounds.memory_bytes} bytes; keep less in its variables",
         )
 
     def hold(self, value: Value, before: int) -> int:
-        """Count what a variable now holds instead of something of size `before`; return its size."""
+        """Count the new value of a variable instead of its old one of size `before`; return the new size."""
         kind = type(value)
         if kind is float or kind is bool or value is None:
             size = 8
@@ -185,17 +185,17 @@ class Meter:
         return whole.getvalue()
 
     def leaving(self, value: Value) -> None:
-        """Refuse a value that is too deep, or larger than all the program may hold, to leave it."""
+        """Refuse a value that leaves the program if it is too deep, or larger than the memory bound."""
         check_depth(value)
         if size_of(value) > self.limit:
             raise self.full()
 
     def release(self, size: int) -> None:
-        """Count what a variable no longer holds."""
+        """Stop counting a value that a variable no longer holds."""
         self.used -= size
 
     def keep(self, value: Value) -> Value:
-        """Count an operand while those after it are worked out."""
+        """Count an operand while the operands after it are evaluated."""
         size = size_of(value)
         self.room(size)
         self.used += size
@@ -203,19 +203,19 @@ class Meter:
         return value
 
     def freed(self, operands: int, value: Value) -> Value:
-        """Count some operands no more: the last of their kind, `value`, is worked out."""
+        """Stop counting some operands: the expression that uses them is evaluated to `value`."""
         for _ in range(operands):
             self.used -= self._kept.pop()
         return value
 
     def returned(self, value: Value) -> None:
-        """Refuse a result that nests too deep."""
+        """Refuse a result that nests too deeply."""
         check_depth(value)
         if type(value) is tuple:
             self.toil(size_of(value))
 
     def too_many_frames(self) -> RunError:
-        """Return the refusal of a deeper call."""
+        """Return the error for too many nested calls."""
         return RunError(
             "frame_depth_exceeded",
             f"more than {self._bounds.frames} function calls are nested; recurse less deeply",
@@ -223,5 +223,5 @@ class Meter:
 
 
 def work(value: Value) -> int:
-    """Return the steps it costs a builtin to take or give a value: one for every 16 characters or items."""
+    """Return the steps for a value that a builtin takes or returns: one for every 16 characters or items."""
     return len(value) >> 4 if type(value) in _SIZED else 0

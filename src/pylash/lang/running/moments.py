@@ -1,4 +1,4 @@
-"""Durations and times as programs write them."""
+"""Parsing of durations and times."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def instant(time: Value) -> int:
         day, minute, second, fraction, offset = match.groups()
         try:
             zone = "+00:00" if offset in "Zz" else offset
-            # A leap second is the first of the next minute.
+            # A leap second counts as the first second of the next minute.
             whole = datetime.fromisoformat(f"{day}T{minute}:{min(int(second), 59):02}{zone}")
             extra = timedelta(seconds=1 if second == "60" else 0)
             if int(second) <= 60:

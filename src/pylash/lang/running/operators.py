@@ -1,4 +1,4 @@
-"""What operators, fields and indexes do with values. Compiled code calls these where it cannot know better."""
+"""Operators, fields and indexes. Compiled code calls these where it does not know the types of the operands."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pylash.lang.running.owned import list_position, record_key
 
 
 def add(meter: Meter, left: Value, right: Value) -> Value:
-    """`+`: texts if either side is text, lists, tuples, or numbers."""
+    """`+`: joins texts if either side is text, joins lists or tuples, or adds numbers."""
     if type(left) is float and type(right) is float:
         return left + right
     if type(left) is str or type(right) is str:
         first, second = meter.text(left), meter.text(right)
         length = len(first) + len(second)
-        # A character takes at most four bytes: only near the bound is it worth counting them.
+        # A character takes at most four bytes: they are counted only near the bound.
         if meter.used + 4 * length + 16 > meter.limit:
             meter.room(text_size(first) + text_size(second) - 16)
         if length > 15:
@@ -57,7 +57,7 @@ def _number(meter: Meter, value: Value) -> float:
 
 
 def same(meter: Meter, left: Value, right: Value) -> bool:
-    """`==`, which takes as long as the values are large."""
+    """`==`, which takes time proportional to the size of the values."""
     kind = type(left)
     if kind is not type(right):
         return False
@@ -70,8 +70,8 @@ def same(meter: Meter, left: Value, right: Value) -> bool:
 
 
 def holds(meter: Meter, whole: Iterable[Value], item: Value) -> bool:
-    """Tell whether an item is among others."""
-    if type(item) is str:  # which Python takes for nothing else
+    """Return whether an item is among others."""
+    if type(item) is str:  # in Python, too, a str equals only a str
         return item in whole
     if type(item) not in CONTAINERS:
         return any(equal(item, other) for other in whole)
@@ -89,7 +89,7 @@ def multiply(meter: Meter, left: Value, right: Value) -> float:
 
 
 def divide(meter: Meter, left: Value, right: Value) -> float:
-    """`/`, which never fails: by zero it is infinite, or NaN."""
+    """`/`, which never fails: a division by zero is infinite or NaN."""
     dividend, divisor = _number(meter, left), _number(meter, right)
     if divisor:
         return dividend / divisor
@@ -138,7 +138,9 @@ def contains(meter: Meter, item: Value, whole: Value) -> bool:
     if type(item) is str and (kind is str or kind is Record):
         meter.toil(len(item) + len(whole))
         return item in whole
-    raise RunError("invalid_membership", f"cannot look for a {kind_of(item)} in a {kind_of(whole)}")
+    raise RunError(
+        "invalid_membership", f"cannot search for a {kind_of(item)} in a {kind_of(whole)}"
+    )
 
 
 def field(value: Value, name: str) -> Value:
@@ -168,10 +170,10 @@ def index(value: Value, at: Value) -> Value:
 
 
 def unwrap(value: Value) -> Value:
-    """`value?`: the value of a result that is ok."""
+    """`value?`: the value of a successful result."""
     if type(value) is Record and type(value.get("ok")) is bool:
         if not value["ok"]:
-            hint = "without `?` it has `.ok` and `.error`"
+            hint = "without `?` the result has `.ok` and `.error`"
             raise RunError("unwrap_failed", shown(value.get("error"), 2000), hint=hint)
         if "value" in value:
             return value["value"]
@@ -181,10 +183,13 @@ def unwrap(value: Value) -> Value:
 
 
 def iterated(value: Value) -> Iterable[Value]:
-    """Return what a loop goes over."""
+    """Return the items that a loop iterates over."""
     if type(value) is List or type(value) is tuple:
         return value
-    raise RunError("not_iterable", f"cannot iterate over a {kind_of(value)}; only a list or tuple")
+    raise RunError(
+        "not_iterable",
+        f"cannot iterate over a {kind_of(value)}: only lists and tuples can be iterated",
+    )
 
 
 def greater(meter: Meter, left: Value, right: Value) -> bool:

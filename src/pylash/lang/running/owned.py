@@ -1,9 +1,9 @@
-"""Changing lists and records in place, where nobody can tell.
+"""Changing lists and records in place where this has no visible effect on other variables.
 
 Every variable that a body changes by path has a token. A list or record whose `owner` is that token can be
-reached through that variable alone: it was copied for the variable, and the body forgets the token as soon
-as a list or record that may share with it is kept elsewhere. So a loop that changes one place after
-another copies once, and values still never alias.
+reached through that variable only: it was copied for the variable, and the body drops the token as soon as
+a list or record that may share parts with it is stored elsewhere. So a loop that changes one item after
+another copies once, and two variables never share a value that can change.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def assigned(
 ) -> Value:
     """Return the root with the value stored at the end of the steps, in place as far as the token owns it.
 
-    What the root grows by is counted.
+    The growth of the root is counted.
     """
     at = root
     key: Any = None
@@ -135,7 +135,7 @@ def _missing(key: Any) -> RunError:
 def _unchangeable(value: Value, is_field: bool, key: Value) -> RunError:
     if type(value) is tuple or type(value) is Image:
         return RunError("immutable_value", f"a {kind_of(value)} can't be changed; build a new one")
-    place = f"field `{key}` of" if is_field else "a place in"
+    place = f"field `{key}` of" if is_field else "an item of"
     return RunError("cannot_assign", f"cannot assign to {place} a {kind_of(value)}")
 
 
@@ -150,14 +150,14 @@ def _position(value: List, index: Value) -> int:
 
 
 def record_key(key: Value) -> str:
-    """Return the text by which a record is indexed."""
+    """Return the key with which a record is indexed."""
     if type(key) not in SCALARS:
         raise RunError("cannot_index", f"cannot index a record by a {kind_of(key)}")
     return text_of(key)
 
 
 def list_position(index: Value) -> int:
-    """Return the position by which a list, tuple or text is indexed."""
+    """Return the position with which a list, tuple or text is indexed."""
     if type(index) is float and index.is_integer():
         return int(index)
     found = text_of(index) if type(index) is float else f"a {kind_of(index)}"

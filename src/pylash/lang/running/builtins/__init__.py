@@ -1,6 +1,6 @@
-"""The 33 functions that every program has.
+"""The 33 builtin functions.
 
-1. Nothing is changed in place; every sequence that comes back is a list, also where a tuple went in.
+1. Arguments are never changed in place; a returned sequence is always a list, also if a tuple was given.
 """
 
 from pylash.lang.running.builtins import conversions, lists, numbers, texts

@@ -63,7 +63,7 @@ _STRINGS: Final = re.compile(r'"[^"]*"?')
 @builtin
 def json_parse(meter: Meter, value: Value) -> Value:
     text = text_argument("json_parse", value)
-    # Without escapes a string is everything up to the next quote, or the end: the search never backtracks.
+    # Escapes are removed first, so a string ends at the next quote or at the end: the search never backtracks.
     bare = _STRINGS.sub("0", text.replace("\\\\", "").replace('\\"', ""))
     meter.room(16 * bare.count(",") + 16 * (bare.count("[") + bare.count("{")))
     brackets = map(_LEVELS.__getitem__, re.findall(r"[\[\]{}]", bare))
@@ -84,7 +84,7 @@ def _not_json(word: str) -> Any:
 
 
 def _whole(data: Any) -> Any:
-    # A lone half of a character can be written in JSON, but it is not Unicode text.
+    # A lone surrogate can be written in JSON, but it is not Unicode text.
     json.dumps(data, ensure_ascii=False).encode()
     return data
 

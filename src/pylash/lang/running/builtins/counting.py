@@ -1,7 +1,7 @@
-"""How builtins are called: their arguments are checked, their work is counted.
+"""Calls of builtins: arguments are checked, and work is counted.
 
-1. A step is counted for every 16 characters or items of each argument and of the result, before a result
-   that could be large is made; likewise there must be room for it.
+1. One step is counted for every 16 characters or items of each argument and of the result. For a result
+   that could be large this is done before it is created, and so is the check that there is room for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pylash.lang.running.meter import Meter, work
 
 Builtin = Callable[..., Value]
 BUILTINS: Final[dict[str, Builtin]] = {}
-"""Each by its name; called with the meter and the arguments."""
+"""The builtins by name; each is called with the meter and the arguments."""
 
 
 def builtin(function: Builtin) -> Builtin:
-    """Make a function a builtin under its name, and count what each call takes and gives."""
+    """Register a function as a builtin under its name, and count the arguments and result of each call."""
 
     @functools.wraps(function)
     def counted(meter: Meter, *arguments: Value) -> Value:
@@ -49,7 +49,7 @@ def builtin(function: Builtin) -> Builtin:
 
 
 def wrong(name: str, wanted: str, value: Value) -> RunError:
-    """Return the refusal of an argument."""
+    """Return the error for an argument of a wrong kind."""
     return RunError("invalid_argument", f"`{name}` needs {wanted}, found a {kind_of(value)}")
 
 
@@ -78,7 +78,7 @@ def integer_argument(name: str, value: Value) -> int:
 
 
 def length_of(name: str, value: Value) -> int:
-    """Return how long a text, list or record is; null has no length."""
+    """Return the length of a text, list or record; null has the length 0."""
     if value is None:
         return 0
     if type(value) in {str, List, tuple, Record}:

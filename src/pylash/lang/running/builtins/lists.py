@@ -1,4 +1,4 @@
-"""Builtins on lists and records: what is in them, and in which order."""
+"""Builtins on lists and records."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def unique(meter: Meter, whole: Value) -> List:
     found = List()
     seen: set[object] = set()
     for item in sequence_argument("unique", whole):
-        # Scalars are equal as (kind, value); the rest is compared one by one, and each comparison counts.
+        # Scalars are compared as (kind, value); other values one by one, and each comparison counts.
         if type(item) in SCALARS:
             mark = (type(item), item)
             if mark in seen and not (type(item) is float and isnan(item)):

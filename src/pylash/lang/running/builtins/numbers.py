@@ -45,7 +45,7 @@ def _range(meter: Meter, *numbers: Value) -> List:
 
 
 def counted_range(meter: Meter, *numbers: Value) -> Iterator[float]:
-    """Return the numbers of `range` for a loop that keeps no list of them; it costs the same steps."""
+    """Return the numbers of `range` for a loop, without a list of them; the steps are the same."""
     steps = _steps(meter, numbers)
     meter.steps(len(steps) >> 4)
     return map(float, steps)
@@ -56,7 +56,7 @@ def _steps(meter: Meter, numbers: tuple[Value, ...]) -> range:
     if len(whole) == 3 and whole[2] == 0:
         raise RunError("invalid_argument", "`range` needs a step other than 0")
     steps = range(*whole)
-    # Its ends are any doubles, and Python cannot take the length of a range beyond its own integers.
+    # The ends may be any doubles, and `len` of a range fails beyond `sys.maxsize`.
     items = (
         max(0, -((steps.start - steps.stop) // steps.step)) if steps.step > 0 else _downward(steps)
     )

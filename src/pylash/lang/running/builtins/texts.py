@@ -53,7 +53,7 @@ def grep_text(meter: Meter, value: Value, needle: Value) -> List:
     text, wanted = text_argument("grep_text", value), text_argument("grep_text", needle)
     if not wanted:
         raise RunError(
-            "invalid_argument", "`grep_text` needs something to look for, found an empty text"
+            "invalid_argument", "`grep_text` needs a text to search for, found an empty text"
         )
     found = List()
     size = 16
@@ -69,7 +69,7 @@ def grep_text(meter: Meter, value: Value, needle: Value) -> List:
 
 
 def _lines(text: str) -> Iterator[str]:
-    # One at a time: a text may have more lines than there is room for.
+    # One line at a time: all lines together may exceed the memory bound.
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]
@@ -138,7 +138,7 @@ def _formatted(meter: Meter, template: str, texts: list[str]) -> Iterator[str]:
             text = text[0]
         elif text[0] == "{":
             if numbered is not None and numbered != bool(piece.group(1)):
-                raise _bad_format("both `{}` and numbered places; use one of them")
+                raise _bad_format("both `{}` and numbered placeholders; use one kind only")
             numbered = bool(piece.group(1))
             at = int(piece.group(1)) if numbered and len(piece.group(1)) < 9 else len(used)
             if at >= len(texts) or len(piece.group(1)) >= 9:
