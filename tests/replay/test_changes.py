@@ -544,7 +544,7 @@ async def standing(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
         return all(found[one].status in ("completed", "failed", "blocked") for one in ids)
 
     with suppress(TimeoutError):
-        await eventually(stand, 15)
+        await eventually(stand, 30)
     return await statuses(app)
 
 
@@ -584,6 +584,7 @@ def libraries(kinds: Collection[str]) -> None:
         import_module("pydantic_ai.mcp")
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("kinds", GROUPS)
 @pytest.mark.parametrize(
