@@ -21,6 +21,7 @@ PRELOADED = [
     "pylash.testing",
     "tests.crash.chaos_child",
     "tests.crash.child",
+    "tests.crash.rolling_child",
     "tests.crash.stalling_child",
     "tests.crash.torture_child",
     "tests.forks",
