@@ -172,6 +172,7 @@ from pylash.values.process_errors import ProcessArgumentsInvalid as ProcessArgum
 from pylash.values.process_errors import ProcessBlocked as ProcessBlocked
 from pylash.values.process_errors import ProcessCancelled as ProcessCancelled
 from pylash.values.process_errors import ProcessConflict as ProcessConflict
+from pylash.values.process_errors import ProcessContextMissing as ProcessContextMissing
 from pylash.values.process_errors import ProcessEnded as ProcessEnded
 from pylash.values.process_errors import ProcessEventConflict as ProcessEventConflict
 from pylash.values.process_errors import ProcessEventInvalid as ProcessEventInvalid
