@@ -67,7 +67,7 @@ _NAMES = {
         "RuntimeEffectSleepCancelled RuntimeEffectWrongOutcome RuntimeStore SecretInvalid "
         "StepFailed StoreBusy StoreClosed StoreError StoreFull StoreMissing StoreNotADatabase "
         "StorePathUnwritable StoreRefused StoreSchemaOutdated StoreSchemaTooNew "
-        "StoreSchemaUnknown StoreUnavailable StoreUrlInvalid ValueNotJson WaitError"
+        "StoreSchemaUnknown StoreUnavailable StoreUrlInvalid ValueNotJson WaitError WaitKeyInvalid"
     ),
     "pylash.values.process_errors": (
         "AlreadyResolved AppInsideProcess AppInvalid AppNotOpen ArgumentsInvalid "

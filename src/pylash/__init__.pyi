@@ -149,6 +149,7 @@ from pylash.values.errors import StoreUnavailable as StoreUnavailable
 from pylash.values.errors import StoreUrlInvalid as StoreUrlInvalid
 from pylash.values.errors import ValueNotJson as ValueNotJson
 from pylash.values.errors import WaitError as WaitError
+from pylash.values.errors import WaitKeyInvalid as WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved as AlreadyResolved
 from pylash.values.process_errors import AppInsideProcess as AppInsideProcess
 from pylash.values.process_errors import AppInvalid as AppInvalid

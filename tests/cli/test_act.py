@@ -111,12 +111,21 @@ async def deferred(url: str) -> None:
                 break
 
 
-@pytest.mark.parametrize("key", ["v1.a.b.c", "", "zzz", "a" * 64])
-def test_an_unknown_key_is_refused(file: str, pylash: Call, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("v1.a.b.c", "wait_key_invalid"),
+        ("zzz", "wait_key_invalid"),
+        ("", "await_event_unknown_or_revoked"),
+        ("abc", "await_event_unknown_or_revoked"),
+        ("a" * 64, "await_event_unknown_or_revoked"),
+    ],
+)
+def test_an_unknown_key_is_refused(file: str, pylash: Call, key: str, code: str) -> None:
     filled(file)
     refused = pylash("resolve", key, "true")
     assert refused.exit_code == 1
-    assert "[await_event_unknown_or_revoked]" in refused.stderr
+    assert f"[{code}]" in refused.stderr
 
 
 def test_processes_and_turns_are_cancelled(place: str, pylash: Call) -> None:

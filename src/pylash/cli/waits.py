@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import hexdigits
 from typing import Any
 
 import click
@@ -23,8 +24,9 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.processes.control import ProcessControl
 from pylash.processes.waits import is_approval, open_waits, resolve_wait, wait_name
 from pylash.stores.store import SqlStore
-from pylash.values.errors import AwaitEventUnknownOrRevoked
+from pylash.values.errors import AwaitEventUnknownOrRevoked, WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved, RunAmbiguous
+from pylash.values.texts import clipped
 
 SHORT = 12
 """How many characters of a wait's id are shown: enough to be unique."""
@@ -154,6 +156,8 @@ def _require_answer(host: JournalHost, key: str) -> None:
 
 async def _find_key(host: JournalHost, store: SqlStore, short: str) -> str:
     """Return the key of the open wait whose id has this prefix."""
+    if not set(short) <= set(hexdigits):
+        raise WaitKeyInvalid(clipped(short, 40))
     waits = await open_waits(host, host.store.processes) if short else []
     found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:

@@ -14,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -31,6 +32,7 @@ from pylash.values.errors import (
 from pylash.values.names import check_name
 
 VERSION: Final = "v1"
+_KEY: Final = re.compile(r"v1\.[0-9a-f]{8}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
 MIN_SECRET_BYTES: Final = 16
 
 BRANCH_OF_SIGNAL: Final = "\x1f"
@@ -158,6 +160,13 @@ def unsigned(key: str) -> Any:
     # An invalid key is refused elsewhere.
     except (binascii.Error, ValueError, TypeError, KeyError):
         return payload
+
+
+def is_well_formed(key: object) -> bool:
+    """Return whether a key has the form of a key, whoever signed it: a part of one, or another text, has not."""
+    return (
+        isinstance(key, str) and _KEY.fullmatch(key) is not None and isinstance(unsigned(key), dict)
+    )
 
 
 def checked_resolution(resolution: Resolution) -> Resolution:

@@ -308,6 +308,10 @@ class AwaitEventUnsupported(WaitError):
     template = "This effect host does not support waits for external events."
 
 
+class WaitKeyInvalid(WaitError):
+    template = "{given!r} is not the key of a wait: pass the whole key, such as the key of app.waits(), which begins with v1."
+
+
 class AwaitEventUnknownOrRevoked(WaitError):
     template = "The wait key is unknown, was tampered with or has been revoked."
 
