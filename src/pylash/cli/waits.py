@@ -26,6 +26,7 @@ from pylash.processes.waits import is_approval, open_waits, resolve_wait, wait_n
 from pylash.stores.store import SqlStore
 from pylash.values.errors import AwaitEventUnknownOrRevoked, WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved, RunAmbiguous
+from pylash.values.secrets import shown_url
 from pylash.values.texts import clipped
 
 SHORT = 12
@@ -51,7 +52,7 @@ async def _waits(options: StoreOptions, session: str | None) -> None:
     if options.as_json:
         print_json([describe_wait(wait) for wait in found])
     else:
-        _draw(found, now)
+        _draw(found, now, shown_url(options.url))
 
 
 def describe_wait(wait: OpenWait) -> dict[str, Any]:
@@ -75,9 +76,9 @@ def _owner(wait: OpenWait) -> str:
     return wait.name.scope.id if session is None else f"{session}/{wait.name.scope.id}"
 
 
-def _draw(found: list[OpenWait], now: int) -> None:
+def _draw(found: list[OpenWait], now: int, url: str) -> None:
     if not found:
-        print_line("Nothing waits for an answer.")
+        print_line(f"Nothing waits for an answer in {url}.")
         return
     titles = [
         Column("ID"),
