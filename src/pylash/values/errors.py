@@ -228,7 +228,10 @@ class StoreUrlInvalid(Misuse, fields="url reason"):
 
 
 class ExtraMissing(Misuse, fields="feature extra"):
-    template = "{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]'."
+    template = (
+        "{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]', or from a clone of pylash "
+        "with pip install '.[{extra}]'."
+    )
 
 
 class AgentNotDurable(Misuse):
