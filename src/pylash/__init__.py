@@ -57,7 +57,8 @@ _NAMES = {
     ),
     "pylash.turn.requests": "CallRequest Delta ModelReply ModelRequest Provider ToolManifest",
     "pylash.values.errors": (
-        "AgentCallFailed AgentNotDurable AwaitEventUnknownOrRevoked AwaitEventUnsupported "
+        "AgentCallFailed AgentNotDurable AnswerInvalid AwaitEventUnknownOrRevoked "
+        "AwaitEventUnsupported "
         "DurabilityError DurationInvalid EffectFailed EffectNested EffectReplayMismatch "
         "ExtraMissing InvalidAwaitEventWaitIdentity InvalidExecutionScope InvalidResolution "
         "JournalFull LashError LeaseHeld LeaseLost MissingExecutionScopeId MissingReplayKey "

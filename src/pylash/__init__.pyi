@@ -96,6 +96,7 @@ from pylash.turn.requests import Provider as Provider
 from pylash.turn.requests import ToolManifest as ToolManifest
 from pylash.values.errors import AgentCallFailed as AgentCallFailed
 from pylash.values.errors import AgentNotDurable as AgentNotDurable
+from pylash.values.errors import AnswerInvalid as AnswerInvalid
 from pylash.values.errors import AwaitEventUnknownOrRevoked as AwaitEventUnknownOrRevoked
 from pylash.values.errors import AwaitEventUnsupported as AwaitEventUnsupported
 from pylash.values.errors import DurabilityError as DurabilityError

@@ -76,6 +76,17 @@ def test_corrected_arguments_are_shown_beside_the_proposed_ones(
     assert asked["arguments"] == {"order_id": "7", "cents": 500}
 
 
+def test_a_correction_that_does_not_fit_is_refused(place: str, pylash: Call) -> None:
+    filled(place)
+    wait = next(one for one in ask(pylash, "waits") if one["kind"] == "approval")
+    answer = '{"approved": true, "arguments": {"order_id": "7", "cents": "lots"}}'
+    refused = pylash("resolve", wait["id"], answer)
+    assert refused.exit_code == 1
+    assert "arguments.cents is 'lots', not of type integer" in refused.stderr
+    assert "[answer_invalid]" in refused.stderr
+    assert wait in ask(pylash, "waits")
+
+
 def test_a_wait_for_a_signal_is_answered_with_it(place: str, pylash: Call) -> None:
     filled(place)
     wait = next(one for one in ask(pylash, "waits") if one["kind"] == "signal")

@@ -24,12 +24,14 @@ from pylash.durable.runs import Instant
 from pylash.durable.scopes import ExecutionScope, checked_scope
 from pylash.values.canonical import decode, encode, refuse, write_payload
 from pylash.values.errors import (
+    AnswerInvalid,
     InvalidAwaitEventWaitIdentity,
     InvalidResolution,
     SecretInvalid,
     ValueNotJson,
 )
 from pylash.values.names import check_name
+from pylash.values.schemas import schema_trouble
 
 VERSION: Final = "v1"
 _KEY: Final = re.compile(r"v1\.[0-9a-f]{8}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
@@ -179,6 +181,18 @@ def checked_resolution(resolution: Resolution) -> Resolution:
             refuse(getattr(resolution, field))
         raise ValueNotJson("$", "it changes when it is encoded as JSON and decoded again")
     return back
+
+
+def check_answer(resolution: Resolution, schema: Any) -> None:
+    """Refuse a value that does not fit the JSON Schema of a wait: the wait stays open.
+
+    An answer that comes before the wait is opened is not checked here, as its schema is not known.
+    """
+    if not isinstance(resolution, Ok):
+        return
+    problem = schema_trouble(resolution.value, schema)
+    if problem is not None:
+        raise AnswerInvalid(problem.removeprefix("$."))
 
 
 def checked_identity(wait: WaitIdentity) -> WaitIdentity:

@@ -311,6 +311,10 @@ class AwaitEventUnsupported(WaitError):
     template = "This effect host does not support waits for external events."
 
 
+class AnswerInvalid(WaitError):
+    template = "The answer does not fit: {reason}; the wait stays open, so correct the answer."
+
+
 class WaitKeyInvalid(WaitError):
     template = "{given!r} is not the key of a wait: pass the whole key, such as the key of app.waits(), which begins with v1."
 

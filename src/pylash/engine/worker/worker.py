@@ -217,6 +217,7 @@ class Worker:
     @property
     def busy_runs(self) -> int:
         """How many runs are executed here and do not wait: closing waits for them up to the grace period."""
+        # An idle run is parked as soon as the worker closes, so that closing does not wait for it.
         return sum(run.machine.phase is not Phase.IDLE for run in self.live)
 
     def has(self, run_id: str) -> bool:
