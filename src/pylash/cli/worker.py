@@ -88,7 +88,7 @@ async def _work(app: Lash, as_json: bool) -> None:
 def drain_facts(app: Lash) -> dict[str, Any]:
     """Return how many runs must stop before the worker ends, and how long it waits for them."""
     runner, config = app.runner, app.worker_config or WorkerConfig()
-    runs = runner.busy_runs if isinstance(runner, Worker) else 0
+    runs = runner.live.busy if isinstance(runner, Worker) else 0
     if not runs:
         return {"runs": 0}
     noun, grace = "run" if runs == 1 else "runs", duration_text(micros(config.grace))

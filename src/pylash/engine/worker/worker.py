@@ -214,12 +214,6 @@ class Worker:
                 return
             self._scheduler.kick.set()
 
-    @property
-    def busy_runs(self) -> int:
-        """How many runs are executed here and do not wait: closing waits for them up to the grace period."""
-        # An idle run is parked as soon as the worker closes, so that closing does not wait for it.
-        return sum(run.machine.phase is not Phase.IDLE for run in self.live)
-
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
         return self.live.has(run_id)
