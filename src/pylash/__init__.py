@@ -57,7 +57,8 @@ _NAMES = {
     ),
     "pylash.turn.requests": "CallRequest Delta ModelReply ModelRequest Provider ToolManifest",
     "pylash.values.errors": (
-        "AgentCallFailed AgentNotDurable AwaitEventUnknownOrRevoked AwaitEventUnsupported "
+        "AgentCallFailed AgentNotDurable AnswerInvalid AwaitEventUnknownOrRevoked "
+        "AwaitEventUnsupported "
         "DurabilityError DurationInvalid EffectFailed EffectNested EffectReplayMismatch "
         "ExtraMissing InvalidAwaitEventWaitIdentity InvalidExecutionScope InvalidResolution "
         "JournalFull LashError LeaseHeld LeaseLost MissingExecutionScopeId MissingReplayKey "
@@ -67,14 +68,15 @@ _NAMES = {
         "RuntimeEffectSleepCancelled RuntimeEffectWrongOutcome RuntimeStore SecretInvalid "
         "StepFailed StoreBusy StoreClosed StoreError StoreFull StoreMissing StoreNotADatabase "
         "StorePathUnwritable StoreRefused StoreSchemaOutdated StoreSchemaTooNew "
-        "StoreSchemaUnknown StoreUnavailable StoreUrlInvalid ValueNotJson WaitError"
+        "StoreSchemaUnknown StoreUnavailable StoreUrlInvalid ValueNotJson WaitError WaitKeyInvalid"
     ),
     "pylash.values.process_errors": (
         "AlreadyResolved AppInsideProcess AppInvalid AppNotOpen ArgumentsInvalid "
         "DurableStoreRequired EffectOutsideBranch ExportInvalid ForkInvalid ImportConflict "
         "ImportIncomplete ImportWithoutSecrets MissingProcessExecutionId "
         "NameAmbiguous NameTaken NotAProcess NotBlocked NotSupported NothingToCancel "
-        "ProcessArgumentsInvalid ProcessBlocked ProcessCancelled ProcessConflict ProcessEnded "
+        "ProcessArgumentsInvalid ProcessBlocked ProcessCancelled ProcessConflict ProcessContextMissing "
+        "ProcessEnded "
         "ProcessEventConflict ProcessEventInvalid ProcessFailed ProcessNotInModule "
         "ProcessNotVisible ProcessOriginatorInvalid ProcessRecoveryFailed "
         "ProcessRegistryUnavailable ProcessSignalWaitCancelled ProcessSignalWaitTimeout "

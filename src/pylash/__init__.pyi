@@ -96,6 +96,7 @@ from pylash.turn.requests import Provider as Provider
 from pylash.turn.requests import ToolManifest as ToolManifest
 from pylash.values.errors import AgentCallFailed as AgentCallFailed
 from pylash.values.errors import AgentNotDurable as AgentNotDurable
+from pylash.values.errors import AnswerInvalid as AnswerInvalid
 from pylash.values.errors import AwaitEventUnknownOrRevoked as AwaitEventUnknownOrRevoked
 from pylash.values.errors import AwaitEventUnsupported as AwaitEventUnsupported
 from pylash.values.errors import DurabilityError as DurabilityError
@@ -149,6 +150,7 @@ from pylash.values.errors import StoreUnavailable as StoreUnavailable
 from pylash.values.errors import StoreUrlInvalid as StoreUrlInvalid
 from pylash.values.errors import ValueNotJson as ValueNotJson
 from pylash.values.errors import WaitError as WaitError
+from pylash.values.errors import WaitKeyInvalid as WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved as AlreadyResolved
 from pylash.values.process_errors import AppInsideProcess as AppInsideProcess
 from pylash.values.process_errors import AppInvalid as AppInvalid
@@ -172,6 +174,7 @@ from pylash.values.process_errors import ProcessArgumentsInvalid as ProcessArgum
 from pylash.values.process_errors import ProcessBlocked as ProcessBlocked
 from pylash.values.process_errors import ProcessCancelled as ProcessCancelled
 from pylash.values.process_errors import ProcessConflict as ProcessConflict
+from pylash.values.process_errors import ProcessContextMissing as ProcessContextMissing
 from pylash.values.process_errors import ProcessEnded as ProcessEnded
 from pylash.values.process_errors import ProcessEventConflict as ProcessEventConflict
 from pylash.values.process_errors import ProcessEventInvalid as ProcessEventInvalid

@@ -539,7 +539,11 @@ class Lash:
         self, process_id: str, process: Definition[Any, R] | Prepared[Any, R]
     ) -> ProcessHandle[R]: ...
     def process_handle(self, process_id: str, process: Any = None) -> ProcessHandle[Any]:
-        """Return the handle of a process; ``process`` is its definition, or an agent, which types the result."""
+        """Return the handle of a process; ``process`` is its definition, or an agent, which types the result.
+
+        >>> handle = app.process_handle("onboard-ann", onboarding)  # ProcessHandle[str]
+        >>> draft = await handle.result()
+        """
         self._use("process_handle")
         checked_process(process_id)
         return self._handle(
@@ -745,6 +749,7 @@ class Lash:
     ) -> ResolveOutcome:
         """Resolve a wait with a value or an error. The first resolution wins.
 
+        Raises WaitKeyInvalid for a text that is no key; a key of an unknown wait gives ``unknown_or_revoked``.
         Cancellation: atomic.
 
         >>> await app.resolve(wait.key, True)

@@ -277,9 +277,16 @@ class Lash(Facade[AsyncLash]):
         """Start a process; the same id with the same input again is the same process."""
         return ProcessHandle(self._run(self._async.start(target, *args, **kwargs)), self._run)
 
-    def process_handle(self, process_id: str) -> ProcessHandle[Any]:
-        """Return the handle of a process."""
-        return ProcessHandle(self._async.process_handle(process_id), self._run)
+    @overload
+    def process_handle(self, process_id: str) -> ProcessHandle[Any]: ...
+    @overload
+    def process_handle(
+        self, process_id: str, process: Definition[Any, R] | Prepared[Any, R]
+    ) -> ProcessHandle[R]: ...
+    def process_handle(self, process_id: str, process: Any = None) -> ProcessHandle[Any]:
+        """Return the handle of a process; ``process`` is its definition, which types the result."""
+        handle = self._async.process_handle(process_id, process)
+        return ProcessHandle(handle, self._run)
 
     def fork_process(
         self,

@@ -76,6 +76,17 @@ def test_corrected_arguments_are_shown_beside_the_proposed_ones(
     assert asked["arguments"] == {"order_id": "7", "cents": 500}
 
 
+def test_a_correction_that_does_not_fit_is_refused(place: str, pylash: Call) -> None:
+    filled(place)
+    wait = next(one for one in ask(pylash, "waits") if one["kind"] == "approval")
+    answer = '{"approved": true, "arguments": {"order_id": "7", "cents": "lots"}}'
+    refused = pylash("resolve", wait["id"], answer)
+    assert refused.exit_code == 1
+    assert "arguments.cents is 'lots', not of type integer" in refused.stderr
+    assert "[answer_invalid]" in refused.stderr
+    assert wait in ask(pylash, "waits")
+
+
 def test_a_wait_for_a_signal_is_answered_with_it(place: str, pylash: Call) -> None:
     filled(place)
     wait = next(one for one in ask(pylash, "waits") if one["kind"] == "signal")
@@ -111,12 +122,21 @@ async def deferred(url: str) -> None:
                 break
 
 
-@pytest.mark.parametrize("key", ["v1.a.b.c", "", "zzz", "a" * 64])
-def test_an_unknown_key_is_refused(file: str, pylash: Call, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("v1.a.b.c", "wait_key_invalid"),
+        ("zzz", "wait_key_invalid"),
+        ("", "await_event_unknown_or_revoked"),
+        ("abc", "await_event_unknown_or_revoked"),
+        ("a" * 64, "await_event_unknown_or_revoked"),
+    ],
+)
+def test_an_unknown_key_is_refused(file: str, pylash: Call, key: str, code: str) -> None:
     filled(file)
     refused = pylash("resolve", key, "true")
     assert refused.exit_code == 1
-    assert "[await_event_unknown_or_revoked]" in refused.stderr
+    assert f"[{code}]" in refused.stderr
 
 
 def test_processes_and_turns_are_cancelled(place: str, pylash: Call) -> None:

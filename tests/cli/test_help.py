@@ -49,7 +49,8 @@ def test_without_the_extra_it_names_what_to_install() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "pylash: The command line needs the extra 'cli': "
-        "install it with pip install 'pylash[cli]'. [extra_missing]\n"
+        "install it with pip install 'pylash[cli]', or from a clone of pylash with "
+        "pip install '.[cli]'. [extra_missing]\n"
     )
 
 

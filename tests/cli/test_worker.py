@@ -73,6 +73,36 @@ def test_a_worker_works_until_it_is_stopped(
     assert worker.returncode == 0
 
 
+def test_a_worker_uses_the_store_of_the_option_then_of_the_code_then_of_the_environment(
+    file: str, tmp_path: Path
+) -> None:
+    """``file`` is the store of the environment."""
+    coded, other = f"sqlite:///{tmp_path / 'coded.db'}", f"sqlite:///{tmp_path / 'other.db'}"
+    lines = ("from pylash import Lash", f"app = Lash({coded!r})", f"other = Lash({other!r})")
+    (tmp_path / "coded.py").write_text("\n".join((*lines, "bare = Lash()")))
+    for args, expected in (
+        ("worker coded:bare", file),
+        ("worker coded:app", coded),
+        (f"worker coded:app --store {other}", other),
+        ("worker coded:app --store coded:other", other),
+        ("--store ./coded.py:other worker coded:bare", other),
+    ):
+        with started(*args.split(), cwd=tmp_path) as worker:
+            line = until(worker.stderr, lambda line: "started" in line)
+            assert line.rstrip().endswith(f"store {expected}")
+
+
+def test_a_worker_that_drains_prints_what_it_waits_for(file: str) -> None:
+    asyncio.run(_start_busy(file))
+    with started("worker", APP) as worker:
+        until(worker.stdout, lambda line: line == "busy\n")
+        worker.send_signal(signal.SIGINT)
+        line = until(worker.stderr, lambda line: "draining" in line)
+        assert "waiting up to 10 s for 1 run to stop; press Ctrl-C again to leave at once" in line
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(20) == 128 + signal.SIGINT
+
+
 def test_a_second_signal_ends_a_worker_at_once_and_loses_nothing(file: str, pylash: Call) -> None:
     asyncio.run(_start_busy(file))
     with started("worker", APP) as worker:

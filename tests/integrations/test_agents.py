@@ -805,5 +805,6 @@ def test_a_missing_extra_is_one_sentence() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == (
         "pylash.integrations.pydantic_ai needs the extra 'models': "
-        "install it with pip install 'pylash[models]'. [extra_missing]\n"
+        "install it with pip install 'pylash[models]', or from a clone of pylash with "
+        "pip install '.[models]'. [extra_missing]\n"
     )

@@ -111,7 +111,8 @@ asyncio.run(main())
     )
     assert done.stdout == (
         f"extra_missing Model {name!r} needs the extra 'models': install it with "
-        "pip install 'pylash[models]'.\n"
+        "pip install 'pylash[models]', or from a clone of pylash with "
+        "pip install '.[models]'.\n"
     )
 
 

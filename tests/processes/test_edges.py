@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, Protocol
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from pylash import (
     NotAProcess,
     ProcessCancelled,
     ProcessContext,
+    ProcessContextMissing,
     ProcessFailed,
     WorkerConfig,
 )
@@ -352,6 +353,56 @@ async def _told(handle: Any) -> bool:
     except AppNotOpen:
         return True
     return False
+
+
+def test_a_function_without_a_context_is_refused_at_its_declaration() -> None:
+    app = Lash("memory://")
+
+    async def nothing() -> None: ...
+
+    async def only_data(user: str) -> None: ...
+
+    async def by_name(*, ctx: ProcessContext[None]) -> None: ...
+
+    async def generic(items: list[str], ctx: ProcessContext[None]) -> None: ...
+
+    for function, found in (
+        (nothing, "it has no parameters"),
+        (only_data, "'user' is a str"),
+        (by_name, "'ctx' is passed by name"),
+        (generic, "'items' is a list"),
+    ):
+        with pytest.raises(ProcessContextMissing, match=found) as caught:
+            app.process(function)  # type: ignore[arg-type]
+        assert "make its first parameter a ProcessContext" in caught.value.message
+
+
+def test_a_context_may_be_declared_in_many_ways() -> None:
+    app = Lash("memory://")
+
+    class HasLog(Protocol):
+        log: Any
+
+    class Own(ProcessContext[int]): ...
+
+    async def bare(ctx, user) -> None: ...  # type: ignore[no-untyped-def] # noqa: ANN001
+
+    async def plain(ctx: ProcessContext) -> None: ...  # type: ignore[type-arg]
+
+    async def anything(ctx: Any) -> None: ...
+
+    async def unknown(ctx: Missing[None]) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+    async def marked(ctx: Annotated[ProcessContext[None], "x"]) -> None: ...
+
+    async def protocol(ctx: HasLog) -> None: ...
+
+    async def narrower(ctx: Own) -> None: ...
+
+    async def starred(*args: Any) -> None: ...
+
+    for function in (bare, plain, anything, unknown, marked, protocol, narrower, starred):
+        assert app.process(function).name == function.__name__  # type: ignore[arg-type]
 
 
 class Plain:

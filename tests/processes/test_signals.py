@@ -18,9 +18,12 @@ from pylash import (
     ProcessSignalWaitCancelled,
     ProcessUnknown,
     WaitFailed,
+    WaitKeyInvalid,
     WaitTimeout,
     WorkerConfig,
 )
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import CustomWait, Signer
 from pylash.testing import SimClock, kill
 from tests.backends import Backend, eventually
 from tests.processes.test_branches import PARKING, parked
@@ -159,7 +162,13 @@ async def test_a_wait_is_answered_from_outside_by_its_key(
         assert await handle.result(timeout="10s") == {"yes": 1}
         again = await app.resolve(keys[0], False)
         assert again.status == "already_resolved"
-        assert (await app.resolve("nonsense", 1)).status == "unknown_or_revoked"
+        signer = Signer([b"the secret of another store"])
+        foreign = signer.key(ProcessScope("p"), CustomWait("w"))
+        assert (await app.resolve(foreign, 1)).status == "unknown_or_revoked"
+        malformed = ("nonsense", "", keys[0][:-1], keys[0].removeprefix("v1."), f" {keys[0]}", 7)
+        for key in malformed:
+            with pytest.raises(WaitKeyInvalid, match="is not the key of a wait"):
+                await app.resolve(key, 1)  # type: ignore[arg-type]
 
 
 async def test_a_wait_may_be_answered_with_an_error_or_not_at_all(backend: Backend) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from pylash import ArgumentsInvalid, Lash, ToolContext, WorkerConfig
+from pylash import AnswerInvalid, ArgumentsInvalid, Lash, ToolContext, WaitKeyInvalid, WorkerConfig
+from pylash.durable.scopes import TurnScope
+from pylash.durable.waits import CustomWait
 from pylash.testing import ScriptedModel, SimClock, call, calls, kill, say
+from pylash.values.canonical import encode
 from tests.backends import Backend, eventually
 from tests.sessions.scenes import (
     LIVE,
@@ -133,9 +138,69 @@ async def test_a_correction_is_what_runs(memory: Backend, config: WorkerConfig) 
     assert shop.paid == [("7", 300)]
 
 
-async def test_a_correction_that_does_not_fit_is_an_error_and_nothing_runs() -> None:
+@BOTH
+async def test_a_correction_that_does_not_fit_is_refused_and_the_wait_stays_open(
+    backend: Backend, config: WorkerConfig
+) -> None:
+    shop = Shop(backend.url, config)
+    wrong = {
+        "arguments.cents is 'lots', not of type integer": {"order": "7", "cents": "lots"},
+        "arguments.cents is missing": {"order": "7"},
+        "arguments.size is not expected": {"order": "7", "cents": 1, "size": 1},
+    }
+    async with shop.app:
+        await begin(shop.app.session("chat"), "go", "t1")
+        wait = await open_wait(shop.app)
+        for problem, arguments in wrong.items():
+            with pytest.raises(AnswerInvalid) as caught:
+                await shop.app.resolve(wait.key, {"approved": True, "arguments": arguments})
+            assert problem in caught.value.message
+            assert [one.key for one in await shop.app.waits()] == [wait.key]
+        answer = {"approved": True, "arguments": {"order": "7", "cents": 3}}
+        assert (await shop.app.resolve(wait.key, answer)).status == "accepted"
+        result = await shop.app.session("chat").turn("go", turn_id="t1", timeout="10s")
+        assert result.text == "Done."
+    assert shop.paid == [("7", 3)]
+
+
+@dataclass
+class Item:
+    name: str
+    cents: int
+
+
+async def test_a_correction_is_checked_against_the_types_that_the_tool_names() -> None:
+    script = [call("refund", items=[{"name": "hat", "cents": 5}]), say("Done.")]
+    app, paid = Lash("memory://", model=ScriptedModel(script)), list[Item]()
+
+    @app.tool(approval=True)
+    async def refund(items: list[Item]) -> None:
+        paid.extend(items)
+
+    async with app:
+        await begin(app.session("chat"), "go", "t1")
+        wait = await open_wait(app)
+        answer = {"approved": True, "arguments": {"items": [{"name": "hat", "cents": "x"}]}}
+        with pytest.raises(AnswerInvalid, match=r"arguments\.items\[0\]\.cents is 'x'"):
+            await app.resolve(wait.key, answer)
+        assert (await app.resolve(wait.key, {"approved": True, "arguments": None})).status == (
+            "accepted"
+        )
+        await app.session("chat").turn("go", turn_id="t1", timeout="10s")
+    assert paid == [Item("hat", 5)]
+
+
+async def test_a_wrong_correction_that_comes_before_its_wait_is_an_error_and_nothing_runs() -> None:
     shop = Shop("memory://")
-    told = await shop.answered({"approved": True, "arguments": {"order": "7", "cents": "lots"}})
+    async with shop.app as app:
+        host, scope = app.effect_host, TurnScope("chat", "t1")
+        digest = sha256(encode({"order": "7", "cents": 500})).hexdigest()[:16]
+        key = await host.wait_key(scope, CustomWait(f"approval:i1.c0:{digest}"))
+        answer = {"approved": True, "arguments": {"order": "7", "cents": "lots"}}
+        assert (await app.resolve(key, answer)).status == "accepted"
+        result = await app.session("chat").turn("go", turn_id="t1", timeout="10s")
+        assert result.text == "Done."
+        told = (await transcript(app.session("chat"))).splitlines()[3]
     assert told.startswith("tool       i1.c0 refund error: The corrected arguments do not fit")
     assert "cents" in told
     assert shop.paid == []
@@ -237,7 +302,8 @@ async def test_the_first_answer_wins(backend: Backend, config: WorkerConfig) -> 
         ]
         assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
         assert (await shop.app.resolve(wait.key, True)).status == "already_resolved"
-        assert (await shop.app.resolve("v1.nonsense", True)).status == "unknown_or_revoked"
+        with pytest.raises(WaitKeyInvalid):
+            await shop.app.resolve("v1.nonsense", True)
     assert len(shop.paid) <= 1
 
 

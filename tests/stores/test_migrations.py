@@ -13,7 +13,9 @@ from pylash.durable.processes import SessionRef, Slot, fold
 from pylash.durable.runs import SECOND, RunState, WorkerId
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import NewTurn, Policy
+from pylash.durable.stores import Answer
 from pylash.durable.triggers import Occurrence
+from pylash.durable.waits import Ok
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.stores import store
 from pylash.stores.migrations import MIGRATIONS, SCHEMA, Migration
@@ -22,7 +24,7 @@ from pylash.stores.store import SqlStore, open_store
 from pylash.testing.laws.suites import together
 from pylash.turn.asks import ASKS
 from pylash.turn.messages import MESSAGES, AssistantMessage, Text, UserMessage
-from pylash.values.errors import LashError
+from pylash.values.errors import AnswerInvalid, LashError
 from tests.backends import Backend, PostgresBackend, SqliteBackend, attached, lockless
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -139,6 +141,11 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     assert entry.outcome == b'{"type":"returned","outcome":{"kind":"durable_step","value":1}}'
     (wait,) = await old.waits.listed()
     assert wait.title == "Refund?"
+    if version >= 7:
+        answer = Ok({"approved": True, "arguments": {"cents": "lots"}})
+        with pytest.raises(AnswerInvalid, match=r"arguments\.cents is 'lots'"):
+            await old.waits.resolve(wait.name, answer, Answer("token"))
+        assert await old.waits.listed() == [wait]
     run = await old.runs.get(ProcessScope("order-7"))
     assert run is not None
     assert run.state == "waiting"

@@ -37,6 +37,7 @@ PUBLISHED = {
     4: "9e84678b84e8958891ef8afa33ad7000dbcda2030a8471c85d368df4234a4f06",
     5: "0043023aed30875e543c47fb3f2d8562336f75f5d79f6c098c9b79776e10890f",
     6: "7747e811fadd905a22472c69992a2ce810a0b8ef13fc1cd57b8fe26464b0f228",
+    7: "9787128b4ef28718a6256f939b5988b9a8fd86874b8f3501eedeaf0d4e724252",
 }
 """The digests of what was published: from then on a migration is never edited, and a change is a new one."""
 

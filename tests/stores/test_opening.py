@@ -152,7 +152,8 @@ asyncio.run(main())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == (
         "A PostgreSQL store needs the extra 'postgres': install it with "
-        "pip install 'pylash[postgres]'. [extra_missing]\n"
+        "pip install 'pylash[postgres]', or from a clone of pylash with "
+        "pip install '.[postgres]'. [extra_missing]\n"
     ), done.stderr
 
 

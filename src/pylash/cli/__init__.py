@@ -13,7 +13,8 @@ def command_line() -> None:
         if error.name != "click":
             raise
         sentence = (
-            "The command line needs the extra 'cli': install it with pip install 'pylash[cli]'."
+            "The command line needs the extra 'cli': install it with pip install 'pylash[cli]', or from a clone of "
+            "pylash with pip install '.[cli]'."
         )
         sys.stderr.write(f"pylash: {sentence} [extra_missing]\n")
         sys.exit(2)

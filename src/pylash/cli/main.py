@@ -176,7 +176,8 @@ def _exit_quietly() -> int:
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="The store is named by --store or PYLASH_STORE, and is sqlite:///pylash.db otherwise.",
+    epilog="The store is that of --store, else the one in the code of an app that the command runs, else PYLASH_STORE, else "
+    "sqlite:///pylash.db.",
 )
 @store_option
 @json_option

@@ -15,7 +15,7 @@ import click
 from pylash.app import Lash
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import paint, print_json, print_line, wrapped
-from pylash.cli.store_options import StoreOptions, load_app, run
+from pylash.cli.store_options import StoreOptions, choose_store, load_app, root_options, run
 from pylash.cli.views.listing import KINDS, NOT_COMPLETED, with_version
 from pylash.durable.scopes import scope_from_text
 from pylash.engine.dry_runs import AT_ONCE, SHOWN, DryRuns, RecordedRun, ReplayReport, Verdict
@@ -60,8 +60,8 @@ def replay(
 ) -> int:
     """Replay recorded runs with the code of an app, before it is deployed.
 
-    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py. Its own store is used unless
-    another is given.
+    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py. The store is that
+    of --store, else the one in the app's code, else PYLASH_STORE, else sqlite:///pylash.db.
 
     The code runs from its beginning and gets what is recorded, up to where it would do something new. No effect is
     executed, nothing is written, and workers are not disturbed. Code between effects does run, and the app's deps
@@ -80,12 +80,9 @@ def replay(
       pylash replay shop:app --store postgresql://…
       pylash replay shop:app --process order --limit 1000 --json
     """
-    before = click.get_current_context().find_root().params
+    given, as_json = root_options(store, as_json)
     chosen = load_app(app)
-    options = StoreOptions(
-        store or before.get("store") or chosen.url, as_json or bool(before.get("as_json"))
-    )
-    chosen.url, chosen.secret = options.url, options.secret or chosen.secret
+    options = StoreOptions(choose_store(chosen, given), as_json)
     # The failures of replayed code are in the reports.
     logging.getLogger("pylash").setLevel(logging.CRITICAL)
     # What the code prints must not get into the JSON.

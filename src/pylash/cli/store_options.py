@@ -55,6 +55,24 @@ def _locate(store: str | None) -> tuple[str, Any]:
     return url, secret
 
 
+def choose_store(app: Lash, option: str | None) -> str:
+    """Let an app use the store of the option, if one is given; return the URL that it opens.
+
+    The order is that of ``Lash``: a store that is named in code or by an option, then ``PYLASH_STORE``, then the default.
+    The environment does not replace the store in the app's code, because the programs that start its work use that one.
+    """
+    if option is not None:
+        app.url, secret = _locate(option)
+        app.secret = app.secret if secret is None else secret
+    return store_url(app.url)
+
+
+def root_options(store: str | None, as_json: bool) -> tuple[str | None, bool]:
+    """Return the store and the form of the output, each given after the command or before it."""
+    before = click.get_current_context().find_root().params
+    return store or before.get("store"), as_json or bool(before.get("as_json"))
+
+
 def with_store_options(function: F) -> F:
     """Add the options that all commands have; the function gets a ``StoreOptions`` first."""
 
@@ -62,9 +80,7 @@ def with_store_options(function: F) -> F:
     @json_option
     @functools.wraps(function)
     def call(*args: Any, store: str | None, as_json: bool, **kwargs: Any) -> Any:
-        before = click.get_current_context().find_root().params
-        options = StoreOptions(store or before.get("store"), as_json or bool(before.get("as_json")))
-        return function(options, *args, **kwargs)
+        return function(StoreOptions(*root_options(store, as_json)), *args, **kwargs)
 
     return call  # type: ignore[return-value]  # the same, with two options more
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import hexdigits
 from typing import Any
 
 import click
@@ -23,8 +24,10 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.processes.control import ProcessControl
 from pylash.processes.waits import is_approval, open_waits, resolve_wait, wait_name
 from pylash.stores.store import SqlStore
-from pylash.values.errors import AwaitEventUnknownOrRevoked
+from pylash.values.errors import AwaitEventUnknownOrRevoked, WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved, RunAmbiguous
+from pylash.values.secrets import shown_url
+from pylash.values.texts import clipped
 
 SHORT = 12
 """How many characters of a wait's id are shown: enough to be unique."""
@@ -49,7 +52,7 @@ async def _waits(options: StoreOptions, session: str | None) -> None:
     if options.as_json:
         print_json([describe_wait(wait) for wait in found])
     else:
-        _draw(found, now)
+        _draw(found, now, shown_url(options.url))
 
 
 def describe_wait(wait: OpenWait) -> dict[str, Any]:
@@ -73,9 +76,9 @@ def _owner(wait: OpenWait) -> str:
     return wait.name.scope.id if session is None else f"{session}/{wait.name.scope.id}"
 
 
-def _draw(found: list[OpenWait], now: int) -> None:
+def _draw(found: list[OpenWait], now: int, url: str) -> None:
     if not found:
-        print_line("Nothing waits for an answer.")
+        print_line(f"Nothing waits for an answer in {url}.")
         return
     titles = [
         Column("ID"),
@@ -154,6 +157,8 @@ def _require_answer(host: JournalHost, key: str) -> None:
 
 async def _find_key(host: JournalHost, store: SqlStore, short: str) -> str:
     """Return the key of the open wait whose id has this prefix."""
+    if not set(short) <= set(hexdigits):
+        raise WaitKeyInvalid(clipped(short, 40))
     waits = await open_waits(host, host.store.processes) if short else []
     found = [wait for wait in waits if wait.name.id.startswith(short)]
     if len(found) > 1:

@@ -14,8 +14,11 @@ import msgspec
 from pylash.app import Lash, store_url
 from pylash.cli.log_format import LogFormatter, log_handler
 from pylash.cli.options import json_option, store_option
-from pylash.cli.output import print_json
-from pylash.cli.store_options import load_app, run
+from pylash.cli.output import SECOND, duration_text, print_json
+from pylash.cli.store_options import choose_store, load_app, root_options, run
+from pylash.engine.worker.config import WorkerConfig
+from pylash.engine.worker.worker import Worker
+from pylash.values.durations import micros
 from pylash.values.process_errors import AppInvalid
 from pylash.values.secrets import shown_url, url_secrets
 from pylash.values.texts import printable
@@ -43,19 +46,18 @@ def worker(
 ) -> None:
     """Run a worker until it is stopped.
 
-    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py. Its own store
-    is used unless another is given.
+    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py. The store is that of
+    --store, else the one in the app's code, else PYLASH_STORE, else sqlite:///pylash.db.
 
-    Ctrl-C or SIGTERM drains: nothing new is claimed, and waiting runs are parked. A second signal ends at once;
-    nothing is lost then either. Logs go to stderr.
+    Ctrl-C or SIGTERM drains: nothing new is claimed, waiting runs are parked, and others have the grace period of the
+    app to stop. A second signal ends at once; nothing is lost then either. Logs go to stderr.
     """
-    before = click.get_current_context().find_root().params
+    chosen_store, as_json = root_options(store, as_json)
     handler = log_handler(FORMAT)
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     chosen = _configure(load_app(app), app, concurrency)
-    chosen.url = store or before.get("store") or chosen.url
-    handler.setFormatter(LogFormatter(FORMAT, url_secrets(store_url(chosen.url))))
-    run(_work(chosen, as_json or bool(before.get("as_json"))))
+    handler.setFormatter(LogFormatter(FORMAT, url_secrets(choose_store(chosen, chosen_store))))
+    run(_work(chosen, as_json))
 
 
 def _configure(app: Lash, named: str, concurrency: int | None) -> Lash:
@@ -79,8 +81,19 @@ async def _work(app: Lash, as_json: bool) -> None:
     async with app:
         show_event(as_json, "started", **worker_facts(app))
         await stop.wait()
-        show_event(as_json, "draining", hint="once more ends it at once")
+        show_event(as_json, "draining", **drain_facts(app))
     show_event(as_json, "stopped")
+
+
+def drain_facts(app: Lash) -> dict[str, Any]:
+    """Return how many runs must stop before the worker ends, and how long it waits for them."""
+    runner, config = app.runner, app.worker_config or WorkerConfig()
+    runs = runner.live.busy if isinstance(runner, Worker) else 0
+    if not runs:
+        return {"runs": 0}
+    noun, grace = "run" if runs == 1 else "runs", duration_text(micros(config.grace))
+    hint = f"waiting up to {grace} for {runs} {noun} to stop; press Ctrl-C again to leave at once"
+    return {"runs": runs, "grace": micros(config.grace) / SECOND, "hint": hint}
 
 
 def _exit_now(status: int) -> None:
@@ -98,7 +111,5 @@ def show_event(as_json: bool, event: str, **more: Any) -> None:
     if as_json:
         print_json({"event": event, **more}, line=True)
     else:
-        facts = "  ".join(
-            f"{name} {value}" if name != "hint" else f"({value})" for name, value in more.items()
-        )
+        facts = more.get("hint") or "  ".join(f"{name} {value}" for name, value in more.items())
         click.echo(f"{click.style(event, fg='green')}  {printable(facts)}".rstrip(), err=True)

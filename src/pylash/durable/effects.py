@@ -170,7 +170,8 @@ class Sleep(_Command, frozen=True, gc=False, tag="sleep", omit_defaults=True):
 class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
     """Wait until ``key`` is resolved from outside, or for ``within_ms``, after which the wait stays open.
 
-    The other fields are only shown to people.
+    ``schema`` is the JSON Schema of the answer: another one is refused, and the wait stays open. It is left out of records
+    without one, as those of older versions are. The other fields are only shown to people.
     """
 
     key: str
@@ -179,6 +180,7 @@ class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
     tool: str | None = None
     arguments: Any = None
     within_ms: int | None = None
+    schema: Any | msgspec.UnsetType = msgspec.UNSET
 
     def hash_input(self) -> Any:
         """Return the wait's name only: the key changes with the secret that signs it."""

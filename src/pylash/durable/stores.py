@@ -58,7 +58,7 @@ Wrap = Callable[[Any], bytes]
 
 
 class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait to open, and the text that people see."""
+    """A wait to open, and the text that people see. ``schema``: the JSON Schema of the answer; None accepts any."""
 
     name: WaitName
     kind: str = "custom"
@@ -68,6 +68,7 @@ class WaitOpening(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     # How long the effect waits. It may be shorter than ``timeout``, which ends the wait for everyone.
     within: int | None = None
+    schema: bytes | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):

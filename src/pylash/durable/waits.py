@@ -14,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -23,14 +24,17 @@ from pylash.durable.runs import Instant
 from pylash.durable.scopes import ExecutionScope, checked_scope
 from pylash.values.canonical import decode, encode, refuse, write_payload
 from pylash.values.errors import (
+    AnswerInvalid,
     InvalidAwaitEventWaitIdentity,
     InvalidResolution,
     SecretInvalid,
     ValueNotJson,
 )
 from pylash.values.names import check_name
+from pylash.values.schemas import schema_trouble
 
 VERSION: Final = "v1"
+_KEY: Final = re.compile(r"v1\.[0-9a-f]{8}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
 MIN_SECRET_BYTES: Final = 16
 
 BRANCH_OF_SIGNAL: Final = "\x1f"
@@ -160,6 +164,13 @@ def unsigned(key: str) -> Any:
         return payload
 
 
+def is_well_formed(key: object) -> bool:
+    """Return whether a key has the form of a key, whoever signed it: a part of one, or another text, has not."""
+    return (
+        isinstance(key, str) and _KEY.fullmatch(key) is not None and isinstance(unsigned(key), dict)
+    )
+
+
 def checked_resolution(resolution: Resolution) -> Resolution:
     """Return resolution as it will be read back, or raise an error if it is invalid or would change."""
     if not isinstance(resolution, Resolution) or resolution == Timeout(still_open=True):
@@ -170,6 +181,18 @@ def checked_resolution(resolution: Resolution) -> Resolution:
             refuse(getattr(resolution, field))
         raise ValueNotJson("$", "it changes when it is encoded as JSON and decoded again")
     return back
+
+
+def check_answer(resolution: Resolution, schema: Any) -> None:
+    """Refuse a value that does not fit the JSON Schema of a wait: the wait stays open.
+
+    An answer that comes before the wait is opened is not checked here, as its schema is not known.
+    """
+    if not isinstance(resolution, Ok):
+        return
+    problem = schema_trouble(resolution.value, schema)
+    if problem is not None:
+        raise AnswerInvalid(problem.removeprefix("$."))
 
 
 def checked_identity(wait: WaitIdentity) -> WaitIdentity:

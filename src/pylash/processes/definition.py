@@ -10,7 +10,18 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
@@ -27,6 +38,7 @@ from pylash.durable.processes import (
 )
 from pylash.durable.sessions import checked_session
 from pylash.processes.event_types import DeclaredEvents
+from pylash.tools.annotations import hints_of
 from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
 from pylash.tools.tool import Tool
 from pylash.values.arguments import check_flag
@@ -36,6 +48,7 @@ from pylash.values.process_errors import (
     ArgumentsInvalid,
     MissingProcessExecutionId,
     NotAProcess,
+    ProcessContextMissing,
 )
 
 if TYPE_CHECKING:
@@ -137,12 +150,13 @@ class ProcessDefinition(Definition[P, R]):
         block_on: tuple[type[BaseException], ...] = CODE_ERRORS,
     ) -> None:
         call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - an object with this method can be called
-        if not inspect.iscoroutinefunction(call) or not inspect.signature(function).parameters:
+        if not inspect.iscoroutinefunction(call):
             raise NotAProcess(function)
         self.function = function
         named = str(getattr(function, "__name__", "process")) if name is None else name
         self.name = check_name("process name", named)
         self.version = self._checked_version(version)
+        self._check_context()
         self.timeout = None if timeout is None else micros(timeout)
         self._check_slot(concurrency, key)
         self._concurrency = concurrency
@@ -159,6 +173,18 @@ class ProcessDefinition(Definition[P, R]):
             reason = f"version={version!r} is not a whole number of at least 1"
             raise ArgumentsInvalid(f"process {self.name!r}", reason)
         return version
+
+    def _check_context(self) -> None:
+        """Refuse a function whose first parameter cannot take a context: it would get one in place of an argument."""
+        first = next(iter(inspect.signature(self.function).parameters.values()), None)
+        if first is None:
+            raise ProcessContextMissing(self.name, "it has no parameters")
+        if first.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+            raise ProcessContextMissing(self.name, f"{first.name!r} is passed by name")
+        annotation = hints_of(self.function, {}).get(first.name)
+        if not _takes_context(annotation):
+            shown = getattr(annotation, "__name__", str(annotation))
+            raise ProcessContextMissing(self.name, f"{first.name!r} is a {shown}")
 
     def _checked_renamed(self, renamed: Any) -> dict[str, str]:
         owner = f"process {self.name!r}"
@@ -275,6 +301,21 @@ class ProcessDefinition(Definition[P, R]):
             raise ArgumentsInvalid(f"process {self.name!r}", reason)
         name = self.name.replace("{", "{{").replace("}", "}}")
         return Slot(f"{name}:{self._key or ''}", self._concurrency)
+
+
+def _takes_context(annotation: Any) -> bool:
+    """Return whether a parameter may be a context: everything that is not clearly the type of something else."""
+    from pylash.processes.operations.context import (  # noqa: PLC0415 - it imports this module
+        ProcessContext,
+    )
+
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    kind = get_origin(annotation) or annotation
+    # Contexts may fulfil a protocol that they do not inherit. Any is a class since Python 3.11.
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return issubclass(ProcessContext, kind) or issubclass(kind, ProcessContext)
 
 
 class ToolProcess(Definition[..., Any]):

@@ -27,11 +27,16 @@ from pylash.durable.waits import (
     ProcessSignal,
     ResolveOutcome,
     WaitName,
+    is_well_formed,
 )
 from pylash.engine.runs.run import LiveRun
 from pylash.processes.control import ProcessControl
 from pylash.tools.signatures import ANY
-from pylash.values.errors import AwaitEventUnknownOrRevoked, AwaitEventUnsupported
+from pylash.values.errors import (
+    AwaitEventUnknownOrRevoked,
+    AwaitEventUnsupported,
+    WaitKeyInvalid,
+)
 from pylash.values.process_errors import (
     ArgumentsInvalid,
     ProcessEnded,
@@ -39,6 +44,7 @@ from pylash.values.process_errors import (
     ProcessSignalWaitCancelled,
     ProcessUnknown,
 )
+from pylash.values.texts import clipped
 
 
 @contextmanager
@@ -121,6 +127,9 @@ async def resolve_wait(
         reason = "a wait is answered with a value or an error, not both: leave one of them out"
         raise ArgumentsInvalid("resolve", reason)
     name = wait_name(control.effects, key)
+    # Checked second: another host may have keys of another form.
+    if name is None and not is_well_formed(key):
+        raise WaitKeyInvalid(clipped(key, 40) if isinstance(key, str) else key)
     if name is not None and isinstance(name.wait, ProcessSignal):
         if error is not None:
             raise ArgumentsInvalid("resolve", "a wait for a signal takes a value, not an error")

@@ -209,6 +209,8 @@ MIGRATIONS: Final = (
                 and position(convert_to('\\u', 'UTF8') in result) = 0""",
         )
     ),
+    # The JSON Schema of the answer to a wait (decision 0058); null accepts any answer, as workers of schema 6 do.
+    Migration(("alter table pylash_waits add column schema {blob}",)),
 )
 
 

@@ -115,7 +115,9 @@ create table pylash_waits(
   token text,
   opened bigint,
   deadline bigint,
-  resolved bigint
+  resolved bigint,
+  -- the JSON Schema of the answer; null accepts any
+  schema blob
 );
 create index pylash_waits_open on pylash_waits(opened) where terminal is null and opened is not null;
 create index pylash_waits_session on pylash_waits(session) where session is not null and terminal is null;

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pylash.durable.effects import (
@@ -146,7 +147,9 @@ async def approve(site: CallSite[Any], ready: Ready) -> Ready:
     # The digest covers the arguments as given: new code may load them differently while the wait is open.
     digest = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
     title = reason if isinstance(reason, str) else f"Approve {tool.name}"
-    shown = AwaitEvent("", "approval", title, tool.name, _shown_arguments(ready))
+    shown = AwaitEvent(
+        "", "approval", title, tool.name, _shown_arguments(ready), schema=_answers(ready)
+    )
     identity = CustomWait(f"approval:{call.id}:{digest}")
     answer = await call_wait(site, "approval", identity, shown, tool.approval_timeout)
     return _apply_decision(ready, answer)
@@ -159,6 +162,17 @@ def _shown_arguments(ready: Ready) -> Any:
     read = ready.tool.dump(ready.arguments)
     given = ready.given if isinstance(ready.given, dict) else {}
     return {name: read[name] for name in (*given, *read) if name in read}
+
+
+def _answers(ready: Ready) -> Any:
+    """Return the JSON Schema of the answers to an approval: corrected arguments must fit the tool."""
+    if ready.arguments is None:
+        return UNSET  # references may stand for any part of the arguments
+    schema = ready.tool.schema
+    # References in the schema of the tool begin at its root.
+    arguments = {name: part for name, part in schema.items() if name != "$defs"}
+    properties = {"arguments": {"anyOf": [{"type": "null"}, arguments]}}
+    return {"properties": properties, "$defs": schema.get("$defs", {})}
 
 
 async def _ask_tool(site: CallSite[Any], ready: Ready) -> bool | str:

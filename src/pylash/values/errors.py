@@ -228,7 +228,10 @@ class StoreUrlInvalid(Misuse, fields="url reason"):
 
 
 class ExtraMissing(Misuse, fields="feature extra"):
-    template = "{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]'."
+    template = (
+        "{feature} needs the extra {extra!r}: install it with pip install 'pylash[{extra}]', or from a clone of pylash "
+        "with pip install '.[{extra}]'."
+    )
 
 
 class AgentNotDurable(Misuse):
@@ -306,6 +309,14 @@ class StoreSchemaUnknown(StoreError, fields="schema table column"):
 
 class AwaitEventUnsupported(WaitError):
     template = "This effect host does not support waits for external events."
+
+
+class AnswerInvalid(WaitError):
+    template = "The answer does not fit: {reason}; the wait stays open, so correct the answer."
+
+
+class WaitKeyInvalid(WaitError):
+    template = "{given!r} is not the key of a wait: pass the whole key, such as the key of app.waits(), which begins with v1."
 
 
 class AwaitEventUnknownOrRevoked(WaitError):

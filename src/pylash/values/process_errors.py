@@ -92,6 +92,13 @@ class NotAProcess(Misuse):
     )
 
 
+class ProcessContextMissing(Misuse, fields="name reason"):
+    template = (
+        "Process {name!r} takes no context ({reason}): make its first parameter a ProcessContext, as in "
+        "async def {name}(ctx: ProcessContext[None], ...)."
+    )
+
+
 class ProcessUnknown(Misuse):
     template = "There is no process {process_id!r} in this store: check the id."
 

@@ -18,18 +18,20 @@ from typing import Final
 
 import click
 
-from pylash.app import Lash
+from pylash.app import Lash, store_url
 from pylash.cli.chat.commands import COMMANDS
 from pylash.cli.chat.followed_session import FollowedSession
 from pylash.cli.chat.plain import PlainView
 from pylash.cli.chat.view import Action, View
 from pylash.cli.log_format import log_handler
+from pylash.cli.options import store_option
 from pylash.cli.output import duration_text
-from pylash.cli.store_options import load_app, run
+from pylash.cli.store_options import choose_store, load_app, root_options, run
 from pylash.cli.views.listing import KINDS, STATUSES
 from pylash.durable.ports import DurabilityTier
 from pylash.stores.store import SqlStore
 from pylash.values.errors import LashError
+from pylash.values.secrets import shown_url
 
 INTERRUPTED: Final = 130
 RECENT_TURNS: Final = 200
@@ -40,19 +42,22 @@ RECENT_SESSIONS: Final = 10
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--session", "session_id", metavar="ID", help="The session to resume or start.")
 @click.option("--model", metavar="NAME", help="A model to use instead of the app's.")
-def chat(target: str, session_id: str | None, model: str | None) -> int:
+@store_option
+def chat(target: str, session_id: str | None, model: str | None, store: str | None) -> int:
     """Talk to an agent.
 
-    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py; its own
-    store is used.
+    MODULE:APP names a Lash, such as shop:app, or ./shop.py:app for the file shop.py. The store is that of
+    --store, else the one in the app's code, else PYLASH_STORE, else sqlite:///pylash.db.
 
     Without a terminal, every line of stdin is a turn, and the answers go to stdout. /help in the chat lists
     its commands.
     """
-    before = click.get_current_context().find_root().params
-    if before.get("store") or before.get("as_json"):
-        raise click.UsageError("--store and --json are not for chat: the app has its own store.")
-    return run(_chat(load_app(target), target, session_id, model))
+    given, as_json = root_options(store, as_json=False)
+    if as_json:
+        raise click.UsageError("--json is not for chat.")
+    app = load_app(target)
+    choose_store(app, given)
+    return run(_chat(app, target, session_id, model))
 
 
 async def _chat(app: Lash, target: str, session_id: str | None, model: str | None) -> int:
@@ -138,7 +143,8 @@ class Chat:
         self._stop()
         self.current = FollowedSession(self.app, session, self.view)
         if self.view.interactive:
-            self.view.text(f"{self._target} · session {session_id} · /help", "dim")
+            store = shown_url(store_url(self.app.url))
+            self.view.text(f"{self._target} · session {session_id} · {store} · /help", "dim")
         await self.current.resume()
         self._following = self._tasks.create_task(self.current.follow())
 

@@ -29,6 +29,7 @@ from pylash.stores.inspection import OpenEffect
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.values.process_errors import split_reason
+from pylash.values.secrets import shown_url
 
 STATUSES = (
     "queued",
@@ -100,7 +101,7 @@ async def _ps(
     if options.as_json:
         print_json(described)
         return
-    print_runs(described)
+    print_runs(described, options.url)
     if on_terminal() and any(row.kind == "process" and row.status == "failed" for row in rows):
         print_line(paint("pylash fork ID continues a failed process", "bright_black"))
     if len(rows) == limit and on_terminal():
@@ -191,10 +192,10 @@ def _waits_for(effect: OpenEffect) -> str:
             return effect.name
 
 
-def print_runs(described: Sequence[dict[str, Any]]) -> None:
-    """Print runs as a table."""
+def print_runs(described: Sequence[dict[str, Any]], url: str | None = None) -> None:
+    """Print runs as a table; an empty one with the store that was read, as it may be another than is meant."""
     if not described:
-        print_line("Nothing to show.")
+        print_line("Nothing to show." if url is None else f"Nothing to show in {shown_url(url)}.")
         return
     titles = [
         Column("STATUS"),

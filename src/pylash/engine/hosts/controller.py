@@ -16,6 +16,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pylash.durable.commands import Awaited, ProcessCommand, process_command
@@ -251,6 +252,7 @@ class JournalController(HostedController):
                     arguments=None if command.arguments is None else write(command.arguments),
                     timeout=local.timeout,
                     within=None if command.within_ms is None else command.within_ms * 1000,
+                    schema=None if command.schema is UNSET else write(command.schema),
                 )
                 return self._await(execution, opening)
             case Process(command=command):

@@ -10,7 +10,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pylash.durable.commands import Awaited, process_command
@@ -46,6 +48,7 @@ from pylash.durable.waits import (
     Timeout,
     WaitIdentity,
     WaitName,
+    check_answer,
     checked_resolution,
 )
 from pylash.engine.executors import Executor
@@ -69,6 +72,8 @@ class MemoryWaits:
         self._ends: dict[tuple[str | None, str], asyncio.Future[Resolution]] = {}
         # By key. Tasks that wait under one key share the entry, and the first of them to stop waiting removes it.
         self.open: dict[str, OpenWait] = {}
+        # The JSON Schemas of the answers to open waits, by key.
+        self._schemas: dict[str, Any] = {}
 
     @contextmanager
     def shown(self, command: AwaitEvent, now: Instant, timeout: int | None) -> Iterator[None]:
@@ -79,10 +84,13 @@ class MemoryWaits:
         self.open[command.key] = OpenWait(
             name, kind, title, command.tool, command.arguments, now, deadline, command.key
         )
+        if command.schema is not UNSET:
+            self._schemas[command.key] = command.schema
         try:
             yield
         finally:
             self.open.pop(command.key, None)
+            self._schemas.pop(command.key, None)
 
     def key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait."""
@@ -106,6 +114,7 @@ class MemoryWaits:
         # Nothing is awaited between this check and ``set_result``, so exactly one answer is the first.
         if end.done():
             return ResolveOutcome("already_resolved", end.result())
+        check_answer(resolution, self._schemas.get(key))
         end.set_result(resolution)
         return ACCEPTED
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pylash.durable.machines.run_state import Phase
 from pylash.durable.processes import ProcessRecord
 from pylash.engine.runs.run import LiveRun
 
@@ -34,6 +35,11 @@ class LiveRuns:
 
     def __len__(self) -> int:
         return len(self.by_number)
+
+    @property
+    def busy(self) -> int:
+        """How many runs do not wait. A worker that closes waits for them; idle ones are parked at once."""
+        return sum(run.machine.phase is not Phase.IDLE for run in self)
 
     def add(self, run: LiveRun) -> None:
         """Add a run."""

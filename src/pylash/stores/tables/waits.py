@@ -27,6 +27,7 @@ from pylash.durable.waits import (
     Timeout,
     WaitName,
     WaitView,
+    check_answer,
 )
 from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
 from pylash.stores.tables.effects import begin_effect, close_effect, read_effect, waiting_runs
@@ -38,13 +39,14 @@ from pylash.values.names import storable
 # An early answer may have created the row before the wait is opened. The earliest deadline counts. An opening without
 # a title is that of another waiter, and must not clear the title of the run.
 _OPEN = """
-insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, opened, deadline)
-values (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
+insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, schema, opened, deadline)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
 on conflict (id) do update set
   kind = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.kind else excluded.kind end,
   tool = case when excluded.title = '' and pylash_waits.title <> '' then pylash_waits.tool else excluded.tool end,
   arguments = case when excluded.title = '' and pylash_waits.title <> ''
                    then pylash_waits.arguments else excluded.arguments end,
+  schema = coalesce(excluded.schema, pylash_waits.schema),
   title = case when excluded.title = '' then pylash_waits.title else excluded.title end,
   opened = coalesce(pylash_waits.opened, excluded.opened),
   deadline = coalesce({least}(pylash_waits.deadline, excluded.deadline), pylash_waits.deadline, excluded.deadline)
@@ -63,7 +65,7 @@ select id from pylash_runs where id in
 _LOCK_OR_ADD = """
 insert into pylash_waits(id, name, session, generation, kind, title) values (?, ?, ?, ?, '', '')
 on conflict (id) do update set id = excluded.id
-returning terminal, token, deadline <= {now},
+returning terminal, token, schema, deadline <= {now},
   generation < coalesce((select s.generation from pylash_sessions s where s.id = session), 0)"""
 
 _LOCK_WAIT = "select terminal, deadline <= {now} from pylash_waits where id = ? {update}"
@@ -169,13 +171,15 @@ class SqlWaits(Port):
             yield from lock_fenced(answer.fence, alone=True)
         runs = yield from _lock_waiting(name.id)
         row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
-        terminal, token, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
+        terminal, token, schema, late, revoked = (yield Statement(_LOCK_OR_ADD, row)).rows[0]
         if terminal is not None and token == answer.token:
             return ACCEPTED  # an earlier attempt was committed and its answer lost
         if revoked:
             return UNKNOWN_OR_REVOKED
         if terminal is not None:
             return ResolveOutcome("already_resolved", RESOLUTIONS.decode(terminal))
+        if schema is not None and not late:
+            check_answer(resolution, decode(bytes(schema)))
         # The wait is locked now: a run that begins to wait from here on finds its end. A run that began after the
         # runs were locked is not locked, and waking it could cause a deadlock.
         if (yield from waiting_runs(name.id)) != runs:
@@ -255,7 +259,7 @@ def _lock_waiting(wait: str) -> Steps[list[int]]:
 def _open(opening: WaitOpening) -> Steps[None]:
     name = opening.name
     row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
-    shown = (opening.kind, opening.title, opening.tool, opening.arguments)
+    shown = (opening.kind, opening.title, opening.tool, opening.arguments, opening.schema)
     yield Statement(_OPEN, (*row, *shown, opening.timeout))
     if (session := session_of(name.scope)) is not None:
         # Held until the commit, so that a revocation sees this waiter, or this waiter sees the revocation.
