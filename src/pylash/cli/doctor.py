@@ -10,8 +10,16 @@ from typing import Any, Final
 import click
 
 from pylash import __version__
+from pylash.cli.options import json_option, store_option
 from pylash.cli.output import STATUS_COLOURS, paint, print_json, print_line, wrapped
-from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.cli.store_options import StoreOptions, choose_store, load_app, root_options, run
+from pylash.cli.views.code_report import (
+    StoredWork,
+    describe_code,
+    print_code,
+    read_work,
+    report_code,
+)
 from pylash.durable.waits import Signer
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.stores.health import Finding, examine
@@ -22,20 +30,50 @@ MARKS: Final = {"ok": "✔", "warn": "!", "fail": "✗"}
 
 
 @click.command()
-@with_store_options
-def doctor(options: StoreOptions) -> int:
+@click.argument("app", metavar="[MODULE:APP]", required=False)
+@store_option
+@json_option
+def doctor(app: str | None, store: str | None, as_json: bool) -> int:
     """Check the store and its surroundings; nothing is changed.
 
     Versions, schema, permissions, secrets, clocks, effects of a connection pooler, workers, and blocked
     runs. The status is 1 if a check fails; warnings leave it at 0.
+
+    With MODULE:APP, such as shop:app or ./shop.py:app, the code of an app is compared with the live runs too: which
+    versions of its processes still have any, and how many runs lack each patch. The app's own store is used unless
+    another is given.
+
+    \b
+      pylash doctor --store postgresql://…
+      pylash doctor shop:app --json
     """
+    given, as_json = root_options(store, as_json)
+    chosen = None if app is None else load_app(app)
+    options = StoreOptions(given if chosen is None else choose_store(chosen, given), as_json)
+    if chosen is not None:
+        options.secret = chosen.secret
     checks = examine(options.url, clock=SystemClock(), entropy=system_entropy)
     findings = [_versions(options.url), _secret(options.secret), *run(checks)]
+    has_failed = any(finding.status == "fail" for finding in findings)
+    # A store that fails a check may not be readable; its failure is what to report then.
+    code = None if chosen is None or has_failed else report_code(chosen, run(_read_work(options)))
     if options.as_json:
-        print_json([finding._asdict() for finding in findings])
+        described = [finding._asdict() for finding in findings]
+        nothing: dict[str, Any] = dict.fromkeys(("processes", "patches", "computed", "unread"))
+        compared = nothing if code is None else describe_code(code)
+        print_json(described if chosen is None else {"findings": described, **compared})
     else:
         _draw(findings)
-    return int(any(finding.status == "fail" for finding in findings))
+        if code is not None:
+            print_code(code)
+        elif chosen is not None:
+            print_line("\nThe code was not compared with the live runs, because a check failed.")
+    return int(has_failed)
+
+
+async def _read_work(options: StoreOptions) -> StoredWork:
+    async with options.open_store() as (_, store):
+        return await read_work(store)
 
 
 def _versions(url: str) -> Finding:

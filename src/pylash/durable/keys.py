@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Final
+
+PATCHED: Final = "!patched "
+"""The beginning of the last part of a key that records a patch which was taken."""
 
 _SPECIAL = re.compile(r"[%/#\x00-\x1f]")
 """Characters with a meaning in a key, and control characters, which some databases refuse in a text."""
@@ -32,6 +36,16 @@ def replay_key(*parts: str | tuple[str, int]) -> str:
 def key_parts(key: str) -> tuple[tuple[str, int], ...]:
     """Return the parts of key, each a name and its count."""
     return tuple(_named(text) for text in key.split("/"))
+
+
+def patch_of(key: str) -> str | None:
+    """Return the id of the patch that a key records, if it records one.
+
+    >>> patch_of("gather.1/!patched fraud%2Fcheck"), patch_of("fetch")
+    ('fraud/check', None)
+    """
+    name = key_parts(key)[-1][0]
+    return name.removeprefix(PATCHED) if name.startswith(PATCHED) else None
 
 
 def _part(part: str | tuple[str, int]) -> str:

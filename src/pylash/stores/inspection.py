@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from pylash.durable.keys import PATCHED, patch_of
 from pylash.durable.runs import Instant, WorkerId
-from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_text
+from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import session_lane
 from pylash.stores.operation import Port, Statement, Steps, operation, store_time
 from pylash.stores.ports.process_reads import OF_PROCESS
@@ -83,6 +84,20 @@ select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
         where r.owner = w.id and r.state = 'running' and r.settled is null)
 from pylash_workers w order by w.joined, w.id"""
 
+# A target is empty if a host's controller created the run under the name of a process.
+_LIVE_PROCESSES = """
+select r.id, r.scope, r.target, r.created from pylash_runs r
+where r.settled is null and r.kind = 'process' and r.target <> '' order by r.created, r.id"""
+
+# replace() changes a key that contains the other text; the rest of the key is decoded by ``patch_of``.
+# Batches of runs instead of a join, for which SQLite scans all effects.
+_PATCHES = """
+select run, key from pylash_effects
+where run in ({bigints}) and kind = 'now' and replace(key, ?, '') <> key"""
+
+RUNS_AT_ONCE: Final = 1_000
+"""How many runs have their patches read by one statement."""
+
 _OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now} - ?"
 
 # Ids grow with time.
@@ -123,6 +138,15 @@ class WorkerRow(msgspec.Struct, frozen=True):
     expired: bool
     targets: tuple[str, ...]
     runs: int
+
+
+class LiveProcess(msgspec.Struct, frozen=True):
+    """A process that has not ended: the target and start of its current run, and the patches that it recorded."""
+
+    id: str
+    target: str
+    created: Instant
+    patches: frozenset[str]
 
 
 class SqlInspection(Port):
@@ -209,6 +233,21 @@ class SqlInspection(Port):
                 WorkerId(worker), joined, expires, bool(over), tuple(decode(can.encode())), runs
             )
             for worker, joined, expires, over, can, runs in (yield Statement(_WORKERS)).rows
+        ]
+
+    @operation(read_only=True)
+    def live_processes(self) -> Steps[list[LiveProcess]]:
+        """Return the processes that have not ended, those whose runs are the oldest first."""
+        rows = (yield Statement(_LIVE_PROCESSES)).rows
+        recorded: dict[int, set[str]] = {run: set() for run, *_ in rows}
+        for start in range(0, len(rows), RUNS_AT_ONCE):
+            runs = [run for run, *_ in rows[start : start + RUNS_AT_ONCE]]
+            for run, key in (yield Statement(_PATCHES, (runs, PATCHED))).rows:
+                if (patch := patch_of(key)) is not None:
+                    recorded[run].add(patch)
+        return [
+            LiveProcess(scope_from_text(scope).id, target, created, frozenset(recorded[run]))
+            for run, scope, target, created in rows
         ]
 
     @operation(read_only=True)

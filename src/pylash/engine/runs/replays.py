@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pylash.durable.effects import EffectKind
+from pylash.durable.keys import PATCHED
 from pylash.durable.machines.replay_order import ROOT, line_of
 from pylash.durable.processes import EngineInput, ProcessRecord
 from pylash.durable.runs import SECOND
@@ -27,9 +28,6 @@ HELD_SECONDS: Final = 1.0
 """How long a new effect waits for the replay of other tasks of its run without any progress."""
 
 POLL_SECONDS: Final = 0.005
-
-PATCHED: Final = "!patched "
-"""The beginning of a key that records a patch which was taken."""
 
 
 async def until_replayed(
