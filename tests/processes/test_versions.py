@@ -90,8 +90,9 @@ async def test_a_worker_without_the_version_leaves_the_run_to_others(durable: Ba
             assert await handle.result(timeout="20s") == 2
 
 
-async def test_a_name_that_looks_like_a_version_is_another_process(backend: Backend) -> None:
-    app = app_with(backend, 1, 2)
+async def test_a_name_that_looks_like_a_version_is_another_process(durable: Backend) -> None:
+    await started(durable, "p", 1, 2)
+    app = Lash(durable.url)
 
     @app.process(name="order@2")
     async def other(ctx: ProcessContext[None]) -> str:
@@ -99,9 +100,11 @@ async def test_a_name_that_looks_like_a_version_is_another_process(backend: Back
 
     async with app:
         assert await (await app.start(other)).result(timeout="20s") == "other"
-        handle = await app.start(app.definitions["order"])
+        handle = app.process_handle("p")
         await handle.signal("go")
-        assert await handle.result(timeout="20s") == 2
+        assert await handle.status() == "blocked"
+        async with app_with(durable, 1, 2):
+            assert await handle.result(timeout="20s") == 2
 
 
 @pytest.mark.parametrize("limits", [{}, {"timeout": "1h", "concurrency": 3}])

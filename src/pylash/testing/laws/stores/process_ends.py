@@ -14,7 +14,7 @@ from pylash.durable.commands import (
     SignalProcess,
     StartProcess,
 )
-from pylash.durable.processes import Aborted, Success
+from pylash.durable.processes import Aborted, EngineInput, Success, engine_target
 from pylash.durable.runs import SETTLED, RunState, WorkerId
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.stores import Store
@@ -333,6 +333,20 @@ async def a_process_goes_on_with_a_fresh_journal(store: SubjectStore) -> None:
     equal(first, None, "it is still the process that was started with the first input")
 
 
+async def a_continuation_has_the_target_of_its_registration(store: SubjectStore) -> None:
+    own = await running(store)
+    given = EngineInput("python", "work", {"n": 2}).of_version(2)
+    await store.processes.continue_as(own.fence, replace(work(own.id), input=given))
+    equal((await record_of(store, own.id)).registration.input, given, "its input")
+    worker = await joined(store)
+    equal(await claim_processes(store, worker), [], "what a worker of the first target claims")
+    target = engine_target("python", "work", 2)
+    (claim,) = await store.runs.claim(worker, limit=10, targets=[target])
+    equal(claim.fence.scope, ProcessScope(own.id), "what a worker of the new target claims")
+    await store.processes.continue_as(claim.fence, work(own.id))
+    equal(len(await claim_processes(store, worker)), 1, "after it went back to the first")
+
+
 async def a_fork_begins_with_what_it_takes_over(store: SubjectStore) -> None:
     own = await running(store)
     for key, ended in (("early", 5), ("late", 50)):
@@ -364,5 +378,6 @@ ENDING_LAWS = (
     attached_children_are_asked_to_end_with_their_parent,
     no_attached_child_is_left_behind_by_force,
     a_process_goes_on_with_a_fresh_journal,
+    a_continuation_has_the_target_of_its_registration,
     a_fork_begins_with_what_it_takes_over,
 )

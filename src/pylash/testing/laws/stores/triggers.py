@@ -6,12 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pylash.durable.processes import EngineInput, SessionRef
+from pylash.durable.processes import EngineInput, Registration, SessionRef, engine_target
 from pylash.durable.stores import Store
 from pylash.durable.triggers import Delivery, EventBinding, Occurrence, Subscription, ValueBinding
 from pylash.testing.laws.stores.subjects import (
     SubjectStore,
+    claim_processes,
     ids,
+    joined,
     log_of,
     raced,
     record_of,
@@ -122,6 +124,37 @@ async def an_occurrence_starts_what_is_subscribed(store: SubjectStore) -> None:
     )
 
 
+async def an_occurrence_starts_what_the_upgrade_returns(store: SubjectStore) -> None:
+    one = _subscription()
+    await store.triggers.register(one)
+    seen: list[Registration] = []
+
+    def upgrade(registration: Registration) -> Registration:
+        seen.append(registration)
+        given = registration.input
+        assert isinstance(given, EngineInput)
+        return replace(registration, input=given.of_version(2))
+
+    deliveries = await store.triggers.emit(_push(one, 7), upgrade)
+    (delivery,) = deliveries
+    arguments = {"event": 7, "branch": "main"}
+    old = EngineInput("python", "work", arguments)
+    # A transaction that is repeated asks again.
+    for registration in seen:
+        equal((registration.id, registration.input), (delivery.process_id, old), "what is upgraded")
+    record = await record_of(store, delivery.process_id)
+    upgraded = old.of_version(2)
+    equal(record.registration.input, upgraded, "the input of its process")
+    worker = await joined(store)
+    equal(await claim_processes(store, worker), [], "what a worker of the old target claims")
+    claims = await store.runs.claim(worker, limit=10, targets=[engine_target("python", "work", 2)])
+    equal([claim.run.scope.id for claim in claims], [delivery.process_id], "a worker of the new")
+    equal(await store.triggers.emit(_push(one, 7)), deliveries, "the same report, not upgraded")
+    equal((await record_of(store, delivery.process_id)).registration.input, upgraded, "its input")
+    (later,) = await store.triggers.emit(_push(one, 7, key="k2"))
+    equal((await record_of(store, later.process_id)).registration.input, old, "without an upgrade")
+
+
 async def an_occurrence_happens_once(store: SubjectStore) -> None:
     one = _subscription()
     await store.triggers.register(one)
@@ -184,6 +217,7 @@ TRIGGER_STORE = Suite[SubjectStore](
         a_sessions_subscriptions_go_with_it,
         a_subscription_belongs_to_its_session,
         an_occurrence_starts_what_is_subscribed,
+        an_occurrence_starts_what_the_upgrade_returns,
         an_occurrence_happens_once,
         emitters_at_once_start_each_process_once,
     ),
