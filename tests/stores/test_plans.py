@@ -31,6 +31,13 @@ FROM_THE_NEWEST = {
 }
 """Statements that go back from the newest row and stop: ``test_lists`` sees that they do."""
 
+OF_EXPORTS = {
+    "ports.exports._TURNS",
+    "ports.exports._WAITS_OF_SCOPE",
+    "ports.exports._WAITS_OF_SESSION",
+}
+"""Statements of exports, which a person makes now and then. An index for them would slow down every write of a wait or a turn."""
+
 OF_THE_OPEN = {
     "pylash_runs_at",
     "pylash_runs_open",
@@ -74,7 +81,8 @@ async def test_no_statement_reads_the_past_on_sqlite(tmp_path: Path, *, analyzed
                 continue
             if found := list(_scanned(connection, sql)):
                 scans[name] = found
-    assert {name: found for name, found in scans.items() if name not in FROM_THE_NEWEST} == {}
+    allowed = FROM_THE_NEWEST | OF_EXPORTS
+    assert {name: found for name, found in scans.items() if name not in allowed} == {}
 
 
 def _scanned(connection: sqlite3.Connection, sql: str) -> Iterator[str]:
@@ -115,7 +123,7 @@ async def test_no_statement_reads_the_past_on_postgres(postgres: str) -> None:
                 plan = await _plan(connection, sql)
                 if found := list(_read(plan, newest=name in FROM_THE_NEWEST)):
                     scans[name] = found
-            assert scans == {}
+            assert {name: found for name, found in scans.items() if name not in OF_EXPORTS} == {}
         finally:
             await connection.close()
 
