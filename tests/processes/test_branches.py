@@ -51,6 +51,36 @@ async def test_direct_calls_take_their_keys_in_the_order_of_the_text(backend: Ba
         assert set(await effects(app, handle.id)) == {"value", "value#2"}
 
 
+@pytest.mark.parametrize("host", [None, SerialHost], ids=["by key", "by position"])
+async def test_what_a_branch_has_written_is_there_after_it_was_parked(
+    durable: Backend, host: Any
+) -> None:
+    """Its code is entered again though it has ended: its result is not all that the process gets from it."""
+    app = Lash(durable.url, worker=PARKING, host=host)
+    entries: list[str] = []
+
+    @app.process
+    async def collect(ctx: ProcessContext[None]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        entries.append("process")
+
+        async def branch(n: int) -> None:
+            entries.append(f"branch {n}")
+            found[f"page {n}"] = await fetch(ctx, n)
+
+        await ctx.gather(branch(0), branch(1))
+        await ctx.gather(branch(2), ctx.wait_signal("go"))
+        return found
+
+    async with app:
+        handle = await app.start(collect.options(id="collect"))
+        await parked(app, "collect")
+        await handle.signal("go")
+        expected = {"page 0": 10, "page 1": 11, "page 2": 12}
+        assert await handle.result(timeout="10s") == expected
+    assert sorted(entries) == sorted(["branch 0", "branch 1", "branch 2", "process"] * 2)
+
+
 async def test_a_race_is_won_once_and_for_all(durable: Backend) -> None:
     """The loser is cancelled where it waits, cleans up, and does so again on replay."""
     cleaned: list[str] = []
