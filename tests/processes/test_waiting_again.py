@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylash import InlineHost, Lash, ProcessContext, WaitTimeout, WorkerConfig
+from pylash import ArgumentsInvalid, InlineHost, Lash, ProcessContext, WaitTimeout, WorkerConfig
 from pylash.durable.ports import EffectHost
 from pylash.durable.stores import WaitStatus
 from pylash.durable.waits import WaitName
@@ -125,6 +125,43 @@ async def test_a_deadline_ends_the_wait_also_within_the_time_of_a_call(
         await clock.advance("3d")
         assert await handle.result(timeout="10s") == 2
         assert (await app.resolve(wait.key, "late")).status == "already_resolved"
+
+
+@CONFIGS
+async def test_an_answer_of_none_differs_from_the_default(
+    backend: Backend, config: WorkerConfig
+) -> None:
+    clock, no_answer = SimClock(), object()
+    app = Lash(backend.url, clock=clock, worker=config)
+
+    @app.process
+    async def approval(ctx: ProcessContext[None]) -> list[Any]:
+        key, times = ctx.wait_key("approval"), 0
+        while (answer := await ctx.wait(key, within="1d", default=no_answer)) is no_answer:
+            times += 1
+        return [times, answer]
+
+    async with app:
+        handle = await app.start(approval)
+        (wait,) = await eventually(app.waits)
+        await clock.advance("2.5d")
+        await app.resolve(wait.key, None)
+        assert await handle.result(timeout="10s") == [2, None]
+
+
+async def test_a_default_needs_a_time_of_the_call() -> None:
+    """A timeout ends the wait, and is raised."""
+    app = Lash("memory://")
+
+    @app.process
+    async def approval(ctx: ProcessContext[None]) -> str:
+        with pytest.raises(ArgumentsInvalid) as caught:
+            await ctx.wait(ctx.wait_key("approval"), timeout="1ms", default=None)
+        return caught.value.message
+
+    async with app:
+        said = await (await app.start(approval)).result(timeout="10s")
+    assert "default= is only for a call with within=" in said
 
 
 async def test_an_inline_host_knows_waits_within_a_time() -> None:

@@ -284,19 +284,26 @@ class ProcessContext(StepContext[D]):
         return WaitKey(self._services.wait_key(self._run, CustomWait(name), epoch))
 
     def wait(
-        self, key: str, *, timeout: Duration | None = None, within: Duration | None = None
+        self,
+        key: str,
+        *,
+        timeout: Duration | None = None,
+        within: Duration | None = None,
+        default: Any = _MISSING,
     ) -> Coroutine[Any, Any, Any]:
         """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error.
 
         ``timeout`` ends the wait for everyone: a later answer is refused. ``within`` only ends this call, which returns
-        None: the key stays valid, and the next call for it returns an answer that came meanwhile. Answer such a wait with
-        a value that is not None.
+        ``default`` or None: the key stays valid, and the next call for it returns an answer that came meanwhile. If None may
+        be an answer, pass a ``default`` that is none.
 
         >>> key = ctx.wait_key("approval")
         >>> while (answer := await ctx.wait(key, within="1d")) is None:
         ...     await ctx.step(remind, key)
         """
         branch = own_branch(self._run, "wait")
+        if within is None and default is not _MISSING:
+            raise ArgumentsInvalid("ctx.wait", "default= is only for a call with within=")
         name = self._services.wait_name(key)
         part = branch.take(f"wait {name}")
         limit = None if within is None else micros(within) // 1000
@@ -311,7 +318,7 @@ class ProcessContext(StepContext[D]):
                 case Err(code=code, message=message, raw=raw):
                     raise WaitFailed(message, code=code, data=raw)
                 case Timeout(still_open=True):
-                    return None
+                    return None if default is _MISSING else default
                 case Timeout():
                     raise WaitTimeout(name)
                 case _:
