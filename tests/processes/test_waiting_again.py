@@ -122,7 +122,7 @@ async def test_a_deadline_ends_the_wait_also_within_the_time_of_a_call(
     async with app:
         handle = await app.start(approval)
         (wait,) = await eventually(app.waits)
-        await clock.advance("3d")
+        await clock.advance("2.6d")  # not the whole time of the third call
         assert await handle.result(timeout="10s") == 2
         assert (await app.resolve(wait.key, "late")).status == "already_resolved"
 
@@ -198,14 +198,9 @@ async def test_a_wait_that_lost_a_race_can_be_waited_for_again(
         await clock.advance("1d")
         assert [one.kind for one in await app.waits()] == ["signal"]
         await handle.signal("reminded")
-        wait = await eventually(lambda: custom_wait(app))
+        wait = await eventually(lambda: wait_of_kind(app, "custom"))
         assert (await app.resolve(wait.key, "yes")).status == "accepted"
         assert await handle.result(timeout="10s") == [None, "yes"]
-
-
-async def custom_wait(app: Lash) -> Any:
-    waits = await app.waits()
-    return waits[0] if [wait.kind for wait in waits] == ["custom"] else None
 
 
 async def test_an_answer_between_a_lost_race_and_the_next_wait_counts(durable: Backend) -> None:
@@ -274,6 +269,38 @@ async def test_a_wait_of_a_process_that_is_cancelled_ends(durable: Backend) -> N
         await handle.cancel()
         await eventually(lambda: has_ended(app, handle.id))
         assert (await app.resolve(wait.key, "yes")).status == "already_resolved"
+
+
+async def test_an_approval_that_lost_a_race_ends(durable: Backend) -> None:
+    """Unlike a wait of the process itself: no code can wait for it again."""
+    app = Lash(durable.url)
+
+    @app.tool(approval=True)
+    async def pay() -> None:
+        """Pay."""
+        raise AssertionError
+
+    @app.process
+    async def paying(ctx: ProcessContext[None]) -> None:
+        await ctx.race(ctx.call_tool("pay"), ctx.wait_signal("go"))
+        await ctx.wait_signal("end")
+
+    async with app:
+        handle = await app.start(paying)
+        wait = await eventually(lambda: wait_of_kind(app, "approval"))
+        await handle.signal("go")
+        await eventually(lambda: is_gone(app, "approval"))
+        assert (await app.resolve(wait.key, True)).status == "already_resolved"
+        await handle.signal("end")
+        await handle.result(timeout="10s")
+
+
+async def wait_of_kind(app: Lash, kind: str) -> Any:
+    return next((wait for wait in await app.waits() if wait.kind == kind), None)
+
+
+async def is_gone(app: Lash, kind: str) -> bool:
+    return await wait_of_kind(app, kind) is None
 
 
 async def has_ended(app: Lash, process_id: str) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from pylash.durable.runs import SECOND, Claim, JournalEntry, RunState
 from pylash.durable.scopes import TurnScope
 from pylash.durable.stores import WaitOpening
@@ -84,6 +86,45 @@ async def the_earliest_deadline_counts(store: SubjectStore) -> None:
     holds((second.remaining or 0) <= (first.remaining or 0), "a later one does not push it back")
 
 
+async def a_waiter_does_not_leave_before_its_time_is_over(store: SubjectStore) -> None:
+    claim = await claimed(store)
+    entry, opening = waiting_effect(wait_name())
+    opening = replace(opening, within=90 * SECOND)
+    await store.waits.open_for(claim.fence, entry, opening)
+    status = await store.waits.leave(claim.fence, entry.key, opening.name)
+    holds(status.terminal is None, "by the clock of the store it is too early")
+    holds(0 < (status.remaining or 0) <= 90 * SECOND, "the rest of its time")
+    equal(len(await store.waits.listed()), 1, "the waits that are listed")
+
+
+async def an_answer_after_a_waiter_has_left_is_for_the_next_one(store: SubjectStore) -> None:
+    claim = await claimed(store)
+    entry, opening = waiting_effect(wait_name())
+    await store.waits.open_for(claim.fence, entry, replace(opening, within=0))
+    left = Timeout(still_open=True)
+    status = await store.waits.leave(claim.fence, entry.key, opening.name)
+    equal(status.terminal, left, "the end of the first")
+    equal(await store.waits.listed(), [], "the waits that are listed")
+    outcome = await store.waits.resolve(opening.name, Ok(1), fresh_answer())
+    equal(outcome.status, "accepted", "the answer")
+    status = await store.waits.leave(claim.fence, entry.key, opening.name)
+    equal(status.terminal, left, "the end of the first, asked again after it was lost")
+    following = replace(entry, key="wait#2")
+    _, status = await store.waits.open_for(claim.fence, following, opening)
+    equal(status.terminal, Ok(1), "the end of the next one")
+
+
+async def a_waiter_that_was_cancelled_before_it_waits_is_not_listed(store: SubjectStore) -> None:
+    claim = await claimed(store)
+    entry, opening = waiting_effect(wait_name())
+    cancelled = replace(entry, outcome=b"{}", size=2, ended=2)
+    delivered = await store.journal.deliver(claim.fence, [], [cancelled])
+    equal(delivered, {entry.key}, "the cancelled effects")
+    stands, _ = await store.waits.open_for(claim.fence, entry, opening)
+    equal(stands.outcome, b"{}", "what stands")
+    equal(await store.waits.listed(), [], "the waits that are listed")
+
+
 async def an_end_wakes_a_parked_run(store: SubjectStore) -> None:
     claim = await claimed(store)
     entry, opening = waiting_effect(wait_name())
@@ -142,6 +183,9 @@ WAIT_STORE = Suite[SubjectStore](
         a_run_that_waits_twice_for_one_wait_is_woken,
         an_answer_after_the_deadline_is_too_late,
         the_earliest_deadline_counts,
+        a_waiter_does_not_leave_before_its_time_is_over,
+        an_answer_after_a_waiter_has_left_is_for_the_next_one,
+        a_waiter_that_was_cancelled_before_it_waits_is_not_listed,
         an_end_wakes_a_parked_run,
         no_wake_up_is_lost_between_looking_and_parking,
         revoking_wakes_a_parked_run,
