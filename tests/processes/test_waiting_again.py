@@ -102,6 +102,48 @@ async def test_a_wait_that_is_waited_for_within_a_time_goes_on_after_a_restart(
         assert await handle.result(timeout="10s") == [None, "yes", "yes"]
 
 
+@pytest.mark.parametrize("changed", ["2d", None])
+async def test_a_call_keeps_the_time_that_it_began_with(
+    durable: Backend, changed: str | None
+) -> None:
+    clock = SimClock()
+
+    def make(within: str | None) -> tuple[Lash, Any]:
+        app = Lash(durable.url, clock=clock)
+
+        @app.process
+        async def approval(ctx: ProcessContext[None]) -> Any:
+            return await ctx.wait(ctx.wait_key("approval"), within=within)
+
+        return app, approval
+
+    app, approval = make("1d")
+    async with app:
+        await app.start(approval.options(id="a"))
+        await eventually(app.waits)
+    app, _ = make(changed)
+    async with app:
+        await clock.advance("1d")
+        assert await app.process_handle("a").result(timeout="10s") is None
+
+
+async def test_a_fork_keeps_the_calls_whose_time_was_over(backend: Backend) -> None:
+    """It asks again for the answer, and not for the days without one."""
+    clock = SimClock()
+    app = Lash(backend.url, clock=clock)
+    approval = add_approval(app)
+    async with app:
+        handle = await app.start(approval.options(id="a"))
+        (wait,) = await eventually(app.waits)
+        await clock.advance("2.5d")
+        await app.resolve(wait.key, "yes")
+        assert await handle.result(timeout="10s") == [2, "yes"]
+        fork = await app.fork_process("a", id="fork")
+        (wait,) = await eventually(app.waits)
+        await app.resolve(wait.key, "no")
+        assert await fork.result(timeout="10s") == [2, "no"]
+
+
 @CONFIGS
 async def test_a_deadline_ends_the_wait_also_within_the_time_of_a_call(
     backend: Backend, config: WorkerConfig
@@ -174,6 +216,26 @@ async def test_an_inline_host_knows_waits_within_a_time() -> None:
         await clock.advance("1.5d")
         await app.resolve(wait.key, "yes")
         assert await handle.result(timeout="10s") == [1, "yes"]
+
+
+async def test_a_deadline_ends_a_wait_of_an_inline_host_before_the_time_of_the_call() -> None:
+    clock = SimClock()
+    app = Lash("memory://", clock=clock, host=InlineHost())
+
+    @app.process
+    async def approval(ctx: ProcessContext[None]) -> str:
+        try:
+            await ctx.wait(ctx.wait_key("approval"), timeout="1d", within="2d")
+        except WaitTimeout:
+            return "late"
+        return "never"
+
+    async with app:
+        handle = await app.start(approval)
+        (wait,) = await eventually(app.waits)
+        await clock.advance("1d")
+        assert await handle.result(timeout="10s") == "late"
+        assert (await app.resolve(wait.key, "yes")).status == "already_resolved"
 
 
 @CONFIGS

@@ -98,6 +98,9 @@ Resolution = Ok | Err | Timeout | Cancelled
 RESOLUTIONS: msgspec.json.Decoder[Resolution] = msgspec.json.Decoder(Resolution)
 """Decodes a stored resolution."""
 
+STILL_OPEN: Final = encode(Timeout(still_open=True))
+"""The outcome of an effect that waited for its own time only."""
+
 SUPERSEDED: Final = "superseded by a new message"
 """The reason of a wait that was cancelled because a new message interrupted its turn."""
 

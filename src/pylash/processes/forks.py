@@ -11,14 +11,12 @@ from pylash.durable.effects import EffectKind
 from pylash.durable.processes import Failure, Output, Registration, SessionTurnInput
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
-from pylash.durable.waits import Timeout
+from pylash.durable.waits import STILL_OPEN
 from pylash.engine.records import WITHDRAWN, Failed
-from pylash.values.canonical import encode
 from pylash.values.process_errors import ForkInvalid, NotSupported, ProcessUnknown
 
 AWAIT = EffectKind.AWAIT_EVENT
 
-_STILL_OPEN = encode(Timeout(still_open=True))
 _LATER_ATTEMPT: Final = re.compile(r"[/.]attempt\.\d+$")
 
 
@@ -61,7 +59,7 @@ def _copied_effects(
     done = [
         entry
         for entry in done
-        if (entry.kind != AWAIT or entry.outcome == _STILL_OPEN)
+        if (entry.kind != AWAIT or entry.outcome == STILL_OPEN)
         and not entry.key.startswith("!cancel")
     ]
     if from_effect is None:

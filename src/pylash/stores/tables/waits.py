@@ -18,6 +18,7 @@ from pylash.durable.stores import Answer, WaitOpening, WaitStatus
 from pylash.durable.waits import (
     ACCEPTED,
     RESOLUTIONS,
+    STILL_OPEN,
     SUPERSEDED,
     UNKNOWN_OR_REVOKED,
     WAIT_NAMES,
@@ -156,7 +157,7 @@ class SqlWaits(Port):
         if status.terminal is None and not status.revoked and not entry.size:
             if entry.due is None or entry.due > now:
                 return _within(status, entry, now)
-            entry = yield from close_effect(fence, entry, encode(Timeout(still_open=True)), now)
+            entry = yield from close_effect(fence, entry, STILL_OPEN, now)
             yield Statement(_UNLIST, (name.id, fence.run, key))
         # By the effect and not by the wait: an earlier attempt may have ended the effect, and an answer came since.
         end = None if entry.outcome is None else RESOLUTIONS.decode(entry.outcome)
