@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pylash import Deferred, Lash, ToolContext
+from pylash import Deferred, Lash, ProcessContext, ToolContext
 from pylash.testing import ScriptedModel, call
+from tests.backends import eventually
 from tests.cli.conftest import Call, ask, ended, filled, worked
 from tests.cli.test_look import everything
 
@@ -85,6 +86,35 @@ def test_a_correction_that_does_not_fit_is_refused(place: str, pylash: Call) -> 
     assert "arguments.cents is 'lots', not of type integer" in refused.stderr
     assert "[answer_invalid]" in refused.stderr
     assert wait in ask(pylash, "waits")
+
+
+def test_an_answer_is_shown_once_for_the_call_that_got_it(place: str, pylash: Call) -> None:
+    """The calls before it whose time was over got none."""
+
+    async def answer() -> None:
+        app = Lash(place)
+
+        @app.process
+        async def approval(ctx: ProcessContext[None]) -> Any:
+            key = ctx.wait_key("approval")
+            await ctx.wait(key, within="1ms")
+            await ctx.step(str, key)
+            return await ctx.wait(key)
+
+        async with app:
+            handle = await app.start(approval.options(id="approval"))
+
+            async def is_reminded() -> bool:
+                return len(await handle.timeline()) == 3
+
+            await eventually(is_reminded)
+            (wait,) = await app.waits()
+            await app.resolve(wait.key, "yes", by="ann")
+            assert await handle.result(timeout="10s") == "yes"
+
+    asyncio.run(answer())
+    (shown,) = ask(pylash, "show", "approval")["answers"]
+    assert (shown["title"], shown["by"]) == ("approval", "ann")
 
 
 def test_a_wait_for_a_signal_is_answered_with_it(place: str, pylash: Call) -> None:

@@ -80,6 +80,32 @@ async def test_a_limited_gather_is_parked_and_goes_on_in_order(durable: Backend,
         assert await handle.result(timeout="10s") == [0, 1, 2, 3]
 
 
+async def test_named_sleeps_can_be_moved(durable: Backend) -> None:
+    """Without names they are told apart by their order."""
+    clock = SimClock()
+
+    def make(*sleeps: tuple[str, str]) -> Lash:
+        app = Lash(durable.url, clock=clock)
+
+        @app.process
+        async def sleeping(ctx: ProcessContext[None]) -> None:
+            for duration, name in sleeps:
+                await ctx.sleep(duration, name=name)
+            await ctx.wait_signal("go")
+
+        return app
+
+    async with make(("1d", "day"), ("1h", "hour")) as app:
+        await app.start(app.services.definitions["sleeping"].options(id="sleeping"))
+        await parked(app, "sleeping")
+        await clock.advance("26h")
+    async with make(("1h", "hour"), ("1d", "day")) as app:
+        handle = app.process_handle("sleeping")
+        await handle.signal("go")
+        await handle.result(timeout="10s")
+        assert set(await effects(app, "sleeping")) >= {"sleep day", "sleep hour"}
+
+
 @pytest.mark.parametrize("limit", [None, 2])
 async def test_a_failure_cancels_what_runs_and_starts_nothing_more(
     backend: Backend, limit: int | None

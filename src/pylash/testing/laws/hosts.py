@@ -177,7 +177,7 @@ async def the_first_answer_wins(host: EffectHost) -> None:
 
 async def what_is_no_answer_is_refused_and_the_wait_stays_open(host: EffectHost) -> None:
     key = await host.wait_key(_TURN, CustomWait("refused"))
-    for bare in (True, None, "yes", {"status": "ok"}):
+    for bare in (True, None, "yes", {"status": "ok"}, Timeout(still_open=True)):
         work = host.resolve(key, bare)  # type: ignore[arg-type]  # the mistake under test
         await refused(work, "invalid_resolution", f"{bare!r}")
     for unfit in (Ok({1}), Ok((1, 2)), Ok(float("nan")), Err("code", "message", {1})):
