@@ -140,6 +140,54 @@ async def test_a_failure_cancels_what_runs_and_starts_nothing_more(
     assert sorted(met) == ["began"] * expected + ["cleaned"] * expected
 
 
+@pytest.mark.parametrize(
+    ("limits", "failing"), [((2, 2), 0), ((None, 1), 1)], ids=["same", "changed"]
+)
+async def test_a_replay_enters_what_was_begun_before_a_failure(
+    durable: Backend, limits: tuple[int | None, int], failing: int
+) -> None:
+    """Also branches without effects: they may have changed variables of the process."""
+
+    def make(limit: int | None) -> Lash:
+        app = Lash(durable.url, worker=AT_ONCE)
+
+        @app.process
+        async def fan(ctx: ProcessContext[None]) -> list[int]:
+            found: list[int] = []
+
+            async def note(n: int) -> None:
+                found.append(n)
+
+            async def fail() -> None:
+                if failing == 0:
+                    await ctx.wait_signal("fail")
+                raise ValueError("no")
+
+            works = [note(n) for n in range(3)]
+            works.insert(failing, fail())
+            with pytest.raises(ValueError, match="no"):
+                await ctx.gather(*works, limit=limit)
+            await ctx.wait_signal("go")
+            return found
+
+        return app
+
+    first, second = limits
+    async with make(first) as app:
+        handle = await app.start(app.services.definitions["fan"].options(id="fan"))
+        await handle.signal("fail")
+        await eventually(lambda: is_behind_gather(app))
+        await parked(app, "fan")
+    async with make(second) as app:
+        handle = app.process_handle("fan")
+        await handle.signal("go")
+        assert await handle.result(timeout="10s") == [0, 1, 2]
+
+
+async def is_behind_gather(app: Lash) -> bool:
+    return "go" in [one.name for one in await app.process_handle("fan").timeline()]
+
+
 async def test_exceptions_are_returned_and_a_cancel_is_raised(durable: Backend) -> None:
     app = Lash(durable.url, worker=AT_ONCE)
 

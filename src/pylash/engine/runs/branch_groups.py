@@ -121,9 +121,11 @@ class BranchGroup:
 
     def _last_begun(self) -> int:
         """Return the number after the last branch that an earlier execution has begun, as far as it recorded anything."""
-        decided: dict[str, int] = self._decision or {}
-        begun = max(len(self.tasks), decided.get("first", NOBODY) + 1, decided.get("started", 0))
-        replay, works = self._run.memory.replay, len(self.tasks) + len(self._pending)
+        begun, works = len(self.tasks), len(self.tasks) + len(self._pending)
+        if self._decision is not None:
+            # Without a limit all works are begun, and the decision has no number of them.
+            return int(self._decision.get("started", works))
+        replay = self._run.memory.replay
         if replay is None:
             return begun
         # Works are started in their order, so all before the last one with a record were started too.
