@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from pylash import (
     ArgumentsInvalid,
+    DurationInvalid,
     Lash,
     ProcessCancelled,
     ProcessContext,
@@ -190,6 +192,7 @@ async def is_behind_gather(app: Lash) -> bool:
 
 async def test_exceptions_are_returned_and_a_cancel_is_raised(durable: Backend) -> None:
     app = Lash(durable.url, worker=AT_ONCE)
+    went_on: list[int | None] = []
 
     async def fail(n: int) -> None:
         raise ValueError(f"no {n}")
@@ -198,27 +201,48 @@ async def test_exceptions_are_returned_and_a_cancel_is_raised(durable: Backend) 
         await ctx.step(value, 7)
         raise KeyError("own")
 
+    async def give_up(ctx: ProcessContext[None], error: BaseException) -> None:
+        await ctx.step(value, 8)
+        raise error
+
     @app.process
     async def fan(ctx: ProcessContext[None]) -> list[str]:
         works = [ctx.step(fail, 1), ctx.step(value, 2), own(ctx)]
+        works.append(give_up(ctx, asyncio.CancelledError()))
         results = await ctx.gather(*works, limit=2, return_exceptions=True)
         await ctx.wait_signal("go")
+        with pytest.raises(SystemExit):
+            await ctx.gather(give_up(ctx, SystemExit(1)), return_exceptions=True)
         return [type(one).__name__ for one in results]
 
+    async def stubborn(ctx: ProcessContext[None]) -> None:
+        with suppress(asyncio.CancelledError):
+            await ctx.wait_signal("never")
+
     @app.process
-    async def stuck(ctx: ProcessContext[None]) -> list[Any]:
-        return await ctx.gather(ctx.wait_signal("never"), ctx.step(fail, 1), return_exceptions=True)
+    async def stuck(ctx: ProcessContext[None], limit: int | None) -> list[Any]:
+        works = [stubborn(ctx), ctx.step(fail, 1)]
+        results = await ctx.gather(*works, limit=limit, return_exceptions=True)
+        went_on.append(limit)
+        return results
 
     async with app:
         handle = await app.start(fan.options(id="fan"))
         await parked(app, "fan")
         await handle.signal("go")
-        assert await handle.result(timeout="10s") == ["StepFailed", "int", "KeyError"]
-        other = await app.start(stuck.options(id="stuck"))
-        await parked(app, "stuck")
-        await other.cancel()
-        with pytest.raises(ProcessCancelled):
-            await other.result(timeout="10s")
+        assert await handle.result(timeout="10s") == [
+            "StepFailed",
+            "int",
+            "KeyError",
+            "CancelledError",
+        ]
+        for limit in (None, 1):
+            other = await app.start(stuck.options(id=f"stuck-{limit}"), limit=limit)
+            await parked(app, other.id)
+            await other.cancel()
+            with pytest.raises(ProcessCancelled):
+                await other.result(timeout="10s")
+    assert went_on == []
 
 
 async def test_a_limit_must_be_a_number() -> None:
@@ -287,21 +311,28 @@ def test_a_limited_gather_ends_the_same_wherever_it_dies() -> None:
     assert report.outcome == [0, 1, 2, 3, 4, "no", "cleaned"]
 
 
-async def test_steps_know_their_attempt_and_delays_have_a_limit(backend: Backend) -> None:
+@pytest.mark.parametrize("kind", ["step", "tool"])
+async def test_attempts_know_their_number_and_delays_have_a_limit(
+    backend: Backend, kind: str
+) -> None:
     clock = SimClock()
     app = Lash(backend.url, clock=clock)
     attempts: list[int] = []
+    retry = Retry(5, delay="1h", factor=10, max_delay="2h", jitter=False)
 
     def flaky() -> int:
+        """Fail four times."""
         attempts.append(current_attempt())
         if current_attempt() < 5:
             raise ConnectionError
         return current_attempt()
 
+    app.tool(retry=retry)(flaky)
+
     @app.process
     async def patient(ctx: ProcessContext[None]) -> int:
-        retry = Retry(5, delay="1h", factor=10, max_delay="2h", jitter=False)
-        return await ctx.options(retry=retry).step(flaky)
+        step = ctx.options(retry=retry).step(flaky) if kind == "step" else ctx.call_tool("flaky")
+        return await step
 
     async with app:
         handle = await app.start(patient)
@@ -312,4 +343,10 @@ async def test_steps_know_their_attempt_and_delays_have_a_limit(backend: Backend
         assert [round(one.seconds or 0) for one in ends] == [3600, 7200, 7200, 7200]
     assert attempts == [1, 2, 3, 4, 5]
     assert current_attempt() == 1
+
+
+def test_a_limit_of_delays_is_checked_and_holds_after_many_failures() -> None:
     assert Retry(9999, max_delay="1h", jitter=False).pause(9000, 0.5) == 3600
+    assert Retry(9999, max_delay="1h").pause(9000, 0.5) == 2700
+    with pytest.raises(DurationInvalid):
+        Retry(max_delay="soon")
