@@ -9,6 +9,7 @@ import pytest
 
 from pylash import InlineHost, Lash, ProcessContext, Retry, current_attempt
 from pylash.durable.runs import SECOND
+from pylash.engine.worker import worker
 from pylash.testing import SimClock
 
 
@@ -61,3 +62,20 @@ async def test_a_clock_says_which_process_waits_for_a_lock(host: InlineHost | No
         with pytest.raises(TimeoutError, match=r"'locked' waits .* 'flaky again'"):
             await clock.advance("2h")
         await handle.cancel(force=True)
+
+
+async def test_a_clock_waits_for_steps_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long: they end without the clock."""
+    monkeypatch.setattr(worker, "STUCK_SECONDS", 0.01)
+    clock = SimClock()
+    app = Lash("memory://", clock=clock)
+
+    @app.process
+    async def busy(ctx: ProcessContext[None]) -> None:
+        await ctx.step(asyncio.sleep, 0.3)
+        await ctx.sleep("1h")
+
+    async with app:
+        handle = await app.start(busy)
+        await clock.advance("2h")
+        await handle.result(timeout="10s")
