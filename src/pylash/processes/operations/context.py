@@ -294,8 +294,8 @@ class ProcessContext(StepContext[D]):
         """Return the answer to a wait; raises WaitTimeout, or WaitFailed if the answer is an error.
 
         ``timeout`` ends the wait for everyone: a later answer is refused. ``within`` only ends this call, which returns
-        ``default`` or None: the key stays valid, and the next call for it returns an answer that came meanwhile. If None may
-        be an answer, pass a ``default`` that is none.
+        ``default`` or None: the key stays valid, and the next call for it returns an answer that came meanwhile. If None can
+        be an answer, pass a ``default`` that cannot.
 
         >>> key = ctx.wait_key("approval")
         >>> while (answer := await ctx.wait(key, within="1d")) is None:
