@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from pylash.durable.commands import (
     StartProcess,
     TransferHandles,
 )
+from pylash.durable.exports import Export
 from pylash.durable.processes import (
     EngineInput,
     EventType,
@@ -34,6 +36,7 @@ from pylash.durable.stores import WaitOpening
 from pylash.durable.triggers import EventBinding, Occurrence, Subscription
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import encode
+from pylash.values.process_errors import ImportConflict
 from tests.backends import lockless
 from tests.crash.run_scenarios import NAME
 from tests.crash.statements import ALIVE, W1, W2, Memo, Scenario, part, tick
@@ -213,6 +216,20 @@ def forked(store: SqlStore) -> Awaitable[None]:
     return store.processes.fork("p", work("copy", seed="p"), ["step"])
 
 
+async def exported(store: SqlStore) -> Export:
+    """Return an export of a process under another id, so that the same store can import it."""
+    await recorded(store)
+    export = await store.exports.read("p", None, children=False)
+    (process,) = export.processes
+    copy = replace(process, id="copy", run=process.run + 1, number=process.number + 1)
+    return replace(export, id="copy", processes=(copy,))
+
+
+async def imported(store: SqlStore, export: Export) -> None:
+    with suppress(ImportConflict):  # it was imported before the crash
+        await store.exports.write(export)
+
+
 PROCESS_SCENARIOS = {
     # starting
     "start": Scenario(members, lambda s, _: s.processes.start(StartProcess(work()))),
@@ -230,6 +247,7 @@ PROCESS_SCENARIOS = {
         ),
     ),
     "fork": Scenario(recorded, lambda s, _: forked(s)),
+    "write": Scenario(exported, imported, same=False),
     # commands
     "perform: start": Scenario(members, asking(StartProcess(work(), grant=ANN))),
     "perform: signal": Scenario(parked, asking(SignalProcess("p", "go", "1", {"n": 1}))),

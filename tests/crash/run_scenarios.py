@@ -53,6 +53,12 @@ async def waiting_long(store: SqlStore) -> Fence:
     return fence
 
 
+async def waited(store: SqlStore) -> Fence:
+    fence = await claimed(store)
+    await store.waits.open_for(fence, OPEN, WaitOpening(name=NAME, within=0))
+    return fence
+
+
 async def enqueued(store: SqlStore) -> None:
     await lockless(store).join(W1, ALIVE)
     await lockless(store).join(W2, ALIVE)
@@ -102,6 +108,7 @@ RUN_SCENARIOS = {
     "resolve: late": Scenario(waiting, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "resolve: early": Scenario(nothing, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "expire": Scenario(waiting, lambda s, _: s.waits.expire(NAME)),
+    "leave": Scenario(waited, lambda s, fence: s.waits.leave(fence, "open", NAME)),
     "revoke": Scenario(waiting_long, lambda s, _: s.waits.revoke("s1", 0)),
     "claim": Scenario(
         enqueued, lambda s, _: s.runs.claim(W2, limit=5, targets=["python:work"]), same=False

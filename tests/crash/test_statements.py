@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pylash.stores.ports.exports import SqlExports
 from pylash.stores.ports.journal import SqlJournal
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.stores.ports.runs import SqlRuns
@@ -110,11 +111,21 @@ def emptied(postgres: str) -> Iterator[PostgresPlace]:
 
 def test_every_operation_that_writes_has_a_scenario() -> None:
     ports: list[type] = [SqlJournal, SqlWaits, SqlRuns, SqlWorkers, SqlProcesses, SqlTriggers]
-    ports += [SqlContents, SqlSessions, SessionDeletion]
+    ports += [SqlContents, SqlSessions, SessionDeletion, SqlExports]
     operations = {
         name for port in ports for name, what in vars(port).items() if hasattr(what, "__wrapped__")
     }
-    reads = {"entry", "look", "listed", "generation", "get", "next_due", "_others", "has_any"}
+    reads = {
+        "entry",
+        "read",
+        "look",
+        "listed",
+        "generation",
+        "get",
+        "next_due",
+        "_others",
+        "has_any",
+    }
     reads |= {"timeline", "wake_seqs", "owned_by", "_old", "_ready"}
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
     reads |= {"results", "states", "blocked", "current", "played", "_generation", "check_visible"}
