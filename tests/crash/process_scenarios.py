@@ -152,7 +152,7 @@ async def finished_by_its_log(store: SqlStore) -> Fence:
 
 async def recorded(store: SqlStore) -> Fence:
     fence = await started(store)
-    await store.journal.record_all(fence, [STEP, LATER])
+    await store.journal.record(fence, LATER, [STEP])
     await store.journal.begin_sleep(fence, SLEEP, SECOND)
     return fence
 
@@ -300,7 +300,6 @@ PROCESS_SCENARIOS = {
     ),
     # the journal
     "_forget": part("_forget", ended_long_ago, lambda s: s.journal.prune(SECOND, 10)),
-    "record_all": Scenario(started, lambda s, f: s.journal.record_all(f, [STEP, LATER])),
     "deliver": Scenario(
         resting,
         lambda s, f: s.journal.deliver(
