@@ -100,6 +100,7 @@ class TurnWriter:
     ) -> JournalEntry:
         """Keep an effect and its notes for the next write, or for the commit."""
         self.complete(entry.key)
+        # The notes wait with their effect: the memory of the run hands each of them out once.
         self._held += (*notes, entry)
         return entry
 
