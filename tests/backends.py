@@ -67,7 +67,7 @@ class JournalRun:
         return await self._journal.store.journal.attach(ProcessScope("run"), worker)
 
     async def write(self, fence: Fence, entries: Sequence[JournalEntry]) -> None:
-        await self._journal.store.journal.record_all(fence, entries)
+        await self._journal.store.journal.deliver(fence, entries, [])
 
     async def reopen(self) -> JournalRun:
         reopened = await self._journal.reopen()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +38,7 @@ from pylash.stores.store import SqlStore
 from pylash.values.canonical import encode
 from pylash.values.process_errors import ImportConflict
 from tests.backends import lockless
-from tests.crash.run_scenarios import NAME
+from tests.crash.run_scenarios import NAME, NOTES
 from tests.crash.statements import ALIVE, W1, W2, Memo, Scenario, part, tick
 
 TARGET = "python:work"
@@ -155,7 +155,7 @@ async def finished_by_its_log(store: SqlStore) -> Fence:
 
 async def recorded(store: SqlStore) -> Fence:
     fence = await started(store)
-    await store.journal.record_all(fence, [STEP, LATER])
+    await store.journal.record(fence, LATER, [STEP])
     await store.journal.begin_sleep(fence, SLEEP, SECOND)
     return fence
 
@@ -202,12 +202,12 @@ def asking(command: ProcessCommand) -> Act:
     return lambda store, _: store.processes.perform(command)
 
 
-def asking_for(command: ProcessCommand) -> Act:
+def asking_for(command: ProcessCommand, notes: Sequence[JournalEntry] = ()) -> Act:
     """Ask as an effect of the run that was prepared (of the first, if there are several)."""
 
     def act(store: SqlStore, memo: Memo) -> Awaitable[object]:
         fence = memo[0] if isinstance(memo, list) else memo
-        return store.processes.perform_for(fence, COMMAND, command, encode)
+        return store.processes.perform_for(fence, COMMAND, command, encode, notes)
 
     return act
 
@@ -268,6 +268,9 @@ PROCESS_SCENARIOS = {
     "perform_for: start": Scenario(
         started, asking_for(StartProcess(work("child", parent="p", attached=True)))
     ),
+    "perform_for: start, notes": Scenario(
+        started, asking_for(StartProcess(work("child", parent="p", attached=True)), NOTES)
+    ),
     "perform_for: signal": Scenario(family, asking_for(SignalProcess("child", "go", "1"))),
     "perform_for: cancel": Scenario(family, asking_for(CancelProcess("child", "why"))),
     "perform_for: cancel by force": Scenario(
@@ -284,6 +287,9 @@ PROCESS_SCENARIOS = {
     "watch: open": Scenario(
         strangers, lambda s, f: s.processes.watch(f[0], WAIT, AwaitProcess("child"), encode)
     ),
+    "watch: open, notes": Scenario(
+        strangers, lambda s, f: s.processes.watch(f[0], WAIT, AwaitProcess("child"), encode, NOTES)
+    ),
     "watch: ended": Scenario(
         finished, lambda s, f: s.processes.watch(f[0], WAIT, AwaitProcess("child"), encode)
     ),
@@ -292,6 +298,9 @@ PROCESS_SCENARIOS = {
     ),
     "take_signal: none": Scenario(
         started, lambda s, f: s.processes.take_signal(f, WAIT, "go", SECOND, encode)
+    ),
+    "take_signal: none, notes": Scenario(
+        started, lambda s, f: s.processes.take_signal(f, WAIT, "go", SECOND, encode, NOTES)
     ),
     "take_signal: taken": Scenario(
         signalled, lambda s, f: s.processes.take_signal(f, WAIT, "go", None, encode)
@@ -318,7 +327,6 @@ PROCESS_SCENARIOS = {
     ),
     # the journal
     "_forget": part("_forget", ended_long_ago, lambda s: s.journal.prune(SECOND, 10)),
-    "record_all": Scenario(started, lambda s, f: s.journal.record_all(f, [STEP, LATER])),
     "deliver": Scenario(
         resting,
         lambda s, f: s.journal.deliver(

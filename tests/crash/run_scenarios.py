@@ -17,6 +17,8 @@ NAME = WaitName(SESSION, CustomWait("go"))
 SCOPES = [ProcessScope(f"p{n}") for n in range(4)]
 STEP = JournalEntry("step", "durable_step", b"hash", b"{}", b"1", 1, started=1)
 OPEN = JournalEntry("open", "sleep", b"hash", b"{}", started=1)
+HUGE = JournalEntry("huge", "durable_step", b"h", None, b"x" * 1_100_000, 1_100_000)
+NOTES = [JournalEntry(key, "now", b"", None, b"1", 1, started=1, ended=1) for key in ("now", "!p")]
 
 
 async def nothing(store: SqlStore) -> None:
@@ -53,9 +55,9 @@ async def waiting_long(store: SqlStore) -> Fence:
     return fence
 
 
-async def waited(store: SqlStore) -> Fence:
-    fence = await claimed(store)
-    await store.waits.open_for(fence, OPEN, WaitOpening(name=NAME, within=0))
+async def waiting_briefly(store: SqlStore) -> Fence:
+    fence = await owned(store)
+    await store.waits.open_for(fence, OPEN, WaitOpening(name=NAME, within=SECOND))
     return fence
 
 
@@ -85,13 +87,13 @@ RUN_SCENARIOS = {
     "_resume: takeover": part("_resume", expired, lambda s: s.journal.attach(SCOPES[0], W2)),
     "release": Scenario(owned, lambda s, fence: s.journal.release(fence)),
     "record": Scenario(owned, lambda s, fence: s.journal.record(fence, STEP)),
-    "record: huge": Scenario(
-        owned,
-        lambda s, fence: s.journal.record(
-            fence, JournalEntry("huge", "durable_step", b"h", None, b"x" * 1_100_000, 1_100_000)
-        ),
-    ),
+    "record: huge": Scenario(owned, lambda s, fence: s.journal.record(fence, HUGE)),
+    "record: notes": Scenario(owned, lambda s, fence: s.journal.record(fence, STEP, NOTES)),
+    "record: huge, notes": Scenario(owned, lambda s, fence: s.journal.record(fence, HUGE, NOTES)),
     "begin_sleep": Scenario(owned, lambda s, fence: s.journal.begin_sleep(fence, OPEN, SECOND)),
+    "begin_sleep: notes": Scenario(
+        owned, lambda s, fence: s.journal.begin_sleep(fence, OPEN, SECOND, NOTES)
+    ),
     "close": Scenario(
         sleeping,
         lambda s, fence: s.journal.close(
@@ -102,13 +104,16 @@ RUN_SCENARIOS = {
     "open_for": Scenario(
         owned, lambda s, fence: s.waits.open_for(fence, OPEN, WaitOpening(name=NAME))
     ),
+    "open_for: notes": Scenario(
+        owned, lambda s, fence: s.waits.open_for(fence, OPEN, WaitOpening(name=NAME), NOTES)
+    ),
+    "leave": Scenario(waiting_briefly, lambda s, fence: s.waits.leave(fence, OPEN.key, NAME)),
     "resolve": Scenario(
         waiting_long, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t", "ann"))
     ),
     "resolve: late": Scenario(waiting, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "resolve: early": Scenario(nothing, lambda s, _: s.waits.resolve(NAME, Ok(1), Answer("t"))),
     "expire": Scenario(waiting, lambda s, _: s.waits.expire(NAME)),
-    "leave": Scenario(waited, lambda s, fence: s.waits.leave(fence, "open", NAME)),
     "revoke": Scenario(waiting_long, lambda s, _: s.waits.revoke("s1", 0)),
     "claim": Scenario(
         enqueued, lambda s, _: s.runs.claim(W2, limit=5, targets=["python:work"]), same=False

@@ -21,7 +21,7 @@ from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import encode
 from tests.crash.process_scenarios import ANN, asking, leased, members, started, subscribed
-from tests.crash.run_scenarios import NAME, OPEN, STEP
+from tests.crash.run_scenarios import NAME, NOTES, OPEN, STEP
 from tests.crash.statements import W1, Scenario, part, reach, tick
 
 S = "s1"
@@ -154,6 +154,11 @@ async def depended_on(store: SqlStore) -> Mine:
     return mine
 
 
+async def beside_a_turn(store: SqlStore) -> Fence:
+    await turning(store)
+    return await leased(store)
+
+
 async def played(store: SqlStore) -> Mine:
     """Make a session that belongs to a subagent."""
     mine = await depended_on(store)
@@ -266,6 +271,10 @@ def heard(words: list[Queued]) -> Writing:
 
 
 SESSION_SCENARIOS = {
+    "watch: turn": Scenario(
+        beside_a_turn,
+        lambda s, f: s.sessions.watch(f, OPEN, AwaitTurn(S, "t1"), encode, NOTES),
+    ),
     "submit": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token", W1)),
     "submit: anyone's": Scenario(members, lambda s, _: s.sessions.submit(asked(), "token")),
     "submit: held lane": Scenario(

@@ -325,9 +325,9 @@ async def test_a_cancelled_caller_does_not_undo_a_record_being_written(
     scoped, honest = host.scoped(SCOPE), host.store.journal.record
     writing = asyncio.Event()
 
-    def record(fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
+    def record(fence: Fence, entry: JournalEntry, notes: Any) -> Awaitable[JournalEntry]:
         writing.set()
-        return honest(fence, entry)
+        return honest(fence, entry, notes)
 
     monkeypatch.setattr(host.store.journal, "record", record)
     async with asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,8 +92,8 @@ RegistryWork = Callable[[ProcessCommand, int | None], Awaitable[Any]]
 If it returns a future, the work is done in a separate task, which continues when the future is cancelled.
 """
 
-RecordEffect = Callable[[Fence, JournalEntry], Awaitable[JournalEntry]]
-"""Writes the entry of an effect, and returns the recorded one: an earlier entry under the key wins."""
+RecordEffect = Callable[[Fence, JournalEntry, Sequence[JournalEntry]], Awaitable[JournalEntry]]
+"""Writes the entry of an effect together with notes, and returns the recorded one: an earlier entry under the key wins."""
 
 
 class LocalExecutor(Protocol):

@@ -110,7 +110,12 @@ class Sessions(Protocol):
         ...
 
     def watch(
-        self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: AwaitTurn,
+        wrap: Callable[[Any], bytes],
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[JournalEntry]:
         """Open a wait for a turn as an effect of a run, or close it if the turn has ended."""
         ...

@@ -4,6 +4,7 @@ Rule 1. Every operation of a store is atomic and idempotent: a repetition after 
         changes nothing.
 Rule 2. An operation for a run has its fence as an argument, and writes nothing once the fence is stale.
 Rule 3. Times are computed and compared with the store's clock; callers pass durations.
+Rule 4. ``notes`` are written together with the effect, also if its key is taken; a note whose key is taken stays as it is.
 """
 
 from __future__ import annotations
@@ -101,12 +102,18 @@ class Journal(Protocol):
         """Give up the run: any worker may claim it next."""
         ...
 
-    def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
+    def record(
+        self, fence: Fence, entry: JournalEntry, notes: Sequence[JournalEntry] = ()
+    ) -> Awaitable[JournalEntry]:
         """Record entry unless its key is taken; return the entry of the key."""
         ...
 
     def begin_sleep(
-        self, fence: Fence, entry: JournalEntry, duration: int
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        duration: int,
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[tuple[JournalEntry, Instant]]:
         """Record the end time of a sleep; return the entry of the key, and the time now."""
         ...
@@ -115,14 +122,10 @@ class Journal(Protocol):
         """Give an open effect its outcome unless it has one; return its entry."""
         ...
 
-    def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> Awaitable[None]:
-        """Record entries together; those whose key is taken stay as they are."""
-        ...
-
     def deliver(
         self, fence: Fence, decisions: Sequence[JournalEntry], cancelled: Sequence[JournalEntry]
     ) -> Awaitable[set[str]]:
-        """Record decisions, and open effects as cancelled; return the keys that are cancelled now."""
+        """Record decisions and notes, and open effects as cancelled; return the keys that are cancelled now."""
         ...
 
     def prune(self, age: int, limit: int) -> Awaitable[int]:
@@ -146,7 +149,11 @@ class Waits(Protocol):
         ...
 
     def open_for(
-        self, fence: Fence, entry: JournalEntry, opening: WaitOpening
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        opening: WaitOpening,
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[tuple[JournalEntry, WaitStatus]]:
         """Open a wait as an effect of a run: its end wakes the run."""
         ...
@@ -281,19 +288,35 @@ class Processes(Protocol):
         ...
 
     def perform_for(
-        self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: ProcessCommand,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[JournalEntry]:
         """Perform a command as an effect of a run, and record it, in one transaction."""
         ...
 
     def watch(
-        self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: AwaitProcess,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[JournalEntry]:
         """Open a wait for a process as an effect of a run, or close it if the process has ended."""
         ...
 
     def take_signal(
-        self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        name: str,
+        timeout: int | None,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Awaitable[tuple[JournalEntry, Instant]]:
         """Take the oldest signal of a name, or open a wait for one, or close a wait whose time is over."""
         ...

@@ -391,10 +391,7 @@ class DryController(JournalController):
 
 
 class DiscardingJournal:
-    """The writes of a memory to its journal, discarded: notes, and cancels that would be delivered."""
-
-    async def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> None:
-        """Do nothing."""
+    """The writes of a memory to its journal, discarded: cancels that would be delivered."""
 
     async def deliver(
         self,

@@ -95,16 +95,21 @@ class TurnWriter:
             self._nodes[place] = body
             self.attachments.update(attached)
 
-    async def hold(self, _: Fence, entry: JournalEntry) -> JournalEntry:
-        """Keep an effect for the next write, or for the commit."""
+    async def hold(
+        self, _: Fence, entry: JournalEntry, notes: Sequence[JournalEntry] = ()
+    ) -> JournalEntry:
+        """Keep an effect and its notes for the next write, or for the commit."""
         self.complete(entry.key)
-        self._held.append(entry)
+        # The notes wait with their effect: the memory of the run hands each of them out once.
+        self._held += (*notes, entry)
         return entry
 
-    async def record(self, fence: Fence, entry: JournalEntry) -> JournalEntry:
+    async def record(
+        self, fence: Fence, entry: JournalEntry, notes: Sequence[JournalEntry] = ()
+    ) -> JournalEntry:
         """Write an effect with everything that waits, and with the effects that end in the same cycle of the loop."""
         self.complete(entry.key)
-        self._held.append(entry)
+        self._held += (*notes, entry)
         if self._next_write is None:
             loop = asyncio.get_running_loop()
             start = loop.call_soon(self._start_write)

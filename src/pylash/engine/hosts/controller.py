@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -282,9 +283,8 @@ class JournalController(HostedController):
         # From here on the effect cannot be stopped: its outcome exists, and must be known to the next execution.
         progress.recording()
         entry = asked.entry(started, performed.data, host.clock.now())
-        await self.memory.record_notes(fence)
         record = local.record or host.store.journal.record
-        stands = await record(fence, entry)
+        stands = await self.memory.write_with_notes(partial(record, fence, entry))
         # The first row under a key counts: an earlier write whose answer was lost, or a cancel.
         if stands is not entry:
             return await self._stand(stands, asked)
@@ -316,10 +316,10 @@ class JournalController(HostedController):
         assert isinstance(command, Sleep)
         entry = self.memory.entries.get(asked.key)
         if entry is None:
-            # Notes first, before every write: what is recorded later may depend on them.
-            await self.memory.record_notes(fence)
             begun = asked.entry(self.memory.start_time())
-            entry, now = await journal.begin_sleep(fence, begun, command.duration_ms * 1000)
+            begin = partial(journal.begin_sleep, fence, begun, command.duration_ms * 1000)
+            stands = await self.memory.write_with_notes(begin)
+            entry, now = stands
             self.memory.entries[asked.key] = entry
             if entry.hash != asked.digest:
                 raise await self._mismatch(asked)
@@ -345,9 +345,9 @@ class JournalController(HostedController):
         waits = self._host.store.waits
 
         async def open_wait() -> WaitStatus:
-            await self.memory.record_notes(fence)
             entry = asked.entry(self.memory.start_time())
-            stands, status = await waits.open_for(fence, entry, opening)
+            open_for = partial(waits.open_for, fence, entry, opening)
+            stands, status = await self.memory.write_with_notes(open_for)
             # Open until the wait has returned below: an entry with an outcome is answered from memory.
             self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
             if stands.hash != asked.digest:
@@ -383,7 +383,6 @@ class JournalController(HostedController):
     async def _process(self, execution: Execution, command: ProcessCommand) -> Outcome:
         """Do what the registry is asked and record it at once, or wait for it."""
         asked, fence, _, progress = execution
-        await self.memory.record_notes(fence)
         processes, clock = self._host.store.processes, self._host.clock
         opening = asked.entry(self.memory.start_time())
         try:
@@ -391,12 +390,14 @@ class JournalController(HostedController):
                 return await self._happened(execution, command)
             progress.recording()
             closing = replace(opening, ended=clock.now())
-            entry = await processes.perform_for(fence, closing, command, wrapped)
+            work = partial(processes.perform_for, fence, closing, command, wrapped)
+            entry = await self.memory.write_with_notes(work)
         except Misuse as error:  # the registry refused, and nothing was written
             progress.recording()
             data = failed(error, asked.envelope.command.kind).data
             refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
-            entry = await self._host.store.journal.record(fence, refusal)
+            record = partial(self._host.store.journal.record, fence, refusal)
+            entry = await self.memory.write_with_notes(record)
             # ``record`` has written nothing, as the opening of the wait was the first row under the key.
             if not entry.size:  # it is open: the refusal came after the wait had begun
                 entry = await self._host.store.journal.close(fence, refusal)
@@ -406,12 +407,12 @@ class JournalController(HostedController):
         """Wait until a signal has come, or another run has ended."""
         asked, fence, local, progress = execution
         opening = asked.entry(self.memory.start_time())
+        look_once = partial(look, self._host.store, fence, opening, command, local.timeout)
         while True:
             # The bell is taken before the look, so that a wake-up in between is not missed.
             bell = self.memory.bell(progress)
             try:
-                looked = await look(self._host.store, fence, opening, command, local.timeout)
-                entry, remaining = looked
+                entry, remaining = await self.memory.write_with_notes(look_once)
                 if entry.size:
                     return await self._stand(entry, asked)
                 self.memory.entries[asked.key] = entry

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,13 +20,15 @@ from pylash.durable.machines.replay_order import Expected, ReplayOrder, is_expec
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.ports import Clock
 from pylash.durable.run_memory import Progress, ProgressOf, unobserved
-from pylash.durable.runs import SECOND, Attached, Fence, Instant, JournalEntry
+from pylash.durable.runs import SECOND, Attached, Instant, JournalEntry
 from pylash.durable.stores import Journal
 from pylash.engine.records import WITHDRAWN, withdrawn
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import check_size, decode, digest_for_difference, encode
 from pylash.values.names import storable
 from pylash.values.process_errors import ProcessSignalWaitCancelled
+
+T = TypeVar("T")
 
 
 class Asked(msgspec.Struct):
@@ -86,7 +88,7 @@ class JournalMemory:
         self._started = 0
         # When the store's time was ``attached.now``, by our monotonic clock.
         self._attached_at = 0.0
-        # Notes that are in ``entries`` and not in the store yet. The lock is held while some are written.
+        # Notes that are in ``entries`` and in no write yet. The lock is held during a write that has some.
         self._notes: list[JournalEntry] = []
         self._writing_notes = asyncio.Lock()
         # The effects under way, by key. ``end`` of a stopped effect may come after ``begin`` of the next with its key.
@@ -173,26 +175,31 @@ class JournalMemory:
         if entry is not None and entry.outcome is not None:
             self.ask(key)
             return decode(entry.outcome)
-        # Not written yet: it counts only for effects that are recorded after it, so it is written before them.
+        # Not written yet: it counts only for effects that are recorded after it, so it is written with the first of them.
         value = make()
         (entry,) = self.entries_for(key, "now", encode(value))
         self._notes.append(entry)
         self.entries[key] = entry
         return value
 
-    async def record_notes(self, fence: Fence) -> None:
-        """Record the notes, before the next effect, which may depend on them.
+    async def write_with_notes(self, write: Callable[[Sequence[JournalEntry]], Awaitable[T]]) -> T:
+        """Return the result of a write of an effect, which writes the notes in the same transaction.
 
-        Waits too if another effect is writing them this moment.
+        The effect may depend on them. Without it they must not be in the store: other code may execute the run next, and
+        record something else behind a patch that would be taken.
         """
-        if not (self._notes or self._writing_notes.locked()):
-            return
-        # An effect that finds the list empty may still depend on notes that another one is writing.
-        async with self._writing_notes:
-            # A write that fails detaches the run: then nothing that depends on these notes is recorded either.
-            notes, self._notes = self._notes, []
-            if notes:
-                await self._journal.record_all(fence, notes)
+        if self._notes or self._writing_notes.locked():
+            # An effect that finds the list empty may still depend on notes that another one is writing.
+            async with self._writing_notes:
+                notes, self._notes = self._notes, []
+                if notes:
+                    try:
+                        return await write(notes)
+                    except BaseException:
+                        # The next write takes them. If they are in the store nevertheless, they stay as they are.
+                        self._notes = [*notes, *self._notes]
+                        raise
+        return await write(())
 
     def decision(self, key: str) -> Any:
         """Return what was decided under key, or None."""
@@ -221,8 +228,9 @@ class JournalMemory:
             if not self.recorded(str(envelope.invocation.replay_key))
         ]
         made = self.entries_for(key, "decision", encode(decision))
-        await self.record_notes(fence)
-        delivered = await self._journal.deliver(fence, made, cancelled)
+        delivered = await self.write_with_notes(
+            lambda notes: self._journal.deliver(fence, (*notes, *made), cancelled)
+        )
         # Only now: what is in ``entries`` is answered to code, and must be in the store by then.
         for entry in (*made, *(one for one in cancelled if one.key in delivered)):
             self.entries[entry.key] = entry
@@ -236,9 +244,10 @@ class JournalMemory:
         self.ask(key)
         if self.recorded(key):
             return False
-        entry = self._cancelled(envelope)
-        await self.record_notes(self.attached.fence)
-        delivered = await self._journal.deliver(self.attached.fence, [], [entry])
+        fence, entry = self.attached.fence, self._cancelled(envelope)
+        delivered = await self.write_with_notes(
+            lambda notes: self._journal.deliver(fence, notes, [entry])
+        )
         if key in delivered:
             self.entries[key] = entry
         return key in delivered

@@ -137,27 +137,30 @@ class SqlJournal(RunPort):
         """Give the run up."""
         yield from runs.release(fence)
 
-    def record(self, fence: Fence, entry: JournalEntry) -> Awaitable[JournalEntry]:
+    def record(
+        self, fence: Fence, entry: JournalEntry, notes: Sequence[JournalEntry] = ()
+    ) -> Awaitable[JournalEntry]:
         """Record entry unless its key is taken; return the entry of the key."""
         size = len(entry.outcome or b"")
         check_size(entry.outcome or b"", MAX_RECORDS)
-        steps = partial(_record, fence, entry)
-        if size > HEAVY_BYTES:
-            bare = size <= effects.INLINE_BYTES
-            return self.driver.run(Operation("record", steps, bare=bare, heavy=True))
+        steps, is_heavy = partial(_record, fence, entry, notes), size > HEAVY_BYTES
+        if is_heavy or notes:
+            bare = size <= effects.INLINE_BYTES and not notes
+            return self.driver.run(Operation("record", steps, bare=bare, heavy=is_heavy))
         row, key = effects.effect_row(fence, entry), (fence.run, entry.key)
         bulk = Bulk(effects.RECORD_EFFECT, effects.RECORD_MANY, row, key, entry)
         return self.driver.run(Operation("record", steps, bare=True, bulk=bulk))
 
-    @operation(bare=True)
     def begin_sleep(
-        self, fence: Fence, entry: JournalEntry, duration: int
-    ) -> Steps[tuple[JournalEntry, Instant]]:
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        duration: int,
+        notes: Sequence[JournalEntry] = (),
+    ) -> Awaitable[tuple[JournalEntry, Instant]]:
         """Record when the sleep ends."""
-        yield from effects.record_sleep(fence, entry, duration)
-        # If the insert changed nothing, the key is taken or the fence is stale.
-        now = yield from runs.lock_fenced(fence)
-        return (yield from effects.read_effect(fence.run, entry.key)), now
+        steps = partial(_begin_sleep, fence, entry, duration, notes)
+        return self.driver.run(Operation("begin_sleep", steps, bare=not notes))
 
     @operation()
     def close(self, fence: Fence, entry: JournalEntry) -> Steps[JournalEntry]:
@@ -167,17 +170,10 @@ class SqlJournal(RunPort):
         return (yield from effects.read_effect(fence.run, entry.key))
 
     @operation()
-    def record_all(self, fence: Fence, entries: Sequence[JournalEntry]) -> Steps[None]:
-        """Record entries together; those whose key is taken stay as they are."""
-        yield from runs.lock_fenced(fence)
-        for entry in entries:
-            yield from effects.record_effect(fence, entry)
-
-    @operation()
     def deliver(
         self, fence: Fence, decisions: Sequence[JournalEntry], cancelled: Sequence[JournalEntry]
     ) -> Steps[set[str]]:
-        """Record decisions, and open effects as cancelled; return the keys that are cancelled now.
+        """Record decisions and notes, and open effects as cancelled; return the keys that are cancelled now.
 
         An effect that has an outcome keeps it, and is not cancelled.
         """
@@ -256,11 +252,24 @@ class SqlJournal(RunPort):
         return next((entry for entry in packed if entry.key == key), None)
 
 
-def _record(fence: Fence, entry: JournalEntry) -> Steps[JournalEntry]:
+def _record(
+    fence: Fence, entry: JournalEntry, notes: Sequence[JournalEntry]
+) -> Steps[JournalEntry]:
+    yield from effects.record_notes(fence, notes)
     if (yield from effects.record_effect(fence, entry)):
         return entry
     yield from runs.lock_fenced(fence)
     return (yield from effects.read_effect(fence.run, entry.key))
+
+
+def _begin_sleep(
+    fence: Fence, entry: JournalEntry, duration: int, notes: Sequence[JournalEntry]
+) -> Steps[tuple[JournalEntry, Instant]]:
+    yield from effects.record_notes(fence, notes)
+    yield from effects.record_sleep(fence, entry, duration)
+    # If the insert changed nothing, the key is taken or the fence is stale.
+    now = yield from runs.lock_fenced(fence)
+    return (yield from effects.read_effect(fence.run, entry.key)), now
 
 
 def journals_of(some: Sequence[int]) -> Steps[dict[int, dict[str, JournalEntry]]]:

@@ -147,7 +147,12 @@ class SqlProcesses(RunPort):
 
     @operation()
     def perform_for(
-        self, fence: Fence, entry: JournalEntry, command: ProcessCommand, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: ProcessCommand,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Steps[JournalEntry]:
         """Do what command asks as an effect of a run, and record it."""
         asker = _asker(fence)
@@ -156,6 +161,7 @@ class SqlProcesses(RunPort):
         locked = yield from runs.lock_runs([*touched, fence.run])
         if locked.get(fence.run) != fence.token:
             raise LeaseLost(fence.name)
+        yield from effects.record_notes(fence, notes)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None:
             return known
@@ -230,10 +236,16 @@ class SqlProcesses(RunPort):
 
     @operation()
     def watch(
-        self, fence: Fence, entry: JournalEntry, command: AwaitProcess, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: AwaitProcess,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Steps[JournalEntry]:
         """Open a wait for a process as an effect of a run, or close it if the process has ended."""
         now = yield from runs.lock_fenced(fence)
+        yield from effects.record_notes(fence, notes)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known
@@ -252,10 +264,17 @@ class SqlProcesses(RunPort):
 
     @operation()
     def take_signal(
-        self, fence: Fence, entry: JournalEntry, name: str, timeout: int | None, wrap: Wrap
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        name: str,
+        timeout: int | None,
+        wrap: Wrap,
+        notes: Sequence[JournalEntry] = (),
     ) -> Steps[tuple[JournalEntry, Instant]]:
         """Take the oldest signal of a name, or open a wait for one, or close a wait whose time is over."""
         now = yield from runs.lock_fenced(fence)
+        yield from effects.record_notes(fence, notes)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known, now

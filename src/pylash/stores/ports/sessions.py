@@ -144,7 +144,12 @@ class SqlSessions(RunPort):
 
     @operation()
     def watch(
-        self, fence: Fence, entry: JournalEntry, command: AwaitTurn, wrap: Callable[[Any], bytes]
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        command: AwaitTurn,
+        wrap: Callable[[Any], bytes],
+        notes: Sequence[JournalEntry] = (),
     ) -> Steps[JournalEntry]:
         """Open a wait for a turn as an effect of a run, or close it if the turn has ended."""
         scope = TurnScope(command.session_id, command.turn_id)
@@ -152,6 +157,7 @@ class SqlSessions(RunPort):
         if turn is None:
             raise TurnUnknown(command.session_id, command.turn_id)
         yield from runs.lock_owned(fence, [turn.run])
+        yield from effects.record_notes(fence, notes)
         known = yield from effects.find_effect(fence.run, entry.key)
         if known is not None and known.size:
             return known

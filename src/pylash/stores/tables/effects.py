@@ -8,6 +8,7 @@ Rule 2. The first record of a key wins; later ones change nothing and read it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -154,6 +155,12 @@ def record_effect(fence: Fence, entry: JournalEntry) -> Steps[bool]:
     if row[5] is not None:
         yield Statement(PUT_ATTACHMENT, (row[5], entry.outcome))
     return bool((yield Statement(RECORD_EFFECT, row)).changed)
+
+
+def record_notes(fence: Fence, notes: Sequence[JournalEntry]) -> Steps[None]:
+    """Record the notes of a run, in the transaction of an effect that may depend on them."""
+    for note in notes:
+        yield from record_effect(fence, note)
 
 
 def import_effect(run: int, entry: JournalEntry) -> Steps[None]:

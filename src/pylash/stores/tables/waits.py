@@ -31,7 +31,13 @@ from pylash.durable.waits import (
     check_answer,
 )
 from pylash.stores.operation import Again, Notify, Port, Statement, Steps, operation
-from pylash.stores.tables.effects import begin_effect, close_effect, read_effect, waiting_runs
+from pylash.stores.tables.effects import (
+    begin_effect,
+    close_effect,
+    read_effect,
+    record_notes,
+    waiting_runs,
+)
 from pylash.stores.tables.runs import lock_fenced, wake, wake_waiters
 from pylash.stores.tables.sessions import ADD_SESSION_ROW, REVOKE_WAITS
 from pylash.values.canonical import decode, encode, write, write_payload
@@ -127,10 +133,15 @@ class SqlWaits(Port):
 
     @operation()
     def open_for(
-        self, fence: Fence, entry: JournalEntry, opening: WaitOpening
+        self,
+        fence: Fence,
+        entry: JournalEntry,
+        opening: WaitOpening,
+        notes: Sequence[JournalEntry] = (),
     ) -> Steps[tuple[JournalEntry, WaitStatus]]:
         """Open a wait as an effect of a run."""
         now = yield from lock_fenced(fence)
+        yield from record_notes(fence, notes)
         due = None if opening.within is None else Instant(now + opening.within)
         waiting = replace(entry, wait=opening.name.id, due=due)
         is_new = yield from begin_effect(fence, waiting)

@@ -362,7 +362,7 @@ async def an_effect_with_an_outcome_is_not_cancelled(subject: RunSubject) -> Non
 async def an_outcome_that_is_written_with_a_message_is_not_cancelled(subject: RunSubject) -> None:
     execution, asked, local = await Execution.of(subject), step("look"), returning(1)
 
-    async def hold(_: Fence, entry: JournalEntry) -> JournalEntry:
+    async def hold(_: Fence, entry: JournalEntry, __: Sequence[JournalEntry]) -> JournalEntry:
         return entry  # a turn writes it later, with its message
 
     local.record = hold

@@ -6,26 +6,37 @@ The laws that race do so many times: the naive version of each rule fails within
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
+from pylash.durable.commands import AppendEvent, AwaitProcess, AwaitTurn
 from pylash.durable.processes import Success
-from pylash.durable.runs import SECOND, Fence, WorkerId
+from pylash.durable.runs import SECOND, Fence, JournalEntry, WorkerId
 from pylash.durable.scopes import TurnScope
-from pylash.durable.stores import Answer
+from pylash.durable.stores import Answer, Store
 from pylash.durable.waits import Cancelled
 from pylash.testing.laws.stores.subjects import (
     OVER,
     TRIES,
+    Running,
     SubjectStore,
+    Turning,
+    effect,
     joined,
     new_scope,
     owned,
     owner_of,
     recorded,
+    running,
+    turning,
     wait_name,
     waiting_effect,
 )
 from pylash.testing.laws.suites import Suite, equal, holds, refused, together
+from pylash.values.canonical import encode
 from pylash.values.errors import LeaseLost
+
+Write = Callable[[Fence, Sequence[JournalEntry]], Awaitable[object]]
+"""A write of an effect of a run, with notes."""
 
 
 async def the_first_record_of_a_key_stands(store: SubjectStore) -> None:
@@ -132,6 +143,59 @@ async def an_expired_lease_that_nobody_took_may_still_write(store: SubjectStore)
     equal((await store.journal.record(fence, recorded())).outcome, b"1", "the record")
 
 
+def _writes(store: Store, other: Running, turn: Turning) -> dict[str, Write]:
+    """Return every kind of write that takes notes along, by the key of its effect."""
+    processes, spoken = store.processes, AppendEvent("", "note", 1, "1")
+    return {
+        "step": lambda fence, notes: store.journal.record(fence, recorded("step"), notes),
+        "huge": lambda fence, notes: store.journal.record(
+            fence, recorded("huge", b"x" * 2_000_000), notes
+        ),
+        "nap": lambda fence, notes: store.journal.begin_sleep(
+            fence, recorded("nap", None), SECOND, notes
+        ),
+        "cancel": lambda fence, notes: store.journal.deliver(fence, notes, [recorded("cancel")]),
+        "wait": lambda fence, notes: store.waits.open_for(
+            fence, *waiting_effect(wait_name()), notes
+        ),
+        "emit": lambda fence, notes: processes.perform_for(
+            fence, effect("emit"), spoken, encode, notes
+        ),
+        "child": lambda fence, notes: processes.watch(
+            fence, effect("child"), AwaitProcess(other.id), encode, notes
+        ),
+        "signal": lambda fence, notes: processes.take_signal(
+            fence, effect("signal"), "go", None, encode, notes
+        ),
+        "turn": lambda fence, notes: store.sessions.watch(
+            fence, effect("turn"), AwaitTurn(turn.session.id, turn.turn.scope.id), encode, notes
+        ),
+    }
+
+
+async def notes_are_written_with_their_effect(store: SubjectStore) -> None:
+    own, other = await running(store), await running(store)
+    writes = _writes(store, other, await turning(store))
+    for key, write in writes.items():
+        notes = [recorded(f"{key}.{n}") for n in range(2)]
+        await write(own.fence, notes)
+        written = {entry.key for entry in await store.journal.timeline(own.fence.run)}
+        holds({key, *(note.key for note in notes)} <= written, f"{key} and its notes: {written}")
+        # As after an answer that was lost: the first note stands, and the effect.
+        await write(own.fence, [recorded(f"{key}.0", b"2"), recorded(f"{key}.2")])
+        known = [await store.journal.entry(own.fence.run, f"{key}.{n}") for n in (0, 2)]
+        equal([one and one.outcome for one in known], [b"1", b"1"], f"{key}, written again")
+
+
+async def a_stale_owner_writes_no_notes(store: SubjectStore) -> None:
+    own, other = await running(store, await joined(store, OVER)), await running(store)
+    writes = _writes(store, other, await turning(store))
+    await store.workers.bury_the_dead(await joined(store))
+    for key, write in writes.items():
+        await refused(write(own.fence, [recorded("note")]), "lease_lost", key)
+    equal(await store.journal.timeline(own.fence.run), [], "the journal")
+
+
 async def no_stale_record_slips_past_a_takeover(store: SubjectStore) -> None:
     for n in range(TRIES):
         stale = await owned(store, ttl=OVER)
@@ -167,6 +231,8 @@ JOURNAL_STORE = Suite[SubjectStore](
         an_outcome_given_to_an_open_effect_stands,
         a_live_owner_keeps_its_run,
         a_stale_owner_writes_nothing,
+        notes_are_written_with_their_effect,
+        a_stale_owner_writes_no_notes,
         an_expired_lease_that_nobody_took_may_still_write,
         no_stale_record_slips_past_a_takeover,
     ),

@@ -208,7 +208,6 @@ async def a_stale_owner_writes_nothing(store: SubjectStore) -> None:
         processes.perform_for(fence, effect(), StartProcess(child), encode),
         processes.perform_for(fence, effect(), SignalProcess(other.id, "go", "1"), encode),
         processes.perform_for(fence, effect(), CancelProcess(other.id), encode),
-        store.journal.record_all(fence, [recorded()]),
         store.journal.deliver(fence, [recorded()], []),
         store.runs.park(fence, 0),
         store.runs.block(fence, "why"),
