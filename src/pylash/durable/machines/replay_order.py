@@ -137,17 +137,15 @@ class ReplayOrder:
         # What a line has reached only grows, so a line that is not behind any more is not looked at again.
         while self._behind:
             name, line = next(iter(self._behind.items()))
-            reached, above = line.reached, line.above
-            while above is not None:
-                reached, above = max(reached, above.reached), above.above
-            if _latest_of(line.recorded, self._missing) > reached:
+            if _latest_of(line.recorded, self._missing) > _reached(line):
                 return True
             del self._behind[name]
         return False
 
-    def not_asked_for(self) -> list[str]:
-        """Return the keys of the recorded effects that were not asked for, in their order."""
-        return list(self._missing)
+    def passed_over(self) -> list[str]:
+        """Return the keys of the recorded effects that were passed over, in their order."""
+        missing = self._missing.values()
+        return [effect.key for effect, line in missing if effect.started < _reached(line)]
 
     def ask(self, key: str) -> None:
         """Note that the code asks for an effect, recorded or new. Asking again changes nothing."""
@@ -284,6 +282,14 @@ class ReplayOrder:
 
 def _start(effect: Expected) -> int:
     return effect.started
+
+
+def _reached(line: Line) -> int:
+    """Return when the latest effect was started that was asked for in a line, or in a line above it."""
+    reached, above = line.reached, line.above
+    while above is not None:
+        reached, above = max(reached, above.reached), above.above
+    return reached
 
 
 def _is_in(at: Line | None, line: Line, *, beside_calls: bool) -> bool:
