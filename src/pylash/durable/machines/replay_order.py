@@ -116,6 +116,8 @@ class ReplayOrder:
         self._reached: dict[str, int] = {}
         # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
         self.progress = 0
+        # How often each name is recorded in its line, by the key of the first; counted when it is first asked.
+        self._counts: dict[str, int] = {}
         for effect in sorted(recorded, key=_start):
             line = self._line(line_of(effect.key))
             self._missing[effect.key] = effect, line
@@ -161,6 +163,15 @@ class ReplayOrder:
     def is_recorded(self, key: str) -> bool:
         """Return whether an effect is recorded, so that it is answered at any time and in any order."""
         return key in self._known
+
+    def recorded_count(self, key: str) -> int:
+        """Return the number of the last recorded effect whose first one has a key: 3 if ``charge#3`` is recorded, 0 if none is."""
+        if not self._counts:
+            for one in self._missing:
+                first, mark, number = one.rpartition("#")
+                counted = (first, int(number)) if mark and number.isdecimal() else (one, 1)
+                self._counts[counted[0]] = max(self._counts.get(counted[0], 0), counted[1])
+        return self._counts.get(key, 0)
 
     def has_recorded(self, name: str) -> bool:
         """Return whether an effect of a line, or of a line below it, was recorded before this execution."""
