@@ -37,6 +37,7 @@ from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.standings import Standing, standing_of
+from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.endings import StoreEndings
 from pylash.engine.worker.live_runs import LiveRuns
@@ -91,6 +92,7 @@ class Worker:
         self._checks = RunChecks(host, self.live)
         self._parking = Parking(self.machine, host.store.runs, self._checks)
         self._prune = partial(prune_forever, host.store.journal, retention)
+        self._retry_fitting = partial(retry_fitting, host, programs, drives)
         # Set when the worker closes and nothing is executed here any more.
         self._all_gone = asyncio.Event()
         # The decisions that are being carried out.
@@ -167,6 +169,8 @@ class Worker:
         self._tasks.serve(self._parking.park_forever(self.carry_out))
         self._tasks.serve(self._check_forever())
         self._tasks.serve(self._prune())
+        if self._effects is self._host:  # else the records are not in this store
+            self._tasks.serve(self._retry_fitting())
 
     async def close(self) -> None:
         """Stop claiming, park idle runs at once, and others that become idle; wait for all up to the grace period.
