@@ -132,7 +132,7 @@ async def test_steps_that_were_cancelled_and_replays_that_kill_workers_are_not_t
 
         @app.process
         async def mistaken(ctx: ProcessContext[None]) -> str:
-            return "mended" if is_mended else undefined  # type: ignore[name-defined,no-any-return] # noqa: F821
+            return "mended" if is_mended else undefined  # type: ignore[name-defined] # noqa: F821
 
         return app
 

@@ -520,7 +520,7 @@ async def test_functions_inside_others_keep_their_names(durable: Backend) -> Non
             return "".join(more)
 
         for step in (both, first, all_of, inner, wrapper, lambda: a() + b()):
-            await ctx.step(step)  # type: ignore[arg-type]
+            await ctx.step(step)
         await ctx.wait_signal("go")
 
     ledger = Ledger()

@@ -11,7 +11,10 @@ from typing import Any, Final
 import click
 
 from pylash.app import Lash
-from pylash.cli.dry_run import (
+from pylash.cli.options import json_option, store_option
+from pylash.cli.output import paint, print_json, print_line, wrapped
+from pylash.cli.store_options import run
+from pylash.cli.views.dry_run import (
     COLOURS,
     WORDS,
     described_replay,
@@ -19,9 +22,6 @@ from pylash.cli.dry_run import (
     recorded_run,
     replaying,
 )
-from pylash.cli.options import json_option, store_option
-from pylash.cli.output import paint, print_json, print_line, wrapped
-from pylash.cli.store_options import run
 from pylash.cli.views.listing import KINDS, NOT_COMPLETED, with_version
 from pylash.engine.dry_runs import AT_ONCE, SHOWN, DryRuns, RecordedRun, ReplayReport, Verdict
 from pylash.stores.store import SqlStore

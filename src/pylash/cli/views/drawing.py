@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pylash.cli.chat.text import shown_call
-from pylash.cli.dry_run import COLOURS, WORDS
 from pylash.cli.output import (
     STATUS_COLOURS,
     brief,
@@ -19,6 +18,7 @@ from pylash.cli.output import (
     print_line,
     wrapped,
 )
+from pylash.cli.views.dry_run import COLOURS, WORDS
 from pylash.cli.views.listing import NO_WORKER, print_runs, with_version
 from pylash.cli.waits import SHORT
 from pylash.engine.dry_runs import Verdict

@@ -9,12 +9,12 @@ import click
 import msgspec
 
 from pylash.app import Lash
-from pylash.cli.dry_run import described_replay, for_replay, recorded_run, replaying
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import iso, print_json
 from pylash.cli.queued_messages import queued_text, starting_messages
 from pylash.cli.store_options import StoreOptions, root_options, run
 from pylash.cli.views.drawing import draw_run, draw_session
+from pylash.cli.views.dry_run import described_replay, for_replay, recorded_run, replaying
 from pylash.cli.views.listing import describe_runs
 from pylash.cli.views.lookup import find_run
 from pylash.cli.views.values import ValueView

@@ -48,15 +48,18 @@ async def retry_fitting(
 ) -> None:
     """Retry the blocked processes that fit the code of this worker."""
     await asyncio.sleep(TRIED_AFTER_SECONDS)
+    # ``last`` grows: a process that is blocked again by another worker is not tried a second time.
     runs, tried, last = host.store.runs, 0, 0
     try:
         while tried < MOST:
             views = await runs.begin_trials(programs.targets(), CODES, last, AT_ONCE)
             if not views:
                 return
+            # A person, or another worker that has just started, may have retried it meanwhile: then this changes nothing.
             for view in await _fitting(DryRuns(host, programs, drives), views):
                 if await runs.retry(view.id, host.new_token()):
                     _log.info("process %s fits this code and is retried", view.scope.id)
+            # Only here: a worker that dies, or is stopped, before this leaves its tries counted.
             await runs.end_trials([view.id for view in views])
             tried, last = tried + len(views), views[-1].id
     except StoreError:  # away for the moment; the next start tries them
@@ -67,6 +70,8 @@ async def retry_fitting(
 
 async def _fitting(dry_runs: DryRuns, views: list[RunView]) -> list[RunView]:
     """Return the runs that a worker with this code would continue."""
+    # The journals cannot change meanwhile: a blocked run is executed by nobody. Only answers to its waits may come, and
+    # the worker that claims it then decides again.
     try:
         reports = await dry_runs.replay(
             [
