@@ -239,10 +239,13 @@ where id = ? and state = 'blocked'"""
 
 # Reads pylash_runs_open.
 _BEGIN_TRIALS = f"""
+with codes(code) as ({{texts}})
 update pylash_runs set attempts = attempts + 1
 where id in (select id from pylash_runs
              where state = 'blocked' and owner is null and settled is null and id > ? and kind = 'process'
-               and target in ({{texts}}) and attempts < {ALONE_AFTER} and ({{codes}}) order by id limit ? {{skip}})
+               and target in ({{texts}}) and attempts < {ALONE_AFTER}
+               and exists (select 1 from codes where substr(reason, 1, length(code)) = code)
+             order by id limit ? {{skip}})
 returning {VIEW}"""
 
 _END_TRIALS = "update pylash_runs set attempts = 0 where id in ({bigints}) and state = 'blocked'"
@@ -656,9 +659,8 @@ def begin_trials(
     targets: Sequence[str], codes: Sequence[str], after: int, limit: int
 ) -> Steps[list[RunView]]:
     """Count a try of blocked processes, the oldest first, whose reason begins with one of the codes; return them."""
-    sql = _BEGIN_TRIALS.replace("{codes}", " or ".join("reason like ?" for _ in codes))
-    prefixes = [f"{code}:%" for code in codes]
-    rows = (yield Statement(sql, (after, list(targets), *prefixes, limit))).rows
+    prefixes = [f"{code}:" for code in codes]
+    rows = (yield Statement(_BEGIN_TRIALS, (prefixes, after, list(targets), limit))).rows
     return sorted(map(view_from, rows), key=lambda view: view.id)
 
 
