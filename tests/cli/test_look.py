@@ -416,3 +416,87 @@ async def _evil(app: Any) -> None:
 
 async def _one_long(app: Any) -> None:
     await (await app.start(shop.child.options(id="x" * 300))).result()
+
+
+# --- values and transcripts ---
+
+
+def test_values_are_shown_on_request_without_secrets_and_up_to_a_length(
+    place: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "correct-horse-battery")
+
+    async def fill(app: Lash) -> None:
+        for process_id in ("order-0", "order-1"):
+            await app.start(shop.order.options(id=process_id), item="correct-horse-battery")
+        handle = app.process_handle("order-1")
+        await handle.signal("address", "x" * 10_000)
+        await handle.result(timeout="20s")
+        await eventually(lambda: waits(app))
+
+    async def waits(app: Lash) -> bool:
+        return len(await app.waits()) == 1
+
+    worked(place, fill)
+    assert "input" not in ask(pylash, "show", "order-0")["effects"][0]
+    effects = {one["name"]: one for one in ask(pylash, "show", "order-0", "--values")["effects"]}
+    charge, emit = effects["charge"], effects["emit progress"]
+    assert (charge["input"], charge["output"]) == ({"args": [500], "kwargs": {}}, 500)
+    assert emit["input"]["payload"] == {"item": "[hidden]"}
+    assert effects["start child"]["output"].keys() == {"id"}
+    assert effects["address"]["output"] is None
+
+    text = pylash("show", "order-0", "--values").stdout
+    assert '\ncharge\n  input    {"args": [500], "kwargs": {}}\n  output   500\n' in text
+    after = text.partition("\ncharge\n")[2]
+    assert "correct-horse" not in after
+    assert "[hidden]" in after
+
+    effects = {one["name"]: one for one in ask(pylash, "show", "order-1", "--values")["effects"]}
+    cut = effects["address"]["output"]
+    assert cut.endswith("xxx…")
+    assert len(cut) == 4_001
+    after = pylash("show", "order-1", "--values").stdout.partition("\naddress\n")[2]
+    assert cut in after
+    assert "x" * 4_001 not in after
+
+
+def test_a_session_is_shown_with_its_transcript(
+    place: str, pylash: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "order 7")
+    filled(place)
+    shown = ask(pylash, "show", "chat-42")
+    assert [(one["turn_id"], one["kind"]) for one in shown["messages"]] == [
+        ("refund-7", "user"),
+        ("refund-7", "tool_call"),
+    ]
+    (wait,) = shown["waits"]
+    assert pylash("resolve", wait["id"], "true").exit_code == 0
+    worked(place, _refunded)
+
+    user, call, result, answer = ask(pylash, "show", "chat-42")["messages"]
+    assert (user["kind"], user["text"]) == (
+        "user",
+        "Refund order 7, please",
+    )  # 7 characters: no secret
+    assert (call["tool"], call["arguments"]) == ("refund", {"order_id": "7", "cents": 500})
+    assert (result["kind"], result["text"]) == ("tool_result", "refunded 500 for 7")
+    assert (answer["kind"], answer["text"]) == ("assistant", "Refunded.")
+    lines = pylash("show", "chat-42").stdout.splitlines()
+    assert lines[-4:] == [
+        "user       Refund order 7, please",
+        'call       refund(order_id="7", cents=500)',
+        "result     refund: refunded 500 for 7",
+        "assistant  Refunded.",
+    ]
+    monkeypatch.setenv("SHOP_TOKEN", "Refund order 7")
+    assert ask(pylash, "show", "chat-42")["messages"][0]["text"] == "[hidden], please"
+    assert "Refund order" not in pylash("show", "chat-42").stdout
+
+
+async def _refunded(app: Lash) -> None:
+    async def is_answered() -> bool:
+        return len(await app.session("chat-42").history()) == 4
+
+    await eventually(is_answered)

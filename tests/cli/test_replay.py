@@ -382,3 +382,69 @@ def test_many_runs_have_a_progress_bar_on_a_terminal(file: str, deploy: Deploy) 
     assert "100 of 101" in drawn
     assert "\x1b" not in drawn
     assert drawn.endswith(" \r")
+
+
+# --- show --app ---
+
+RENAMED = ORDER.replace("@app.process", '@app.process(renamed={"charge": "charge_card"})').replace(
+    "charge, cents", "charge_card, cents"
+)
+
+
+def shown_with(pylash: Call, url: str, named: str, process_id: str = "a") -> tuple[Any, str]:
+    """Return the JSON and the text of ``show --app``, which has written and executed nothing."""
+    ledger = Path(named.rpartition(":")[0]).with_name("ledger")
+    before = contents(url), ledger.read_text()
+    done = pylash("show", process_id, "--app", named, "--json")
+    assert done.exit_code == 0, done.output
+    text = pylash("show", process_id, "--app", named).stdout
+    assert (contents(url), ledger.read_text()) == before
+    return json.loads(done.stdout), text
+
+
+def test_effects_that_the_code_has_passed_over_are_marked(
+    place: str, pylash: Call, deploy: Deploy
+) -> None:
+    started(place, deploy(ORDER), "a")
+    shown, text = shown_with(pylash, place, deploy(ORDER.replace("await ctx.step(load)", "")))
+    assert shown["replay"] == {"verdict": "fits", "at": ["go"], "code": None, "reason": None}
+    assert [(one["name"], one["passed_over"]) for one in shown["effects"]] == [
+        ("load", True),
+        ("charge", False),
+        ("go", False),
+    ]
+    assert "replay     fits: goes on at go\n○ load: not asked for any more\n" in text
+    assert text.count("not asked for any more") == 1
+
+
+def test_new_names_are_shown_beside_the_recorded_ones(
+    place: str, pylash: Call, deploy: Deploy
+) -> None:
+    started(place, deploy(ORDER), "a")
+    shown, text = shown_with(pylash, place, deploy(RENAMED))
+    assert [(one["name"], one["new_name"]) for one in shown["effects"]] == [
+        ("load", None),
+        ("charge", "charge_card"),
+        ("go", None),
+    ]
+    assert shown["replay"]["verdict"] == "fits"
+    assert "○ charge: is named charge_card now\n" in text
+    assert "not asked for" not in text
+
+
+def test_code_that_diverges_has_not_passed_over_what_it_did_not_come_to(
+    place: str, pylash: Call, deploy: Deploy
+) -> None:
+    started(place, deploy(ORDER), "a")
+    shown, text = shown_with(pylash, place, deploy(CHANGES["renamed"][0]))
+    assert shown["replay"]["verdict"] == "diverges"
+    assert shown["replay"]["code"] == "effect_replay_diverged"
+    assert not any(one["passed_over"] for one in shown["effects"])
+    assert "replay     diverges: The code asks for 'charge_card'" in text
+
+
+def test_without_an_app_nothing_is_replayed(file: str, pylash: Call, deploy: Deploy) -> None:
+    started(file, deploy(ORDER), "a")
+    shown = json.loads(pylash("show", "a", "--json").stdout)
+    assert "replay" not in shown
+    assert "passed_over" not in shown["effects"][0]

@@ -82,6 +82,13 @@ async def blocked(store: SqlStore) -> Fence:
     return fence
 
 
+async def tried(store: SqlStore) -> Fence:
+    fence = await claimed(store)
+    await store.runs.block(fence, "process_code_error: why")
+    assert await store.runs.begin_trials(["python:work"], ["process_code_error"], 0, 5)
+    return fence
+
+
 RUN_SCENARIOS = {
     "_start": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2), same=False),
     "_resume: takeover": part("_resume", expired, lambda s: s.journal.attach(SCOPES[0], W2)),
@@ -128,6 +135,7 @@ RUN_SCENARIOS = {
         lambda s: s.runs.claim(W1, limit=1, targets=["python:work"]),
         refused="claim",
     ),
+    "end_trials": Scenario(tried, lambda s, fence: s.runs.end_trials([fence.run])),
     "retry": Scenario(blocked, lambda s, fence: s.runs.retry(fence.run, "token")),
     "_join": Scenario(nothing, lambda s, _: lockless(s).join(W2, ALIVE)),
     "beat": Scenario(owned, lambda s, _: s.workers.beat(W1, ALIVE)),

@@ -91,7 +91,7 @@ def test_a_removed_effect_is_passed_over_by_a_later_one() -> None:
     replay.ask("a")
     replay.ask("c")
     assert expected(replay, "new") is None
-    assert replay.not_asked_for() == ["b"]
+    assert replay.passed_over() == ["b"]
 
 
 def test_the_last_recorded_effect_cannot_be_passed_over() -> None:
@@ -99,6 +99,7 @@ def test_the_last_recorded_effect_cannot_be_passed_over() -> None:
     replay.ask("a")
     assert expected(replay, "new") == "b"
     assert replay.expected_at_end() == Expected(2, "b")
+    assert replay.passed_over() == []
 
 
 def test_swapped_recorded_effects_are_answered_and_what_follows_executes() -> None:
@@ -161,7 +162,7 @@ def test_a_branch_is_left_behind_by_a_later_effect_of_its_parent() -> None:
     replay = order("gather.0/a", "after")
     replay.ask("after")
     assert expected(replay, "new") is None
-    assert replay.not_asked_for() == ["gather.0/a"]
+    assert replay.passed_over() == ["gather.0/a"]
 
 
 def test_a_branch_that_passed_over_an_effect_is_not_expected_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from pylash import (
     Retry,
 )
 from pylash.testing import SerialHost, kill
-from pylash.values.process_errors import split_reason
+from pylash.values.process_errors import ArgumentsInvalid, split_reason
 from tests.backends import Backend, MemoryBackend, eventually
 
 Body = Callable[[ProcessContext[None], "Ledger"], Awaitable[Any]]
@@ -436,6 +437,184 @@ async def test_partials_that_were_recorded_under_their_class_keep_that_name(
     await recorded(durable, before, ledger)
     assert await outcome(durable, after, ledger) == ["a", "b", "c"]
     assert ledger.lines == ["a", "b", "c"]
+
+
+def nothing() -> None: ...
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function, without functools.wraps."""
+
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+def checked(function: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function; which of the two it is cannot be found."""
+
+    def wrapper(*args: Any) -> Any:
+        check()
+        return function(*args)
+
+    return wrapper
+
+
+async def test_decorated_functions_are_recorded_under_the_names_of_their_functions(
+    durable: Backend,
+) -> None:
+    ledger = Ledger()
+
+    def timed(function: Callable[..., str]) -> Callable[..., str]:
+        def measure(*args: Any, **kwargs: Any) -> str:
+            return function(*args, **kwargs)
+
+        return measure
+
+    def fixed(function: Callable[..., str]) -> Callable[..., str]:
+        def _wrapper(cents: int) -> str:
+            return function(cents)
+
+        return _wrapper
+
+    def marked(function: Callable[..., str]) -> Callable[..., str]:
+        wrapper = checked(function, nothing)
+        wrapper.__wrapped__ = function  # type: ignore[attr-defined]
+        return wrapper
+
+    async def body(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        await ctx.step(logged(ledger.step("a")))
+        await ctx.step(timed(logged(ledger.step("b"))))
+        await ctx.step(fixed(ledger.step("c")), 5)
+        await ctx.step(marked(ledger.step("d")))
+        await ctx.step(partial(logged(ledger.step("e")), 1))
+        await ctx.wait_signal("go")
+        return await ctx.step(logged(ledger.step("a")))
+
+    await recorded(durable, body, ledger)
+    assert await outcome(durable, body, ledger) == "a"
+    assert ledger.lines == [*"abcde", "a"]
+    async with app_with(durable, body, ledger) as app:
+        keys = [one.key for one in await app.process_handle("p").timeline()]
+    assert keys == [*"abcde", "root:process:wait_signal:go", "a#2"]
+
+
+async def test_functions_inside_others_keep_their_names(durable: Backend) -> None:
+    async def body(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        a, b = ledger.step("a"), ledger.step("b")
+
+        def both() -> str:
+            return a() + b()
+
+        def first(more: str = "") -> str:
+            return a() + more
+
+        def all_of(*more: str) -> str:
+            return a() + b() + "".join(more)
+
+        def inner() -> str:
+            return a() + b()
+
+        def wrapper(*more: str) -> str:
+            return "".join(more)
+
+        for step in (both, first, all_of, inner, wrapper, lambda: a() + b()):
+            await ctx.step(step)
+        await ctx.wait_signal("go")
+
+    ledger = Ledger()
+    await recorded(durable, body, ledger)
+    async with app_with(durable, body, ledger) as app:
+        keys = [one.key for one in await app.process_handle("p").timeline()]
+    assert keys[:-1] == ["both", "first", "all_of", "inner", "wrapper", "<lambda>"]
+
+
+async def test_a_decorated_function_whose_name_cannot_be_found_is_refused(
+    durable: Backend,
+) -> None:
+    async def body(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        a, b = ledger.step("a"), ledger.step("b")
+        await ctx.options(key="named").step(checked(a, b))
+        with pytest.raises(ArgumentsInvalid, match=r"'wrapper' .* functools.wraps .*key="):
+            await ctx.step(checked(a, b))
+        await ctx.wait_signal("go")
+
+    ledger = Ledger()
+    await recorded(durable, body, ledger)
+    assert ledger.lines == ["b", "a"]
+
+
+async def test_decorated_functions_that_were_recorded_under_the_name_of_the_wrapper_keep_it(
+    durable: Backend,
+) -> None:
+    async def before(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        named = ctx.options(key="wrapper")
+        await named.step(ledger.step("a"))
+        await ctx.gather(until_killed(ctx), named.step(ledger.step("b")))
+
+    async def until_killed(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("go")
+
+    async def after(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        a, b, c = (ledger.step(name) for name in "abc")
+        await ctx.step(checked(a, nothing))
+        await ctx.gather(until_killed(ctx), ctx.step(logged(b)))
+        await ctx.step(logged(c))
+        # Refused in a run that has not recorded this name.
+        return await ctx.step(checked(c, nothing))
+
+    ledger = Ledger()
+    await recorded(durable, before, ledger)
+    assert await outcome(durable, after, ledger) == "c"
+    assert ledger.lines == [*"abcc"]
+    async with app_with(durable, after, ledger) as app:
+        keys = [one.key for one in await app.process_handle("p").timeline()]
+    assert [key for key in keys if "signal" not in key] == [
+        "wrapper",
+        "wrapper#2",
+        "c",
+        "wrapper#3",
+    ]
+
+
+async def test_a_later_record_of_the_wrapper_is_found_if_an_earlier_one_is_missing(
+    durable: Backend,
+) -> None:
+    started = asyncio.Event()
+
+    async def stuck() -> str:
+        started.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    def slow(ledger: Ledger) -> Callable[..., Any]:
+        return stuck if not ledger.lines else ledger.step("a")
+
+    async def before(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        named = ctx.options(key="wrapper")
+        first, second = named.step(slow(ledger)), named.step(ledger.step("b"))
+        await ctx.gather(first, second, ctx.wait_signal("go"))
+
+    async def after(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        first, second = ctx.step(logged(slow(ledger))), ctx.step(logged(ledger.step("b")))
+        return await ctx.gather(first, second, ctx.wait_signal("go"))
+
+    ledger = Ledger()
+    app = app_with(durable, before, ledger)
+    await app.open()
+    await app.start(app.services.definitions["order"].options(id="p"))
+    await started.wait()
+
+    async def second_is_recorded() -> bool:
+        view = await app.process_handle("p").timeline()
+        return "wrapper#2" in [one.key for one in view if one.status == "done"]
+
+    await eventually(second_is_recorded)
+    await kill(app)
+    assert ledger.lines == ["b"]
+    assert await outcome(durable, after, ledger) == ["a", "b", None]
+    assert ledger.lines == ["b", "a"]
 
 
 async def test_the_reason_of_an_early_end_has_the_traceback_of_the_code(durable: Backend) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from typing import Any, Final
 
 import click
@@ -15,11 +13,17 @@ import click
 from pylash.app import Lash
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import paint, print_json, print_line, wrapped
-from pylash.cli.store_options import StoreOptions, choose_store, load_app, root_options, run
+from pylash.cli.store_options import run
+from pylash.cli.views.dry_run import (
+    COLOURS,
+    WORDS,
+    described_replay,
+    for_replay,
+    recorded_run,
+    replaying,
+)
 from pylash.cli.views.listing import KINDS, NOT_COMPLETED, with_version
-from pylash.durable.scopes import scope_from_text
 from pylash.engine.dry_runs import AT_ONCE, SHOWN, DryRuns, RecordedRun, ReplayReport, Verdict
-from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.values.texts import padded, printable
 
@@ -28,19 +32,6 @@ ALL: Final = (1 << 63) - 1
 LISTED: Final = 50
 """Up to how many runs those that fit are listed too."""
 BAR: Final = 30
-COLOURS: Final = {
-    Verdict.FITS: "green",
-    Verdict.DIVERGES: "red",
-    Verdict.FAILS: "red",
-    Verdict.NOT_LOADED: "yellow",
-}
-WORDS: Final = {
-    Verdict.FITS: ("fits", "fit"),
-    Verdict.DIVERGES: ("diverges", "diverge"),
-    Verdict.FAILS: ("fails", "fail"),
-    Verdict.NOT_LOADED: ("not loaded", "not loaded"),
-}
-"""What each verdict is called for one run, and in the summary."""
 
 
 @click.command()
@@ -80,13 +71,8 @@ def replay(
       pylash replay shop:app --store postgresql://…
       pylash replay shop:app --process order --limit 1000 --json
     """
-    given, as_json = root_options(store, as_json)
-    chosen = load_app(app)
-    options = StoreOptions(choose_store(chosen, given), as_json)
-    # The failures of replayed code are in the reports.
-    logging.getLogger("pylash").setLevel(logging.CRITICAL)
-    # What the code prints must not get into the JSON.
-    with redirect_stdout(sys.stderr):
+    chosen, options = for_replay(app, store, as_json)
+    with replaying():
         reports = run(_replay(chosen, process, limit, ended))
     if options.as_json:
         print_json({"runs": [_described(one) for one in reports], "summary": _counts(reports)})
@@ -116,12 +102,7 @@ async def recorded_runs(
         rows += await store.inspection.runs(("completed", *NOT_COMPLETED), KINDS["process"], most)
         rows.sort(key=lambda row: row.created, reverse=True)
     found = [row for row in rows if process in (None, row.target.partition(":")[2])]
-    return [_recorded_run(row) for row in found[:limit]]
-
-
-def _recorded_run(row: RunRow) -> RecordedRun:
-    scope = scope_from_text(row.scope)
-    return RecordedRun(row.run, row.kind, row.id, row.target, row.status, scope, row.version)
+    return [recorded_run(row) for row in found[:limit]]
 
 
 # --- output ---
@@ -150,11 +131,8 @@ def _described(report: ReplayReport) -> dict[str, Any]:
         "target": report.run.target,
         "version": report.run.version,
         "status": report.run.status.value,
-        "verdict": report.verdict.value,
         "effects": report.effects,
-        "at": list(report.at),
-        "code": report.code,
-        "reason": report.reason,
+        **described_replay(report),
     }
 
 

@@ -228,6 +228,19 @@ class Runs(Protocol):
         """Make a blocked run ready again; False if it is not blocked."""
         ...
 
+    def begin_trials(
+        self, targets: Sequence[str], codes: Sequence[str], after: int, limit: int
+    ) -> Awaitable[list[RunView]]:
+        """Count a try of blocked processes whose reason has one of the codes, the oldest after a run first; return them.
+
+        Those with several tries that were not ended are left out: their replay may kill workers.
+        """
+        ...
+
+    def end_trials(self, runs: Sequence[int]) -> Awaitable[None]:
+        """Forget the tries of processes that are still blocked."""
+        ...
+
     def get(self, scope: ExecutionScope) -> Awaitable[RunView | None]:
         """Return the run of scope."""
         ...

@@ -85,7 +85,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
     """What the replay of one run has shown.
 
     ``effects`` counts what is recorded, ``at`` are the names of the effects at which a run that fits goes on. ``code`` and
-    ``reason`` are those of the error otherwise.
+    ``reason`` are those of the error otherwise. ``passed_over`` are the keys of the recorded effects that the code has passed
+    over, and ``new_names`` has the names that it gives to effects by those that are recorded.
     """
 
     run: RecordedRun
@@ -94,6 +95,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
     at: tuple[str, ...] = ()
     code: str | None = None
     reason: str | None = None
+    passed_over: tuple[str, ...] = ()
+    new_names: dict[str, str] = {}
 
 
 class DryRuns:
@@ -300,7 +303,17 @@ class DryRun:
     ) -> None:
         if self._report is None:
             at = tuple(self._controller.stopped_at) if verdict is Verdict.FITS else ()
-            self._report = ReplayReport(self.run, verdict, self._effects, at, code, reason)
+            replay = self._controller.memory.replay
+            self._report = ReplayReport(
+                self.run,
+                verdict,
+                self._effects,
+                at,
+                code,
+                reason,
+                () if replay is None else tuple(replay.passed_over()),
+                {old: new for new, old in self.live.root.recorded_names.items()},
+            )
 
     def is_stuck(self) -> bool:
         """Return whether the code has not come to an effect for too long."""

@@ -42,7 +42,7 @@ create table pylash_runs(
   -- rises at claims, take-overs and ends, not at park, release, hold or block; writes under another value are
   -- refused
   fence bigint not null default 0,
-  -- claims since the last progress; 3 or more make it a suspect, 10 block it
+  -- claims since the last progress; 3 or more make it a suspect, 10 block it. While it is blocked, tries are counted too
   attempts bigint not null default 0,
   -- turns: 32 bytes of digest, then the body of the request
   input blob,

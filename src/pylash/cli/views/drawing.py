@@ -18,8 +18,10 @@ from pylash.cli.output import (
     print_line,
     wrapped,
 )
+from pylash.cli.views.dry_run import COLOURS, WORDS
 from pylash.cli.views.listing import NO_WORKER, print_runs, with_version
 from pylash.cli.waits import SHORT
+from pylash.engine.dry_runs import Verdict
 from pylash.processes.timeline import Effect, draw_timeline, shown_duration
 from pylash.values.texts import clipped, printable
 
@@ -66,6 +68,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
         drawn if shown else paint("no effects are recorded, or they were pruned", "bright_black")
     )
     _print_failures(shown)
+    _print_replay(view, len(shown))
+    _print_values(view["effects"][-EFFECTS_SHOWN:])
 
 
 def draw_session(view: dict[str, Any]) -> None:
@@ -81,6 +85,10 @@ def draw_session(view: dict[str, Any]) -> None:
         _print_fact("usage", _usage(view["usage"]))
     print_line()
     print_runs(view["turns"])
+    if view["messages"]:
+        print_line()
+    for message in view["messages"]:
+        _print_message(message)
 
 
 def _print_blocked(view: dict[str, Any]) -> None:
@@ -181,6 +189,52 @@ def _print_failures(effects: Sequence[Effect]) -> None:
     for effect in failed[-FAILURES_SHOWN:]:
         text = f"{printable(effect.name)}: {printable(effect.error or '')}"
         print_line(f"{paint('▒', 'red')} {clipped(text, (columns() or 10_000) - 2)}")
+
+
+def _print_replay(view: dict[str, Any], shown: int) -> None:
+    """Print what the replay with the code of an app has shown, if there was one."""
+    replay = view.get("replay")
+    if replay is None:
+        return
+    verdict = Verdict(replay["verdict"])
+    told = replay["reason"] or (f"goes on at {', '.join(replay['at'])}" if replay["at"] else "")
+    print_line()
+    _print_fact("replay", f"{WORDS[verdict][0]}{': ' if told else ''}{told}", COLOURS[verdict])
+    for effect in view["effects"][-shown:] if shown else ():
+        if effect["new_name"] is not None:
+            _print_mark(effect["name"], f"is named {effect['new_name']} now")
+        if effect["passed_over"]:
+            _print_mark(effect["name"], "not asked for any more")
+
+
+def _print_mark(name: str, text: str) -> None:
+    print_line(f"{paint('○', 'yellow')} {printable(name)}: {printable(text)}")
+
+
+def _print_values(effects: Sequence[dict[str, Any]]) -> None:
+    """Print the inputs and outputs of effects, if they were read."""
+    for effect in effects:
+        known = [name for name in ("input", "output") if effect.get(name) is not None]
+        if known:
+            print_line()
+            print_line(paint(printable(effect["name"]), None, bold=True))
+        for name in known:
+            _print_fact(f"  {name}", _value(effect[name]))
+
+
+def _print_message(message: dict[str, Any]) -> None:
+    """Print a message, a call or a result of a transcript."""
+    match message["kind"]:
+        case "tool_call":
+            label, text = "call", shown_call(message["tool"], message["arguments"])
+        case "tool_result":
+            label, text = "result", f"{message['tool']}: {message['text']}"
+        case kind:
+            label, text = kind, message["text"]
+    marks = [mark for mark in ("error", "interrupted") if message.get(mark)]
+    attached = [one["name"] or one["media_type"] for one in message.get("attachments", ())]
+    notes = "".join(f" [{note}]" for note in (*marks, *attached))
+    _print_fact(label, text + notes, "red" if marks else None)
 
 
 def _print_fact(label: str, text: str, colour: str | None = None) -> None:

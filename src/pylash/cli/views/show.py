@@ -3,64 +3,102 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
+from pylash.app import Lash
+from pylash.cli.options import json_option, store_option
 from pylash.cli.output import iso, print_json
 from pylash.cli.queued_messages import queued_text, starting_messages
-from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.cli.store_options import StoreOptions, root_options, run
 from pylash.cli.views.drawing import draw_run, draw_session
+from pylash.cli.views.dry_run import described_replay, for_replay, recorded_run, replaying
 from pylash.cli.views.listing import describe_runs
 from pylash.cli.views.lookup import find_run
+from pylash.cli.views.values import ValueView
 from pylash.cli.waits import describe_wait
 from pylash.durable.runs import JournalEntry
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
-from pylash.durable.sessions import TurnRecord
+from pylash.durable.sessions import SessionRecord, TurnRecord
 from pylash.durable.waits import OpenWait
+from pylash.engine.dry_runs import ReplayReport
 from pylash.engine.hosts.journal import JournalHost
 from pylash.processes.timeline import Effect, effects_from
 from pylash.processes.waits import open_waits
+from pylash.sessions.histories import Histories
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.turn.asks import ASKS
-from pylash.turn.messages import Text
+from pylash.turn.messages import MESSAGES, Text
+from pylash.turn.views import view_of
 from pylash.values.canonical import decode
 from pylash.values.errors import EffectReplayMismatch
 from pylash.values.process_errors import split_reason
 
-TURNS_SHOWN = 50
-CHILDREN_SHOWN = 50
+TURNS_SHOWN: Final = 50
+CHILDREN_SHOWN: Final = 50
+MESSAGES_SHOWN: Final = 200
 _START = re.compile(r"(^|:)start:")
 
 
 @click.command()
 @click.argument("id")
-@with_store_options
-def show(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+@click.option("--values", is_flag=True, help="Add the input and the output of each effect.")
+@click.option(
+    "--app",
+    metavar="MODULE:APP",
+    help="Replay the run with the code of this app; nothing is executed.",
+)
+@store_option
+@json_option
+def show(
+    id: str,  # noqa: A002 - the name in the help
+    values: bool,
+    app: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
     """Show what one process, turn or session did, and what it waits for.
 
     ID is the id of a process, a session or a turn (SESSION/TURN). Among the newest 10,000 processes and turns it
-    may also be TURN alone, or a unique prefix of an id.
+    may also be TURN alone, or a unique prefix of an id. Of a session the last 200 messages and calls are shown.
 
     Every effect is a bar on a time axis: done (█), failed (▒), cancelled (░), or waiting (─). Long waits are
     folded (≈). For a blocked run, the reason and the difference from the record are shown.
 
+    Values are shown up to 4,000 characters, without what looks like a secret.
+
+    --app needs the code of the app, which the other options do not: it replays the run as pylash replay does. Recorded
+    effects that the code has passed over are marked "not asked for any more", and those that it has renamed have their new name.
+
     \b
-      pylash show order-7
+      pylash show order-7 --values
+      pylash show order-7 --app shop:app
       pylash show chat-42 --json
     """
-    run(_show(options, id))
+    chosen, options = (
+        for_replay(app, store, as_json)
+        if app
+        else (None, StoreOptions(*root_options(store, as_json)))
+    )
+    run(_show(options, id, values, chosen))
 
 
-async def _show(options: StoreOptions, text: str) -> None:
+async def _show(options: StoreOptions, text: str, values: bool, app: Lash | None) -> None:
+    effects: list[Effect] = []
     async with options.open_store() as (host, store):
         found = await find_run(store, text)
         if isinstance(found, str):
             view = await _session(host, store, found)
         else:
-            view, effects = await _run(host, store, found)
+            view, effects = await _run(host, store, found, values)
+    if app is not None and not isinstance(found, str):
+        with replaying():
+            async with app.open_for_replay() as dry_runs:
+                for report in await dry_runs.replay([recorded_run(found)]):
+                    _add_replay(view, report)
     if options.as_json:
         print_json(view)
     elif isinstance(found, str):
@@ -73,13 +111,19 @@ async def _show(options: StoreOptions, text: str) -> None:
 
 
 async def _run(
-    host: JournalHost, store: SqlStore, row: RunRow
+    host: JournalHost, store: SqlStore, row: RunRow, values: bool
 ) -> tuple[dict[str, Any], list[Effect]]:
     """Return the description of a run, and its effects."""
     entries = await store.journal.timeline(row.run)
     effects = effects_from(entries, row.settled or await store.inspection.now())
     described = (await describe_runs(store, [row]))[0]
     waits = [] if row.settled is not None else await _waits(host, row)
+    described_effects = [_describe_effect(effect) for effect in effects]
+    if values:
+        recorded = await ValueView().of_effects(store, row.run, effects)
+        described_effects = [
+            one | more for one, more in zip(described_effects, recorded, strict=True)
+        ]
     view = {
         **described,
         **_blocked_reason(described["reason"]),
@@ -87,9 +131,17 @@ async def _run(
         "waits": [describe_wait(wait) for wait in waits],
         "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
         "children": await _children(store, entries),
-        "effects": [_describe_effect(effect) for effect in effects],
+        "effects": described_effects,
     }
     return view, effects
+
+
+def _add_replay(view: dict[str, Any], report: ReplayReport) -> None:
+    """Add what a replay has shown to the description of a run."""
+    view["replay"] = described_replay(report)
+    for effect in view["effects"]:
+        effect["new_name"] = report.new_names.get(effect["name"])
+        effect["passed_over"] = effect["key"] in report.passed_over
 
 
 def _blocked_reason(reason: str | None) -> dict[str, Any]:
@@ -197,8 +249,20 @@ async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[
         "id": session_id,
         "usage": None if record is None else record.usage,
         "queued": len(await store.sessions.queued(session_id)),
+        "messages": [] if record is None else await _transcript(store, record),
         "turns": await describe_runs(store, rows),
         "waits": [
             describe_wait(wait) for wait in await open_waits(host, host.store.processes, session_id)
         ],
     }
+
+
+async def _transcript(store: SqlStore, record: SessionRecord) -> list[dict[str, Any]]:
+    """Return the newest messages and calls of a session, those of a running turn included."""
+    uncommitted = (await store.sessions.uncommitted(record)).values()
+    messages = [
+        *await Histories(store.sessions, keep=0).messages(record),
+        *map(MESSAGES.decode, uncommitted),
+    ]
+    values = ValueView()
+    return [values.of_message(one) for one in view_of(messages, MESSAGES_SHOWN)]

@@ -116,6 +116,8 @@ class ReplayOrder:
         self._reached: dict[str, int] = {}
         # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
         self.progress = 0
+        # How often each name is recorded in its line, by the key of the first; counted when it is first asked.
+        self._counts: dict[str, int] = {}
         for effect in sorted(recorded, key=_start):
             line = self._line(line_of(effect.key))
             self._missing[effect.key] = effect, line
@@ -137,17 +139,15 @@ class ReplayOrder:
         # What a line has reached only grows, so a line that is not behind any more is not looked at again.
         while self._behind:
             name, line = next(iter(self._behind.items()))
-            reached, above = line.reached, line.above
-            while above is not None:
-                reached, above = max(reached, above.reached), above.above
-            if _latest_of(line.recorded, self._missing) > reached:
+            if _latest_of(line.recorded, self._missing) > _reached(line):
                 return True
             del self._behind[name]
         return False
 
-    def not_asked_for(self) -> list[str]:
-        """Return the keys of the recorded effects that were not asked for, in their order."""
-        return list(self._missing)
+    def passed_over(self) -> list[str]:
+        """Return the keys of the recorded effects that were passed over, in their order."""
+        missing = self._missing.values()
+        return [effect.key for effect, line in missing if effect.started < _reached(line)]
 
     def ask(self, key: str) -> None:
         """Note that the code asks for an effect, recorded or new. Asking again changes nothing."""
@@ -163,6 +163,15 @@ class ReplayOrder:
     def is_recorded(self, key: str) -> bool:
         """Return whether an effect is recorded, so that it is answered at any time and in any order."""
         return key in self._known
+
+    def recorded_count(self, key: str) -> int:
+        """Return the number of the last recorded effect whose first one has a key: 3 if ``charge#3`` is recorded, 0 if none is."""
+        if not self._counts:
+            for one in self._missing:
+                first, mark, number = one.rpartition("#")
+                counted = (first, int(number)) if mark and number.isdecimal() else (one, 1)
+                self._counts[counted[0]] = max(self._counts.get(counted[0], 0), counted[1])
+        return self._counts.get(key, 0)
 
     def has_recorded(self, name: str) -> bool:
         """Return whether an effect of a line, or of a line below it, was recorded before this execution."""
@@ -284,6 +293,14 @@ class ReplayOrder:
 
 def _start(effect: Expected) -> int:
     return effect.started
+
+
+def _reached(line: Line) -> int:
+    """Return when the latest effect was started that was asked for in a line, or in a line above it."""
+    reached, above = line.reached, line.above
+    while above is not None:
+        reached, above = max(reached, above.reached), above.above
+    return reached
 
 
 def _is_in(at: Line | None, line: Line, *, beside_calls: bool) -> bool:

@@ -77,11 +77,18 @@ class Branch:
         return name, count
 
     def is_recorded_next(self, name: str) -> bool:
-        """Return whether the next effect of a name is recorded, so that the code which recorded it took that name."""
+        """Return whether the next effect of a name, or a later one, is recorded: code that took this name recorded it."""
+        # A later one too: the works of a gather end in any order, so that only the second may be recorded.
         run = self._run()
         replay = None if run is None else run.memory.replay
-        part = self.recorded_name(name), self._counts.get(name, 0) + 1
-        return replay is not None and replay.is_recorded(self.key(part))
+        if replay is None or name in self.recorded_names.values():
+            return False
+        name = self.recorded_names.get(name, name)
+        return replay.recorded_count(self.key(name)) > self._counts.get(name, 0)
+
+    def has_taken(self, name: str) -> bool:
+        """Return whether a name was taken in this execution."""
+        return name in self._counts
 
     def number(self, name: str) -> int:
         """Return how often a name was taken in this execution, this time included."""

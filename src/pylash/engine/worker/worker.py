@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -37,6 +37,7 @@ from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.standings import Standing, standing_of
+from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.endings import StoreEndings
 from pylash.engine.worker.live_runs import LiveRuns
@@ -90,7 +91,12 @@ class Worker:
         self._scheduler = Scheduler(self.machine, self.carry_out, self._runs, host, programs)
         self._checks = RunChecks(host, self.live)
         self._parking = Parking(self.machine, host.store.runs, self._checks)
-        self._prune = partial(prune_forever, host.store.journal, retention)
+        # What the worker does beside its runs, from its start on.
+        self._chores: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            partial(prune_forever, host.store.journal, retention)
+        ]
+        if effects is host:  # else the records of runs are not in this store
+            self._chores.append(partial(retry_fitting, host, programs, drives))
         # Set when the worker closes and nothing is executed here any more.
         self._all_gone = asyncio.Event()
         # The decisions that are being carried out.
@@ -166,7 +172,8 @@ class Worker:
         self._tasks.serve(self._scheduler.run_forever(self._tasks))
         self._tasks.serve(self._parking.park_forever(self.carry_out))
         self._tasks.serve(self._check_forever())
-        self._tasks.serve(self._prune())
+        for chore in self._chores:
+            self._tasks.serve(chore())
 
     async def close(self) -> None:
         """Stop claiming, park idle runs at once, and others that become idle; wait for all up to the grace period.

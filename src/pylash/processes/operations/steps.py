@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType
 from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeVar, get_args, overload
 
 import msgspec
@@ -35,6 +37,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _STEP: Final = frozenset({EffectKind.DURABLE_STEP})
+
+_WRAPPER_NAMES: Final = frozenset({"wrapper", "wrapped", "wrap", "inner", "decorated", "decorator"})
+"""The names that decorators give to the function that they return. They say nothing about the step."""
 
 
 class StepOptions(msgspec.Struct, frozen=True):
@@ -160,15 +165,62 @@ class _Step(msgspec.Struct, frozen=True):
 
 
 def _name_of(function: Any, branch: Branch) -> str:
-    """Return the name that a step is recorded under: that of its function, also within a partial.
+    """Return the name that a step is recorded under: that of its function, also within a partial or a decorator.
 
     A callable object without a name has that of its class.
     """
-    # Older code recorded all partials under the name of their class. Those records keep it.
-    if isinstance(function, functools.partial) and not branch.is_recorded_next("partial"):
-        while isinstance(function, functools.partial):
-            function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
+    while True:
+        own = str(getattr(function, "__name__", type(function).__name__))
+        inside = _inside(function)
+        # Older code recorded partials under the name of their class, and decorated functions under that of the wrapper.
+        # Those records keep it.
+        if not inside or branch.is_recorded_next(own):
+            return own
+        if len(inside) > 1:
+            if not (_is_generic(own) and _passes_arguments_on(function)) or branch.has_taken(own):
+                return own
+            raise ArgumentsInvalid(
+                "ctx.step",
+                f"the function {own!r} was returned by a decorator, and which function it decorates cannot be found: use "
+                "functools.wraps in the decorator, or name the step with ctx.options(key=...)",
+            )
+        function = inside[0]
+
+
+def _inside(function: Any) -> list[Any]:
+    """Return the function that a partial or a decorated function calls; several if it may be any of them."""
+    if isinstance(function, functools.partial):
+        return [function.func]
+    # The wrapper of a decorator without ``functools.wraps``: defined in another function, and with the name that it has there.
+    is_nested = (
+        isinstance(function, FunctionType)
+        and function.__name__ == function.__code__.co_name != "<lambda>"
+        and "<locals>" in function.__qualname__
+    )
+    if not is_nested or not (_is_generic(function.__name__) or _passes_arguments_on(function)):
+        return []
+    wrapped = getattr(function, "__wrapped__", None)
+    return (
+        [one for one in _enclosed(function) if one is not function]
+        if wrapped is None
+        else [wrapped]
+    )
+
+
+def _is_generic(name: str) -> bool:
+    return name.strip("_") in _WRAPPER_NAMES
+
+
+def _passes_arguments_on(function: Any) -> bool:
+    return bool(function.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    """Yield the functions and other callables, except classes, that a function uses from the function around it."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned yet
+            if callable(cell.cell_contents) and not isinstance(cell.cell_contents, type):
+                yield cell.cell_contents
 
 
 def _plain(value: Any, path: str) -> Any:

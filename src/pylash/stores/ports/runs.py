@@ -151,6 +151,18 @@ class SqlRuns(RunPort):
         """Make a blocked run ready again."""
         return (yield from table.retry(run, token))
 
+    @operation()
+    def begin_trials(
+        self, targets: Sequence[str], codes: Sequence[str], after: int, limit: int
+    ) -> Steps[list[RunView]]:
+        """Count a try of blocked processes, and return them."""
+        return (yield from table.begin_trials(targets, codes, after, limit))
+
+    @operation()
+    def end_trials(self, runs: Sequence[int]) -> Steps[None]:
+        """Forget the tries of processes that are still blocked."""
+        yield from table.end_trials(runs)
+
     @operation(read_only=True)
     def get(self, scope: ExecutionScope) -> Steps[RunView | None]:
         """Return the run of scope."""

@@ -237,6 +237,19 @@ _RETRY = """
 update pylash_runs set state = 'queued', reason = null, at = {now}, attempts = 0, token = ?
 where id = ? and state = 'blocked'"""
 
+# Reads pylash_runs_open.
+_BEGIN_TRIALS = f"""
+with codes(code) as ({{texts}})
+update pylash_runs set attempts = attempts + 1
+where id in (select id from pylash_runs
+             where state = 'blocked' and owner is null and settled is null and id > ? and kind = 'process'
+               and target in ({{texts}}) and attempts < {ALONE_AFTER}
+               and exists (select 1 from codes where substr(reason, 1, length(code)) = code)
+             order by id limit ? {{skip}})
+returning {VIEW}"""
+
+_END_TRIALS = "update pylash_runs set attempts = 0 where id in ({bigints}) and state = 'blocked'"
+
 # --- settle, continue ---
 
 _SETTLE_PROCESS = """
@@ -640,6 +653,20 @@ def retry(run: int, token: str) -> Steps[bool]:
         yield Notify("runs")
         return True
     return (yield from is_repeated(run, token))
+
+
+def begin_trials(
+    targets: Sequence[str], codes: Sequence[str], after: int, limit: int
+) -> Steps[list[RunView]]:
+    """Count a try of blocked processes, the oldest first, whose reason begins with one of the codes; return them."""
+    prefixes = [f"{code}:" for code in codes]
+    rows = (yield Statement(_BEGIN_TRIALS, (prefixes, after, list(targets), limit))).rows
+    return sorted(map(view_from, rows), key=lambda view: view.id)
+
+
+def end_trials(runs: Sequence[int]) -> Steps[None]:
+    """Forget the tries of processes that are still blocked."""
+    yield Statement(_END_TRIALS, (list(runs),))
 
 
 # --- settle, continue ---
