@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -121,6 +122,39 @@ async def test_every_failed_attempt_and_every_delay_is_recorded(backend: Backend
         assert await handle.result(timeout="10s") == "there"
         keys = await effects(app, handle.id)
     assert keys == ["flaky", "flaky/delay.1", "flaky/attempt.2", "flaky/delay.2", "flaky/attempt.3"]
+
+
+async def test_each_retried_attempt_is_one_log_line_and_the_last_has_the_traceback(
+    durable: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def charge() -> None:
+        raise ConnectionError("the bank\nis away")
+
+    async def order(ctx: ProcessContext[None]) -> None:
+        await ctx.options(retry=Retry(3, delay="300ms", jitter=False)).step(charge)
+
+    caplog.set_level(logging.WARNING, "pylash")
+
+    async def is_logged() -> bool:
+        return bool(caplog.messages)
+
+    async with Lash(durable.url) as app:
+        await app.start(app.process(order).options(id="order-7"))
+        await eventually(is_logged)
+    async with Lash(durable.url) as app:  # replays the first attempt
+        app.process(order)
+        with pytest.raises(ProcessFailed, match="the bank"):
+            await app.process_handle("order-7").result(timeout="10s")
+    failed = "failed: ConnectionError: the bank is away; next attempt in"
+    assert caplog.messages == [
+        f"process order-7: attempt 1 of 3 of step 'charge' {failed} 0.3 s",
+        f"process order-7: attempt 2 of 3 of step 'charge' {failed} 0.6 s",
+        "process order-7 failed",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [False, False, True]
+    assert 'raise ConnectionError("the bank' in caplog.text
+    assert "await ctx.options(retry=Retry(3" in caplog.text
+    assert "src/pylash" not in caplog.text
 
 
 async def test_the_last_failure_is_the_steps_failure(backend: Backend) -> None:

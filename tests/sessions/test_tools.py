@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
 
-from pylash import EVENT, Lash, ProcessContext, Retry, ToolContext, ToolError, tool
+from pylash import (
+    EVENT,
+    Lash,
+    ProcessContext,
+    ProcessFailed,
+    Retry,
+    ToolContext,
+    ToolError,
+    tool,
+)
 from pylash.testing import ScriptedModel, SimClock, call, calls, kill, say
 from pylash.turn.messages import MESSAGES, ToolMessage
 from tests.backends import Backend, eventually
@@ -172,6 +182,46 @@ async def test_the_model_gets_the_last_failure_after_the_retries() -> None:
     async with app:
         assert "away 2" in (await result_of(app)).text
     assert len(tries) == 2
+
+
+async def test_each_retried_attempt_of_a_tool_is_one_log_line(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Lash(backend.url, model=asking(call("refund"), call("final")))
+
+    @app.tool(retry=Retry(3, delay="1ms", jitter=False))
+    async def refund() -> str:
+        raise OSError("away")
+
+    @app.tool(retry=Retry(3, on=(OSError,)))
+    async def final() -> str:
+        raise KeyError("7")
+
+    @app.process
+    async def asked(ctx: ProcessContext[None]) -> Any:
+        return await ctx.call_tool("refund")
+
+    with caplog.at_level(logging.WARNING, "pylash"):
+        async with app:
+            await result_of(app)
+            with pytest.raises(ProcessFailed, match="away"):
+                await (await app.start(asked.options(id="p"))).result(timeout="10s")
+    assert caplog.messages[:4] == [
+        "turn chat/t1: attempt 1 of 3 of tool 'refund' failed: OSError: away; next attempt in 0.001 s",
+        "turn chat/t1: attempt 2 of 3 of tool 'refund' failed: OSError: away; next attempt in 0.002 s",
+        "tool refund failed: away",
+        "tool final failed: '7'",
+    ]
+    assert caplog.messages[4:] == [
+        "process p: attempt 1 of 3 of tool 'refund' failed: OSError: away; next attempt in 0.001 s",
+        "process p: attempt 2 of 3 of tool 'refund' failed: OSError: away; next attempt in 0.002 s",
+        "process p failed",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [
+        *(False, False, True, True),
+        *(False, False, True),
+    ]
+    assert "src/pylash" not in caplog.text
 
 
 async def test_only_what_is_to_be_retried_is() -> None:

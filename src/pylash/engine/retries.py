@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import msgspec
 from pylash.durable.effects import Sleep
 from pylash.durable.seeds import chance
 from pylash.engine.executors import sleep_executor
-from pylash.engine.records import FinalFailure
+from pylash.engine.records import FinalFailure, message_of
 from pylash.engine.runs.branches import Branch
 from pylash.engine.runs.run import LiveRun
 from pylash.turn.asks import RetryPolicy
@@ -22,6 +23,11 @@ from pylash.values.errors import LashError
 from pylash.values.process_errors import ArgumentsInvalid
 
 T = TypeVar("T")
+
+LOGGED_CHARACTERS: Final = 500
+"""How much of the message of a failed attempt is logged."""
+
+_log = logging.getLogger("pylash")
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -114,10 +120,14 @@ def _is_exception(kind: object) -> bool:
 
 
 class Tries(msgspec.Struct, frozen=True):
-    """Attempts at one thing and the delays between them, which are effects of a run."""
+    """Attempts at one thing and the delays between them, which are effects of a run.
+
+    ``what`` is the kind of the thing in log lines, such as ``step``.
+    """
 
     run: LiveRun
     branch: Branch
+    what: str
     name: str
     retry: Retry | None
     delay_key: Callable[[int], str]
@@ -140,20 +150,44 @@ class Tries(msgspec.Struct, frozen=True):
                     raise
                 if self.failed is not None:
                     self.failed(number, error)
-            # The duration is part of the recorded command, so jitter comes from the seed: a replay asks for the same.
-            key = self.delay_key(number)
-            pause = self.retry.pause(number, chance(self.run.seed, key))
+                # The duration is part of the recorded command, so jitter comes from the seed: a replay asks for the same.
+                key = self.delay_key(number)
+                pause = self.retry.pause(number, chance(self.run.seed, key))
+                # Otherwise an earlier execution has logged it.
+                if not self.run.memory.begun(key):
+                    self._log_retry(number, error, pause)
             # A sleep of the run and not of the task: a run that waits for its next attempt can be parked.
             command = Sleep(round(pause * 1000), retry=True)
             name = f"{self.name} again"
             await self.run.effect(self.branch, key, name, command, sleep_executor())
             number += 1
 
+    def _log_retry(self, number: int, error: LashError, pause: float) -> None:
+        """Log one line. The traceback is logged with the last failure, if that is not handled."""
+        assert self.retry is not None
+        cause = error.__cause__ or error
+        text = message_of(cause)
+        if not isinstance(cause, LashError):  # whose message is a sentence of its own
+            text = f"{type(cause).__name__}: {text}"
+        _log.warning(
+            "%s: attempt %d of %d of %s %r failed: %s; next attempt in %g s",
+            self.run.fence.name,
+            number,
+            self.retry.max,
+            self.what,
+            self.name,
+            " ".join(text.split())[:LOGGED_CHARACTERS],
+            round(pause, 3),
+        )
+
+
+def is_final(error: BaseException, retry: Retry | None) -> bool:
+    """Return whether a call is not to be tried again after an error, however many attempts are left."""
+    return retry is not None and not isinstance(error, retry.on)
+
 
 def marked_final(
     failure: BaseException, error: BaseException, retry: Retry | None
 ) -> BaseException:
     """Return the failure that represents an error, marked if the call is not to be tried again after it."""
-    if retry is None or isinstance(error, retry.on):
-        return failure
-    return FinalFailure(failure)
+    return FinalFailure(failure) if is_final(error, retry) else failure

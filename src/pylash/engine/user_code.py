@@ -103,6 +103,39 @@ def user_traceback(error: BaseException) -> str:
     return hide_and_cut(text.rstrip(), limit, environment_secrets(os.environ))
 
 
+def without_own_frames(error: BaseException) -> BaseException:
+    """Remove the frames of pylash and asyncio from the traceback of an exception that is logged, and from its causes.
+
+    A traceback without any other frame stays as it is. Returns the exception.
+    """
+    pending, seen = [error], set[int]()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if (trace := _user_frames(one.__traceback__)) is not None:
+            # Not ``one.with_traceback``, nor an assignment: a class of a user may refuse both.
+            BaseException.with_traceback(one, trace)
+        pending += (cause for cause in (one.__cause__, one.__context__) if cause is not None)
+        if isinstance(one, BaseExceptionGroup):
+            pending += one.exceptions
+    return error
+
+
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of pylash and asyncio; None if no other is left."""
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_NOT_USER_CODE):
+            kept.append(trace)
+        trace = trace.tb_next
+    following: TracebackType | None = None
+    for one in reversed(kept):
+        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return following
+
+
 class FailsAs:
     """A context manager around user code that replaces its failures by other exceptions.
 

@@ -42,7 +42,7 @@ from pylash.engine.runs.programs import Programs
 from pylash.engine.runs.replays import check_end, excuse, with_traceback
 from pylash.engine.runs.run import ContinueAs, LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS, Unanswered
-from pylash.engine.user_code import current_task, is_failure
+from pylash.engine.user_code import current_task, is_failure, without_own_frames
 from pylash.processes.environments import rebuild
 from pylash.processes.operations.context import ProcessContext
 from pylash.processes.services import Services
@@ -304,7 +304,7 @@ def _log_failure(run: LiveRun, error: BaseException) -> None:
     if isinstance(error, WorkflowFailed) or (is_turn and _is_known(error.__cause__)):
         _log.warning("%s failed: %s", run.fence.name, error)
     else:
-        _log.warning("%s failed", run.fence.name, exc_info=error)
+        _log.warning("%s failed", run.fence.name, exc_info=without_own_frames(error))
 
 
 def _errors_in(error: BaseException) -> list[BaseException]:

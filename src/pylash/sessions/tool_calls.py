@@ -29,7 +29,7 @@ from pylash.durable.waits import WaitIdentity
 from pylash.engine.records import is_outcome, message_of
 from pylash.engine.runs.branch_groups import BranchGroup
 from pylash.engine.runs.branches import own_branch
-from pylash.engine.user_code import FailsAs
+from pylash.engine.user_code import FailsAs, without_own_frames
 from pylash.models.messages import llm_key
 from pylash.processes.operations.completions import Completions
 from pylash.sessions.feeds import completion_event
@@ -319,11 +319,12 @@ class TurnCallSite:
         used = NO_USAGE if self._completions is None else self._completions.used
         return self._used_before + used
 
-    def failure(self, error: BaseException) -> BaseException:
+    def failure(self, error: BaseException, *, is_last: bool) -> BaseException:
         """Return the recorded failure of an attempt, with the model usage so far."""
-        # The message of a LashError is enough; the traceback of any other exception shows its origin.
-        trace = None if isinstance(error, LashError) else error
-        _log.warning("tool %s failed: %s", self.name, message_of(error), exc_info=trace)
+        if is_last:  # otherwise a line is logged with the delay before the next attempt
+            # The message of a LashError is enough; the traceback of any other exception shows its origin.
+            trace = None if isinstance(error, LashError) else without_own_frames(error)
+            _log.warning("tool %s failed: %s", self.name, message_of(error), exc_info=trace)
         failed = _tool_failure(error)
         if used := _usage_record(self._model_usage()):
             data = failed.data if isinstance(failed.data, dict) else {}

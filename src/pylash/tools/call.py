@@ -42,7 +42,7 @@ from pylash.durable.waits import (
     WaitIdentity,
 )
 from pylash.engine.executors import await_options, step_executor, tool_executor
-from pylash.engine.retries import Retry, Tries, attempting, marked_final
+from pylash.engine.retries import Retry, Tries, attempting, is_final, marked_final
 from pylash.engine.runs.branches import ENCLOSING_SESSIONS, Branch, outside
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.user_code import FailsAs
@@ -99,8 +99,8 @@ class CallSite(Protocol[R_co]):
     def context(self, number: int) -> ToolContext[Any]:
         """Return the context of an attempt that starts now."""
 
-    def failure(self, error: BaseException) -> BaseException:
-        """Return the recorded failure for an exception of the tool."""
+    def failure(self, error: BaseException, *, is_last: bool) -> BaseException:
+        """Return the recorded failure for an exception of the tool; ``is_last``: it is not tried again."""
 
     async def arguments(self, ready: Ready) -> dict[str, Any]:
         """Return the arguments as the tool takes them, inside an effect."""
@@ -233,7 +233,13 @@ async def call_tool(site: CallSite[R_co], ready: Ready) -> R_co:
     else:
         retry = Retry.of(policy, ready.tool.retry)
         tries = Tries(
-            site.run, site.branch, site.name, retry, lambda n: site.key(f"delay.{n}"), site.on_retry
+            site.run,
+            site.branch,
+            "tool",
+            site.name,
+            retry,
+            lambda n: site.key(f"delay.{n}"),
+            site.on_retry,
         )
 
         async def attempt(attempted: int) -> ToolAttemptOutcome:
@@ -246,8 +252,12 @@ async def call_tool(site: CallSite[R_co], ready: Ready) -> R_co:
 
 
 async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemptOutcome:
+    most = 1 if ready.policy.retry is None else ready.policy.retry.max
+
     def failure(error: BaseException) -> BaseException:
-        return marked_final(site.failure(error), error, ready.tool.retry)
+        retry = ready.tool.retry
+        failure = site.failure(error, is_last=number >= most or is_final(error, retry))
+        return marked_final(failure, error, retry)
 
     async def perform(_: Envelope) -> Outcome:
         arguments = await site.arguments(ready)
@@ -263,7 +273,6 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
             ENCLOSING_SESSIONS.reset(token)
         return await site.outcome(ctx, value)
 
-    most = 1 if ready.policy.retry is None else ready.policy.retry.max
     command = ToolAttempt(site.request(ready), None, number, most)
     local = tool_executor(perform, site.record)
     key = site.key(f"attempt.{number}")

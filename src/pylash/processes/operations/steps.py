@@ -124,6 +124,7 @@ class _Step(msgspec.Struct, frozen=True):
         tries = Tries(
             self.run,
             self.branch,
+            "step",
             self.part[0],
             self.options.retry,
             lambda number: self.branch.key(self.part, f"delay.{number}"),

@@ -120,7 +120,7 @@ class ProcessCallSite:
             complete=complete,
         )
 
-    def failure(self, error: BaseException) -> BaseException:
+    def failure(self, error: BaseException, *, is_last: bool) -> BaseException:  # noqa: ARG002
         """Return an exception as it is: it fails the step of the process."""
         return error
 
