@@ -22,7 +22,7 @@ _NAMES = {
     "pylash.durable.scopes": (
         "ProcessScope QueueDrainScope RuntimeOperationScope SessionDeleteScope TurnScope"
     ),
-    "pylash.durable.sessions": "DeleteReport",
+    "pylash.durable.sessions": "DeleteReport SessionView",
     "pylash.durable.triggers": "Delivery Subscription SubscriptionView",
     "pylash.durable.waits": (
         "Cancelled CustomWait Err Ok OpenWait Resolution ResolveOutcome Timeout ToolCompletion"

@@ -22,6 +22,7 @@ from pylash.durable.scopes import RuntimeOperationScope as RuntimeOperationScope
 from pylash.durable.scopes import SessionDeleteScope as SessionDeleteScope
 from pylash.durable.scopes import TurnScope as TurnScope
 from pylash.durable.sessions import DeleteReport as DeleteReport
+from pylash.durable.sessions import SessionView as SessionView
 from pylash.durable.triggers import Delivery as Delivery
 from pylash.durable.triggers import Subscription as Subscription
 from pylash.durable.triggers import SubscriptionView as SubscriptionView

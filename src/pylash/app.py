@@ -33,7 +33,7 @@ from pylash.durable.processes import (
     checked_process,
 )
 from pylash.durable.runs import LeaseTimings, RunState
-from pylash.durable.sessions import checked_session
+from pylash.durable.sessions import SessionView, checked_session
 from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
 from pylash.engine.dry_runs import DryRuns
@@ -560,10 +560,7 @@ class Lash:
             raise ArgumentsInvalid(
                 "app.processes", f"there is no status {status!r} (known: {known})"
             )
-        if not isinstance(limit, int) or limit < 1:
-            raise ArgumentsInvalid(
-                "app.processes", f"limit={limit!r} is not a number of at least 1"
-            )
+        _check_limit("app.processes", limit)
         wanted = None if status is None else RunState(status).value
         return await self.store.processes.listed(wanted, limit)
 
@@ -728,6 +725,20 @@ class Lash:
             self.catalog.check(options)
         return Session(id, options, parts.services, parts.runner, parts.turn_results, self._start)
 
+    async def sessions(self, *, limit: int = 100, after: str | None = None) -> list[SessionView]:
+        """Return sessions, those that were created last first.
+
+        ``after`` continues a list: the id of the last session of the page before. Sessions that are created meanwhile change no later page.
+
+        >>> page = await app.sessions(limit=20)
+        >>> following = await app.sessions(limit=20, after=page[-1].id)
+        """
+        self._use("sessions")
+        _check_limit("app.sessions", limit)
+        if after is not None:
+            checked_session(after)
+        return await self.store.sessions.listed(limit, after)
+
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.
 
@@ -869,6 +880,11 @@ async def open_host(
 def store_url(store: str | None = None) -> str:
     """Return the store to open if one is named, or else ``PYLASH_STORE`` or ``sqlite:///pylash.db``."""
     return os.environ.get("PYLASH_STORE") or DEFAULT_STORE if store is None else store
+
+
+def _check_limit(method: str, limit: Any) -> None:
+    if not isinstance(limit, int) or limit < 1:
+        raise ArgumentsInvalid(method, f"limit={limit!r} is not a number of at least 1")
 
 
 def _secrets(secret: str | bytes | Sequence[str | bytes]) -> list[bytes]:

@@ -255,6 +255,7 @@ class Lash(Facade[AsyncLash]):
         return self._loop.run(work)
 
     processes = blocking(AsyncLash.processes)
+    sessions = blocking(AsyncLash.sessions)
     retry = blocking(AsyncLash.retry)
     lashlang = blocking(AsyncLash.lashlang)
     attachment = blocking(AsyncLash.attachment)

@@ -96,6 +96,23 @@ def test_everything_is_listed_and_shown_and_nothing_is_changed(place: str, pylas
     assert everything(place) == before
 
 
+def test_sessions_are_listed_in_pages(place: str, pylash: Call) -> None:
+    filled(place)
+
+    async def others(app: Any) -> None:
+        for name in ("a", "b"):
+            await app.session(name).enqueue("hello")
+
+    worked(place, others)
+    [newest, *rest] = ask(pylash, "sessions")
+    assert newest["id"] == "b"
+    assert [one["id"] for one in rest] == ["a", "chat-42"]
+    assert (rest[-1]["status"], rest[-1]["turns"], rest[-1]["updated"]) == ("waiting", 0, None)
+    assert ask(pylash, "sessions", "-n", "1", "--after", "b") == rest[:1]
+    assert "chat-42" in pylash("sessions").stdout
+    assert "There is no session 'c'" in pylash("sessions", "--after", "c").stderr
+
+
 def test_what_people_read_commands_no_terminal(file: str, pylash: Call) -> None:
     filled(file)
     worked(file, _evil)

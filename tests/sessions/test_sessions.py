@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylash import (
+    ArgumentsInvalid,
     Attachment,
     AttachmentResolutionFailed,
     InlineHost,
@@ -44,6 +45,60 @@ async def test_a_session_needs_a_name(name: Any) -> None:
         await app.session("ok").enqueue("hi")
         with pytest.raises(SessionIdInvalid):
             await app.session("ok").fork(name)
+
+
+async def test_sessions_are_listed_newest_first_in_stable_pages(backend: Backend) -> None:
+    async with app_of(backend) as app:
+        assert await app.sessions() == []
+        for number in range(60):
+            await app.session(f"chat-{number}").turn("Hello", timeout="10s")
+        await app.session("chat-7").turn("Again", timeout="10s")
+        ids = [f"chat-{number}" for number in reversed(range(60))]
+        assert [view.id for view in await app.sessions()] == ids
+        pages, after = [], None
+        while page := await app.sessions(limit=13, after=after):
+            pages += [view.id for view in page]
+            after = page[-1].id
+            await app.session(f"meanwhile-{len(pages)}").turn("Hello", timeout="10s")
+        assert pages == ids
+
+        [view] = await app.sessions(limit=1, after="chat-8")
+        assert (view.id, view.turns, view.status) == ("chat-7", 2, None)
+        assert view.created is not None
+        assert view.updated is not None
+        assert view.created < view.updated
+        [newer] = await app.sessions(limit=1, after="chat-9")
+        assert newer.updated is not None
+        assert newer.updated < view.updated
+
+        await app.session("chat-7").fork("fork")
+        [fork] = await app.sessions(limit=1)
+        assert (fork.id, fork.turns, fork.created, fork.updated) == ("fork", 2, None, None)
+        await app.session("fork").delete()
+        with pytest.raises(SessionUnknown):
+            await app.sessions(after="fork")
+        with pytest.raises(ArgumentsInvalid, match="limit=0 is not a number of at least 1"):
+            await app.sessions(limit=0)
+
+
+async def test_a_listed_session_has_the_status_of_its_turn(backend: Backend) -> None:
+    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Paid.")]))
+
+    @app.tool(approval=True)
+    async def pay() -> str:
+        return "done"
+
+    async with app:
+        await begin(app.session("chat"), "Pay", "t1")
+        wait = await open_wait(app)
+        [view] = await app.sessions()
+        assert (view.turns, view.updated) == (0, None)
+        assert view.status in ("running", "waiting")
+        assert view.created is not None
+        await app.resolve(wait.key, True)
+        await app.session("chat").turn("Pay", turn_id="t1", timeout="10s")
+        [view] = await app.sessions()
+        assert (view.turns, view.status) == (1, None)
 
 
 async def test_an_unused_session_is_empty(backend: Backend) -> None:

@@ -14,32 +14,32 @@ _N = "with recursive x(n) as (select 1 union all select n + 1 from x where n < {
 
 _FILLING = (
     """insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
-    select n, '{"process_id":"old-' || n || '","type":"process"}', 'process', '{target}',
+    select {run}, '{"process_id":"old-' || n || '","type":"process"}', 'process', '{target}',
       case when n % 100 = 0 then 'failed' else 'completed' end, 'settled:1', 2, 1, 1, 1 from x""",
     """insert into pylash_processes(number, id, run, registration, digest, sequence, status, output, created, settled)
-    select n, 'old-' || n, n, cast('{}' as {blob}), cast('d' as {blob}), 2,
+    select {run}, 'old-' || n, {run}, cast('{}' as {blob}), cast('d' as {blob}), 2,
       case when n % 100 = 0 then 'failed' else 'completed' end, cast('{}' as {blob}), 1, 1 from x""",
-    """insert into pylash_process_events(process, sequence, type, at) select n, 1, 'process.started', 1 from x""",
+    """insert into pylash_process_events(process, sequence, type, at) select {run}, 1, 'process.started', 1 from x""",
     """insert into pylash_process_events(process, sequence, type, at, key, taken)
-    select n, 2, 'signal.go', 1, 'process:old-' || n || ':signal.go:1', case when n % 10 = 0 then 0 else 1 end from x""",
+    select {run}, 2, 'signal.go', 1, 'process:old-' || n || ':signal.go:1', case when n % 10 = 0 then 0 else 1 end from x""",
     """insert into pylash_effects(run, key, kind, hash, outcome, started, ended)
-    select n, 'step', 'durable_step', cast('h' as {blob}), cast('1' as {blob}), 1, 1 from x""",
+    select {run}, 'step', 'durable_step', cast('h' as {blob}), cast('1' as {blob}), 1, 1 from x""",
     """insert into pylash_effects(run, key, kind, hash, outcome, wait, started, ended)
-    select n, 'go', 'process', cast('h' as {blob}), cast('1' as {blob}), 'signal:' || n || ':go', 1, 1 from x""",
+    select {run}, 'go', 'process', cast('h' as {blob}), cast('1' as {blob}), 'signal:' || {run} || ':go', 1, 1 from x""",
     # The effect of an approval: its end is its wait's.
     """insert into pylash_effects(run, key, kind, hash, wait, started)
-    select n, 'ask', 'await_event', cast('h' as {blob}), 'wait-' || n, 1 from x""",
+    select {run}, 'ask', 'await_event', cast('h' as {blob}), 'wait-' || n, 1 from x""",
     """insert into pylash_waits(id, name, session, kind, title, terminal, opened, resolved)
     select 'wait-' || n, '{}', 'other-' || n % 100, 'approval', 'Pay?', cast('{}' as {blob}), 1, 1 from x""",
     """insert into pylash_lanes(lane, last_seq, number, head) select 'session:other-' || n, 1, n, 2 from x""",
     "insert into pylash_lanes(lane, last_seq) select 'sessions', 2 * {count} from x where n = 1",
     "insert into pylash_sessions(id) select 'other-' || n from x",
     """insert into pylash_runs(id, scope, kind, target, lane, lane_seq, state, token, fence, attempts, created, settled)
-    select {count} + n, '{"session_id":"other-' || n || '","turn_id":"t","type":"turn"}', 'turn', 'turn',
+    select {turn}, '{"session_id":"other-' || n || '","turn_id":"t","type":"turn"}', 'turn', 'turn',
       'session:other-' || n, 1, case when n % 100 = 0 then 'stopped' else 'completed' end,
       'settled:1', 2, 1, 1, 1 from x""",
     """insert into pylash_nodes(id, run, body)
-    select cast(n as bigint) * 16777216 + 1, {count} + n, cast('{}' as {blob}) from x""",
+    select cast(n as bigint) * 16777216 + 1, {turn}, cast('{}' as {blob}) from x""",
     """insert into pylash_said(session, key, token, at) select 'other-' || n, 'k', 't', 1 from x""",
     """insert into pylash_forks(number, session) select n, 'fork-' || n from x""",
     """insert into pylash_dead_lines(number, session, body)
@@ -52,6 +52,8 @@ _FILLING = (
     """insert into pylash_triggers(key, type, source, target, body, session, enabled, created)
     select 'old-' || n, 'push', 'repo', 'work', cast('{}' as {blob}), 'other-' || n % 100, 0, 1 from x""",
     "insert into pylash_envs(ref, body) select 'env-' || n, cast('{}' as {blob}) from x",
+    "insert into pylash_process_tags(tag, number) select 'tag-' || n % 100, {run} from x",
+    "insert into pylash_session_tags(tag, number) select 'tag-' || n % 100, n from x",
     "insert into pylash_attachments(digest, body) select 'file-' || n, cast('x' as {blob}) from x",
 )
 
@@ -79,6 +81,9 @@ def _with(sql: str, count: int) -> str:
     place = re.search(r"\bselect\b", sql)
     assert place is not None
     counted = sql[: place.start()] + _N + sql[place.start() :]
+    # Every run has a millisecond of its own, as if they came one after another.
+    counted = counted.replace("{run}", "cast(n as bigint) * 4194304")
+    counted = counted.replace("{turn}", "cast({count} + n as bigint) * 4194304")
     return counted.replace("{count}", str(count)).replace("{target}", TARGET)
 
 

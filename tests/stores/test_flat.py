@@ -77,6 +77,7 @@ WORK: dict[str, Work] = {
     "prune nothing": has_nothing_to_prune,
     "claim again": repeats_a_claim,
     "turns of a session": shows_a_session,
+    "sessions": lambda store: store.sessions.listed(20),
     "signals": lambda store: store.processes.signal_waits(),
     "waits": lambda store: store.waits.listed(),
     "subscriptions": lambda store: store.triggers.listed("other-1"),
@@ -144,7 +145,9 @@ async def test_pruning_goes_on_where_it_stopped(
         connections.clear()
         async with SqliteBackend(tmp_path) as backend:
             store = await filled(backend, size)
-            waits = "update pylash_runs set state = 'waiting', settled = null where id <= {}"
+            waits = (
+                "update pylash_runs set state = 'waiting', settled = null where id <= {} * 4194304"
+            )
             await execute(store, waits.format(size - 100))
             await prunes(store)
             instructions = Instructions(connections)

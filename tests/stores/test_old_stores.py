@@ -38,6 +38,7 @@ PUBLISHED = {
     5: "0043023aed30875e543c47fb3f2d8562336f75f5d79f6c098c9b79776e10890f",
     6: "7747e811fadd905a22472c69992a2ce810a0b8ef13fc1cd57b8fe26464b0f228",
     7: "9787128b4ef28718a6256f939b5988b9a8fd86874b8f3501eedeaf0d4e724252",
+    8: "5e8ef9056162c44d4edb14ff96585e971cccd6afcf517af412253d43cf79b9a3",
 }
 """The digests of what was published: from then on a migration is never edited, and a change is a new one."""
 

@@ -27,6 +27,7 @@ INTERRUPTED: Final = 130
 SECTIONS: Final = {
     "Inspect": {
         "ps": ("views.listing", "List processes and turns, the newest first."),
+        "sessions": ("views.sessions", "List sessions, those that were created last first."),
         "show": (
             "views.show",
             "Show what one process, turn or session did, and what it waits for.",

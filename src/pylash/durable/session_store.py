@@ -17,6 +17,7 @@ from pylash.durable.sessions import (
     ResumedTurn,
     Segment,
     SessionRecord,
+    SessionView,
     Submitted,
     TurnCommit,
     TurnRecord,
@@ -24,7 +25,15 @@ from pylash.durable.sessions import (
 )
 
 
-class Sessions(Protocol):
+class SessionLists(Protocol):
+    """Lists of sessions."""
+
+    def listed(self, limit: int, after: str | None = None) -> Awaitable[list[SessionView]]:
+        """Return sessions, the newest first; ``after`` is the last session of the page before."""
+        ...
+
+
+class Sessions(SessionLists, Protocol):
     """Sessions, their turns and their queues."""
 
     durability: DurabilityTier

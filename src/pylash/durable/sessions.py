@@ -64,6 +64,21 @@ class SessionRecord(msgspec.Struct, frozen=True):
         return (*self.origin, Segment(self.number, self.head))
 
 
+class SessionView(msgspec.Struct, frozen=True):
+    """A session in a list.
+
+    ``status`` is that of the turn that runs, waits or is blocked; None if there is none. ``turns`` counts the committed turns, in a
+    fork also those that it begins with. ``created`` is when its first turn was submitted, ``updated`` when its last one ended; None
+    before that.
+    """
+
+    id: str
+    turns: int
+    status: RunState | None
+    created: Instant | None
+    updated: Instant | None
+
+
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to submit: its input (identified by ``digest``) and its options. ``person``: a person asked.
 

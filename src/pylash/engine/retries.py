@@ -153,7 +153,8 @@ class Tries(msgspec.Struct, frozen=True):
                 # The duration is part of the recorded command, so jitter comes from the seed: a replay asks for the same.
                 key = self.delay_key(number)
                 pause = self.retry.pause(number, chance(self.run.seed, key))
-                # Otherwise an earlier execution has logged it.
+                # Otherwise an earlier execution has logged it. Not ``is_replaying``: other branches may still replay while this
+                # one is past its records.
                 if not self.run.memory.begun(key):
                     self._log_retry(number, error, pause)
             # A sleep of the run and not of the task: a run that waits for its next attempt can be parked.

@@ -211,6 +211,20 @@ MIGRATIONS: Final = (
     ),
     # The JSON Schema of the answer to a wait (decision 0058); null accepts any answer, as workers of schema 6 do.
     Migration(("alter table pylash_waits add column schema {blob}",)),
+    # Lists of processes by name, status and tag, and of sessions (decision 0062). Workers of schema 7 write no tags.
+    Migration(
+        (
+            # A process has the number of its first run, so this index has the processes of a target in their order.
+            "create index pylash_runs_target on pylash_runs(target, id) where kind = 'process'",
+            """create index pylash_processes_failed on pylash_processes(status, number)
+                where status in ('failed', 'cancelled')""",
+            "create index pylash_lanes_number on pylash_lanes(number) where number is not null",
+            """create table pylash_process_tags(
+                tag text not null, number bigint not null, primary key(tag, number))""",
+            """create table pylash_session_tags(
+                tag text not null, number bigint not null, primary key(tag, number))""",
+        )
+    ),
 )
 
 

@@ -78,6 +78,7 @@ create index pylash_runs_open on pylash_runs(state, owner, id) where settled is 
 create index pylash_runs_failed
   on pylash_runs(state, kind, id)
   where state in ('failed', 'cancelled', 'stopped');
+create index pylash_runs_target on pylash_runs(target, id) where kind = 'process';
 
 -- The journal: the outcome of each effect of a run, recorded once under its key.
 create table pylash_effects(
@@ -173,6 +174,14 @@ create index pylash_processes_continued on pylash_processes(run) where run <> nu
 create index pylash_processes_attached
   on pylash_processes(parent)
   where parent is not null and status = 'open';
+create index pylash_processes_failed on pylash_processes(status, number) where status in ('failed', 'cancelled');
+
+-- The processes that have a tag, by number.
+create table pylash_process_tags(
+  tag text not null,
+  number bigint not null,
+  primary key(tag, number)
+);
 
 -- The events of processes, signals among them.
 create table pylash_process_events(
@@ -269,6 +278,14 @@ create table pylash_lanes(
   -- tokens of the committed turns, as JSON
   usage blob
 ) without rowid;
+create index pylash_lanes_number on pylash_lanes(number) where number is not null;
+
+-- The sessions that have a tag, by number; their options have the same tags.
+create table pylash_session_tags(
+  tag text not null,
+  number bigint not null,
+  primary key(tag, number)
+);
 
 -- The messages of sessions: number of the session << 24 | place.
 create table pylash_nodes(

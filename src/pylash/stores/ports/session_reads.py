@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from pylash.durable.processes import REGISTRATIONS
 from pylash.durable.runs import Instant, RunState
@@ -15,13 +15,16 @@ from pylash.durable.scopes import (
     scope_text,
     session_of,
 )
-from pylash.durable.sessions import Queued, ResumedTurn, TurnRecord, session_lane
+from pylash.durable.sessions import Queued, ResumedTurn, SessionView, TurnRecord, session_lane
 from pylash.stores.operation import Statement, Steps, store_time
 from pylash.stores.ports.journal import journals_of
 from pylash.stores.tables import lanes, queue
 from pylash.stores.tables import sessions as table
 from pylash.stores.tables.packed_effects import NODE_BITS
 from pylash.stores.tables.sessions import SESSION, TURN, plain, session_from, turn_from
+from pylash.values.turn_errors import SessionUnknown
+
+_NO_NUMBER: Final = (1 << 63) - 1
 
 _SESSIONS = SESSION.replace("l.lane = 'session:' || ?", "l.lane in ({texts})")
 
@@ -43,6 +46,22 @@ _IS_CANCELLED = "select 1 from pylash_runs where id = ? and cancel > 0"
 
 _RESULTS = """
 select scope, state, result from pylash_runs where scope in ({texts}) and settled is not null"""
+
+PAGE: Final = 50
+"""How many sessions are read at once. The limit is a part of the statement, so that PostgreSQL plans for a few rows."""
+
+# The times are those of the turns that wrote the first node and the head; a session without nodes has only its current turn.
+_VIEW = """
+select substr(l.lane, 9), l.number, l.revision, (select h.state from pylash_runs h where h.id = l.holder),
+  coalesce((select r.created from pylash_runs r where r.id =
+      (select n.run from pylash_nodes n where n.id > (l.number << 24) and n.id < ((l.number + 1) << 24) order by n.id limit 1)),
+    (select h.created from pylash_runs h where h.id = l.holder)),
+  (select coalesce(r.settled, r.created) from pylash_runs r where r.id =
+      (select n.run from pylash_nodes n where n.id = (l.number << 24) + l.head))"""
+
+_LISTED = f"""{_VIEW}
+from (select * from pylash_lanes where number is not null and number < ? order by number desc limit {PAGE}) as l
+order by l.number desc"""
 
 _STATES = "select scope, state, reason from pylash_runs where scope in ({texts})"
 
@@ -105,6 +124,31 @@ def turns_of(session_id: str) -> Steps[list[TurnRecord]]:
         rows = (yield Statement(_TURNS, (runs,))).rows
         turns += [turn_from(row) for row in rows]
     return turns
+
+
+def list_sessions(limit: int, after: str | None = None) -> Steps[list[SessionView]]:
+    """Return sessions, the newest first; ``after`` is the last session of the page before."""
+    before = _NO_NUMBER
+    if after is not None:
+        session = yield from table.find_session(after)
+        if session is None:
+            raise SessionUnknown(after)
+        before = session.number
+    views: list[SessionView] = []
+    while len(views) < limit:
+        rows = (yield Statement(_LISTED, (before,))).rows
+        views += map(_view_from, rows)
+        if len(rows) < PAGE:
+            break
+        before = rows[-1][1]
+    return views[:limit]
+
+
+def _view_from(row: tuple[Any, ...]) -> SessionView:
+    session_id, _, turns, state, created, updated = row
+    return SessionView(
+        session_id, turns, None if state is None else RunState(state), created, updated
+    )
 
 
 def resume_turns(runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:

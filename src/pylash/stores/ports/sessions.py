@@ -336,6 +336,7 @@ class SqlSessions(RunPort):
     uncommitted = reading(table.uncommitted_nodes)
     turn = reading(reads.find_turn)
     turns = reading(reads.turns_of)
+    listed = reading(reads.list_sessions)
     played = reading(reads.played_turn)
     current = reading(reads.current_turn)
     resume = reading(reads.resume_turns)
