@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from functools import cached_property, partial
 from inspect import isawaitable
 from pathlib import Path
@@ -27,12 +28,13 @@ from pylash.durable.commands import ForkProcess
 from pylash.durable.ports import Clock, EffectHost, Runner, WatchedClock
 from pylash.durable.processes import (
     ExternalInput,
+    ProcessFilter,
     ProcessView,
     Registration,
     SessionRef,
     checked_process,
 )
-from pylash.durable.runs import LeaseTimings, RunState
+from pylash.durable.runs import SECOND, Instant, LeaseTimings, RunState
 from pylash.durable.sessions import SessionView, checked_session
 from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, ResolveOutcome, Signer
@@ -551,17 +553,42 @@ class Lash:
         )
 
     async def processes(
-        self, *, status: RunState | str | None = None, limit: int = 100
+        self,
+        *,
+        status: RunState | str | None = None,
+        name: str | None = None,
+        since: datetime | Duration | None = None,
+        before: datetime | Duration | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[ProcessView]:
-        """Return processes, the newest first."""
-        self._use("processes")
+        """Return processes, the newest first.
+
+        ``name`` is that of a process in any of its versions, of a tool, or of a process in a Lashlang module. ``since`` and ``before`` limit
+        when it was started: a time, or how long ago. ``after`` continues a list: the id of the last process of the page before. Processes
+        that are started meanwhile change no later page.
+
+        >>> page = await app.processes(name="order", status="failed", since="1d", limit=20)
+        >>> following = await app.processes(name="order", status="failed", since="1d", limit=20, after=page[-1].id)
+        """
+        clock = self._use("processes").services.clock
         if status is not None and status not in list(RunState):
             known = ", ".join(RunState)
             raise ArgumentsInvalid(
                 "app.processes", f"there is no status {status!r} (known: {known})"
             )
         _check_limit("app.processes", limit)
-        wanted = None if status is None else RunState(status).value
+        if name is not None:
+            check_name("process name", name)
+        if after is not None:
+            checked_process(after)
+        wanted = ProcessFilter(
+            statuses=() if status is None else (RunState(status).value,),
+            name=name,
+            since=_moment(since, clock.now()),
+            before=_moment(before, clock.now()),
+            after=after,
+        )
         return await self.store.processes.listed(wanted, limit)
 
     async def retry(self, process_id: str) -> None:
@@ -880,6 +907,15 @@ async def open_host(
 def store_url(store: str | None = None) -> str:
     """Return the store to open if one is named, or else ``PYLASH_STORE`` or ``sqlite:///pylash.db``."""
     return os.environ.get("PYLASH_STORE") or DEFAULT_STORE if store is None else store
+
+
+def _moment(given: datetime | Duration | None, now: Instant) -> Instant | None:
+    """Return the time that is meant: a given one, or so long before now."""
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        return Instant(round(given.timestamp() * SECOND))
+    return Instant(now - micros(given))
 
 
 def _check_limit(method: str, limit: Any) -> None:

@@ -96,6 +96,20 @@ def test_everything_is_listed_and_shown_and_nothing_is_changed(place: str, pylas
     assert everything(place) == before
 
 
+def test_a_list_is_limited_by_name_and_time(place: str, pylash: Call) -> None:
+    filled(place)
+    assert [one["id"] for one in ask(pylash, "ps", "--name", "order")] == ["order-7"]
+    assert ask(pylash, "ps", "--name", "order", "-s", "failed") == []
+    assert ask(pylash, "ps", "--name", "nobody") == []
+    everything = ask(pylash, "ps")
+    assert len(ask(pylash, "ps", "--since", "1h")) == len(everything)
+    assert len(ask(pylash, "ps", "--since", "2026-01-01")) == len(everything)
+    assert ask(pylash, "ps", "--since", "2124-01-01T10:00") == []
+    assert ask(pylash, "ps", "--since", "0s", "--name", "order") == []
+    assert "leave out --kind" in pylash("ps", "--name", "order", "--kind", "turn").stderr
+    assert "neither a time" in pylash("ps", "--since", "yesterday").stderr
+
+
 def test_sessions_are_listed_in_pages(place: str, pylash: Call) -> None:
     filled(place)
 

@@ -15,10 +15,10 @@ _N = "with recursive x(n) as (select 1 union all select n + 1 from x where n < {
 _FILLING = (
     """insert into pylash_runs(id, scope, kind, target, state, token, fence, attempts, created, settled)
     select {run}, '{"process_id":"old-' || n || '","type":"process"}', 'process', '{target}',
-      case when n % 100 = 0 then 'failed' else 'completed' end, 'settled:1', 2, 1, 1, 1 from x""",
+      case when n % 5 = 0 then 'failed' else 'completed' end, 'settled:1', 2, 1, 1, 1 from x""",
     """insert into pylash_processes(number, id, run, registration, digest, sequence, status, output, created, settled)
     select {run}, 'old-' || n, {run}, cast('{}' as {blob}), cast('d' as {blob}), 2,
-      case when n % 100 = 0 then 'failed' else 'completed' end, cast('{}' as {blob}), 1, 1 from x""",
+      case when n % 5 = 0 then 'failed' else 'completed' end, cast('{}' as {blob}), 1, 1 from x""",
     """insert into pylash_process_events(process, sequence, type, at) select {run}, 1, 'process.started', 1 from x""",
     """insert into pylash_process_events(process, sequence, type, at, key, taken)
     select {run}, 2, 'signal.go', 1, 'process:old-' || n || ':signal.go:1', case when n % 10 = 0 then 0 else 1 end from x""",

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pylash.durable.processes import ProcessFilter
 from pylash.durable.runs import SECOND, RunState
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
-from pylash.testing.laws.stores.subjects import joined, recorded, running, turning
+from pylash.testing.laws.stores.subjects import TARGET, joined, recorded, running, turning
 from tests.backends import Backend, SqliteBackend
 from tests.stores.history import filling
 from tests.stores.lost_answers import answer_lost
@@ -37,7 +38,7 @@ async def is_taken_over(store: SqlStore) -> None:
 
 
 async def lists(store: SqlStore, status: str) -> None:
-    await store.processes.listed(status, 2)
+    await store.processes.listed(ProcessFilter(statuses=(status,)), 2)
 
 
 async def shows(store: SqlStore, status: str) -> None:
@@ -70,7 +71,9 @@ async def shows_a_session(store: SqlStore) -> None:
 WORK: dict[str, Work] = {
     "leave": leaves,
     "take over": is_taken_over,
-    "list": lambda store: store.processes.listed(None, 20),
+    "list": lambda store: store.processes.listed(ProcessFilter(), 20),
+    "list of a name": lambda store: store.processes.listed(ProcessFilter(name=TARGET), 20),
+    "list after another": lambda store: store.processes.listed(ProcessFilter(after="old-70"), 20),
     **{f"list {state}": partial(lists, status=state) for state in RunState},
     **{f"show {state}": partial(shows, status=state) for state in RunState},
     "prune": prunes,

@@ -540,6 +540,29 @@ def shown_label(registration: bytes | None) -> str | None:
     return REGISTRATIONS.decode(registration).label
 
 
+class ProcessFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which processes a list has; a field that is None, or no statuses, excludes none.
+
+    ``name`` is that of a program, whatever its version. ``since`` and ``before`` are about the time at which a process was started in this store.
+    ``after`` is the last process of the page before.
+    """
+
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    since: Instant | None = None
+    before: Instant | None = None
+    after: str | None = None
+
+
+def is_named(target: str, name: str) -> bool:
+    """Return whether a target, as it is shown, has a name: with or without its engine.
+
+    >>> is_named("python:order", "order"), is_named("python:order", "python:order")
+    (True, True)
+    """
+    return name in (target, target.partition(":")[2])
+
+
 class ProcessView(msgspec.Struct, frozen=True):
     """A process in a list; ``label`` is the one that it was started with, ``version`` that of its program."""
 

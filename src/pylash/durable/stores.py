@@ -21,6 +21,7 @@ from pylash.durable.processes import (
     LeasedStart,
     Output,
     ProcessEvent,
+    ProcessFilter,
     ProcessRecord,
     ProcessView,
     Registration,
@@ -377,7 +378,7 @@ class Processes(Protocol):
         """Return the view of a process."""
         ...
 
-    def listed(self, status: str | None, limit: int) -> Awaitable[list[ProcessView]]:
+    def listed(self, wanted: ProcessFilter, limit: int) -> Awaitable[list[ProcessView]]:
         """Return the views of processes, the newest first."""
         ...
 

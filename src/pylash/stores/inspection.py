@@ -8,11 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from pylash.durable.keys import PATCHED, patch_of
+from pylash.durable.processes import ProcessFilter
 from pylash.durable.runs import Instant, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import session_lane
 from pylash.stores.operation import Port, Statement, Steps, operation, store_time
 from pylash.stores.ports.process_reads import OF_PROCESS
+from pylash.stores.process_lists import list_processes
 from pylash.stores.run_lists import (
     PROCESS_RUNS,
     ROWS,
@@ -154,7 +156,11 @@ class SqlInspection(Port):
 
     @operation(read_only=True)
     def runs(
-        self, statuses: Sequence[str], kinds: Sequence[str], limit: int
+        self,
+        statuses: Sequence[str],
+        kinds: Sequence[str],
+        limit: int,
+        since: Instant | None = None,
     ) -> Steps[list[RunRow]]:
         """Return runs, the newest first.
 
@@ -163,8 +169,14 @@ class SqlInspection(Port):
         lists = PROCESS_RUNS if set(kinds) == {"process"} else RUNS
         most = _ALL if "process" in kinds else RECENT
         return [
-            run_from(row) for row in (yield from list_runs(lists, statuses, limit, kinds, most))
+            run_from(row)
+            for row in (yield from list_runs(lists, statuses, limit, kinds, most, since))
         ]
+
+    @operation(read_only=True)
+    def processes(self, wanted: ProcessFilter, limit: int) -> Steps[list[RunRow]]:
+        """Return processes, the newest first."""
+        return [run_from(row) for row in (yield from list_processes(wanted, limit))]
 
     @operation(read_only=True)
     def named(self, text: str) -> Steps[list[RunRow]]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pylash.durable.processes import ProcessView, shown_label, shown_target, split_target
-from pylash.durable.runs import Instant, RunState, run_id_time
+from pylash.durable.runs import Instant, RunState, first_run_id, run_id_time
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.tables.runs import FORGOTTEN
@@ -31,25 +31,26 @@ _COLUMNS: Final = """
        p.registration as registration,
        p.created as process_created"""
 
-_RUN_COLUMNS: Final = _COLUMNS.replace("{number}", "r.id")
+RUN_COLUMNS: Final = _COLUMNS.replace("{number}", "r.id")
 
-_PROCESS_COLUMNS: Final = _COLUMNS.replace("{number}", "p.number")
+PROCESS_COLUMNS: Final = _COLUMNS.replace("{number}", "p.number")
+"""The same columns, for rows with the number of the process."""
 
 # The earlier runs of a process that continued itself have another scope, and are not shown.
 _VISIBLE: Final = f"substr(r.scope, length(r.scope), 1) = '}}' and not {FORGOTTEN}"
 
 # A process has the number of its first run. A process that continued itself is found by its last run.
-_OF_RUN: Final = "((p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number))"
+OF_RUN: Final = "((p.number = r.id and p.run = p.number) or (p.run = r.id and p.run <> p.number))"
 
 ROWS: Final = f"""
-select * from (select {_RUN_COLUMNS}
-  from pylash_runs r left join pylash_processes p on {_OF_RUN} where {_VISIBLE} and {{where}}) as v"""
+select * from (select {RUN_COLUMNS}
+  from pylash_runs r left join pylash_processes p on {OF_RUN} where {_VISIBLE} and {{where}}) as v"""
 """Runs by a condition, which replaces ``{where}``; ``run_from`` and ``view_from`` decode the rows."""
 
-_RUNNING: Final = "r.settled is null and r.state = 'running'"
+RUNNING: Final = "r.settled is null and r.state = 'running'"
 # Only running runs have an owner, so the index has the runs of every other state in the order of their ids.
 _IDLE: Final = "r.settled is null and r.state = ? and r.owner is null"
-_UNKNOWN: Final = """
+UNKNOWN: Final = """
 r.id in (select q.id from pylash_runs q where q.at is not null and q.at <= {now}
          and q.state in ('queued', 'waiting') and q.target not in ({texts}))"""
 _FAILED: Final = "r.state = ? and r.state in ('failed', 'cancelled', 'stopped')"
@@ -57,7 +58,7 @@ _FAILED: Final = "r.state = ? and r.state in ('failed', 'cancelled', 'stopped')"
 PAGE: Final = 50
 """How many rows are read at once, from the newest backwards. With more, PostgreSQL joins whole tables."""
 
-_NO_ID: Final = (1 << 63) - 1
+NO_ID: Final = (1 << 63) - 1
 
 
 class Lists(NamedTuple):
@@ -74,29 +75,27 @@ class Lists(NamedTuple):
 
 def _lists(newest: str, columns: str, join: str) -> Lists:
     of_status = f"""
-select * from (select {columns} from pylash_runs r {join} pylash_processes p on {_OF_RUN}
+select * from (select {columns} from pylash_runs r {join} pylash_processes p on {OF_RUN}
   where {_VISIBLE} and {{where}} and r.kind = ?) as v
 where shown in ({{texts}}) order by run desc limit ?"""
-    conditions = (_RUNNING, _IDLE, _UNKNOWN, _FAILED)
+    conditions = (RUNNING, _IDLE, UNKNOWN, _FAILED)
     return Lists(newest, {one: of_status.replace("{where}", one) for one in conditions})
 
 
-_NEWEST_PROCESSES = f"""
-select {_PROCESS_COLUMNS}
+NEWEST_PROCESSES = f"""
+select {PROCESS_COLUMNS}
 from (select * from pylash_processes where number < ? order by number desc limit {PAGE}) as p
 join pylash_runs r on r.id = p.run order by p.number desc"""
 
-PROCESSES: Final = _lists(_NEWEST_PROCESSES, _PROCESS_COLUMNS, "join")
-
-PROCESS_RUNS: Final = _lists(_NEWEST_PROCESSES, _RUN_COLUMNS, "left join")
-"""The same, including open runs that a host's controller created under the name of a process."""
+PROCESS_RUNS: Final = _lists(NEWEST_PROCESSES, RUN_COLUMNS, "left join")
+"""Runs of processes, including open ones that a host's controller created under the name of a process."""
 
 RUNS: Final = _lists(
     f"""
-select {_RUN_COLUMNS}
+select {RUN_COLUMNS}
 from (select * from pylash_runs r where r.id < ? and {_VISIBLE} order by r.id desc limit {PAGE}) as r
-left join pylash_processes p on {_OF_RUN} order by r.id desc""",
-    _RUN_COLUMNS,
+left join pylash_processes p on {OF_RUN} order by r.id desc""",
+    RUN_COLUMNS,
     "left join",
 )
 
@@ -151,32 +150,35 @@ def list_runs(
     statuses: Sequence[str],
     limit: int,
     kinds: Sequence[str] = ("process",),
-    most: int = _NO_ID,
+    most: int = NO_ID,
+    since: Instant | None = None,
 ) -> Steps[list[tuple[Any, ...]]]:
     """Return the newest runs of some kinds and statuses, the newest first.
 
-    Completed runs have no index: they are searched among the newest ``most`` runs.
+    Completed runs have no index: they are searched among the newest ``most`` runs. ``since`` leaves out those that were started before.
     """
     known = yield from known_targets()
+    least = 0 if since is None else first_run_id(since)
     rows: list[tuple[Any, ...]] = []
     if RunState.COMPLETED in statuses:  # then most of the newest runs are listed anyway
-        before, seen = _NO_ID, 0
+        before, seen = NO_ID, 0
         while len(rows) < limit and seen < most:
             page = (yield Statement(lists.newest, (known, before))).rows
             rows += (row for row in page if row[1] in statuses and row[2] in kinds)
-            if len(page) < PAGE:
+            if len(page) < PAGE or page[-1][0] < least:
                 break
             before, seen = page[-1][0], seen + PAGE
-        return _newest_first(rows)[:limit]
+        return _newest_first(rows, least)[:limit]
     for (condition, given), kind in product(_places(statuses, known), dict.fromkeys(kinds)):
         params = (known, *given, kind, list(statuses), limit)
         rows += (yield Statement(lists.of_status[condition], params)).rows
-    return _newest_first(rows)[:limit]
+    return _newest_first(rows, least)[:limit]
 
 
-def _newest_first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Sort rows by the milliseconds in their numbers, and rows of one millisecond by their creation times."""
-    return sorted(rows, key=lambda row: (run_id_time(row[0]), row[3], row[0]), reverse=True)
+def _newest_first(rows: list[tuple[Any, ...]], least: int) -> list[tuple[Any, ...]]:
+    """Sort rows by the milliseconds in their numbers, and rows of one millisecond by their creation times; leave out smaller numbers."""
+    wanted = (row for row in rows if row[0] >= least)
+    return sorted(wanted, key=lambda row: (run_id_time(row[0]), row[3], row[0]), reverse=True)
 
 
 def _places(statuses: Sequence[str], known: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -184,11 +186,11 @@ def _places(statuses: Sequence[str], known: list[str]) -> Iterator[tuple[str, tu
     for status in dict.fromkeys(statuses):
         match status:
             case RunState.RUNNING:
-                yield _RUNNING, ()
+                yield RUNNING, ()
             case RunState.QUEUED | RunState.WAITING:
                 yield _IDLE, (status,)
             case RunState.BLOCKED:
                 yield _IDLE, (status,)
-                yield _UNKNOWN, (known,)
+                yield UNKNOWN, (known,)
             case _:
                 yield _FAILED, (status,)

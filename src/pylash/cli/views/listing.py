@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -23,11 +24,13 @@ from pylash.cli.output import (
     print_table,
 )
 from pylash.cli.store_options import StoreOptions, run, with_store_options
-from pylash.durable.processes import Aborted, Failure, Output
-from pylash.durable.runs import RunState
+from pylash.durable.processes import Aborted, Failure, Output, ProcessFilter
+from pylash.durable.runs import Instant, RunState
 from pylash.stores.inspection import OpenEffect
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
+from pylash.values.durations import micros, seconds
+from pylash.values.errors import DurationInvalid
 from pylash.values.process_errors import split_reason
 from pylash.values.secrets import shown_url
 
@@ -50,6 +53,29 @@ KINDS = {
     "turn": ("turn", "queue_drain"),
     "other": ("session_delete", "runtime_operation"),
 }
+
+
+class Since(click.ParamType[Any]):
+    """A time in ISO 8601, or how long ago."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | timedelta:
+        """Return the time, or the duration."""
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass
+        try:
+            return timedelta(seconds=seconds(value))
+        except DurationInvalid:
+            self.fail(
+                f"{value!r} is neither a time such as 2026-07-01T09:00 nor a duration such as 2h.",
+                param,
+                ctx,
+            )
 
 
 @click.command()
@@ -76,8 +102,22 @@ KINDS = {
     show_default=True,
     help="The maximum number of rows.",
 )
+@click.option("--name", metavar="NAME", help="Only processes of this name, in all versions.")
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="Only those started since a time (2026-07-01T09:00), or so long ago (2h).",
+)
 @with_store_options
-def ps(options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int) -> None:
+def ps(
+    options: StoreOptions,
+    status: Sequence[str],
+    kind: Sequence[str],
+    limit: int,
+    name: str | None,
+    since: datetime | timedelta | None,
+) -> None:
     """List processes and turns, the newest first.
 
     A turn is named SESSION/TURN. TIME is the age of an open run, or the duration of an ended one; the last column
@@ -86,17 +126,30 @@ def ps(options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit:
 
     \b
       pylash ps --status blocked --status failed
+      pylash ps --name order --since 1d
       pylash ps --kind turn --json
     """
-    run(_ps(options, status, kind, limit))
+    if name is not None and any(one != "process" for one in kind):
+        raise click.UsageError("--name is for processes: leave out --kind.")
+    run(_ps(options, status, kind, limit, name, since))
 
 
 async def _ps(
-    options: StoreOptions, status: Sequence[str], kind: Sequence[str], limit: int
+    options: StoreOptions,
+    status: Sequence[str],
+    kind: Sequence[str],
+    limit: int,
+    name: str | None,
+    since: datetime | timedelta | None,
 ) -> None:
     kinds = [name for each in kind or KINDS for name in KINDS[each]]
     async with options.open_store() as (_, store):
-        rows = await store.inspection.runs(status or STATUSES, kinds, limit)
+        started = None if since is None else _instant(since, await store.inspection.now())
+        if name is not None:
+            wanted = ProcessFilter(statuses=tuple(status), name=name, since=started)
+            rows = await store.inspection.processes(wanted, limit)
+        else:
+            rows = await store.inspection.runs(status or STATUSES, kinds, limit, started)
         described = await describe_runs(store, rows)
     if options.as_json:
         print_json(described)
@@ -106,6 +159,12 @@ async def _ps(
         print_line(paint("pylash fork ID continues a failed process", "bright_black"))
     if len(rows) == limit and on_terminal():
         print_line(paint(f"the newest {limit}; -n shows more", "bright_black"))
+
+
+def _instant(since: datetime | timedelta, now: Instant) -> Instant:
+    if isinstance(since, timedelta):
+        return Instant(now - micros(since))
+    return Instant(round(since.timestamp() * SECOND))
 
 
 async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pylash.durable.processes import (
     SIGNAL,
     Output,
     ProcessEvent,
+    ProcessFilter,
     ProcessRecord,
     ProcessState,
     ProcessView,
@@ -21,7 +22,8 @@ from pylash.durable.runs import Instant, RunState
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.ports.journal import journals_of
 from pylash.stores.ports.process_log import WHERE
-from pylash.stores.run_lists import PROCESSES, ROWS, list_runs, view_from
+from pylash.stores.process_lists import list_processes
+from pylash.stores.run_lists import ROWS, view_from
 from pylash.stores.tables.workers import known_targets
 from pylash.values.canonical import decode
 from pylash.values.process_errors import ProcessUnknown
@@ -124,10 +126,9 @@ def process_view(process_id: str) -> Steps[ProcessView | None]:
     return view_from(rows[0]) if rows else None
 
 
-def list_processes(status: str | None, limit: int) -> Steps[list[ProcessView]]:
+def processes_listed(wanted: ProcessFilter, limit: int) -> Steps[list[ProcessView]]:
     """Return the views of processes, the newest first."""
-    statuses = list(RunState) if status is None else [status]
-    return [view_from(row) for row in (yield from list_runs(PROCESSES, statuses, limit))]
+    return [view_from(row) for row in (yield from list_processes(wanted, limit))]
 
 
 def signal_waits(process_id: str | None = None) -> Steps[list[SignalWait]]:

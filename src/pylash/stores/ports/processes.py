@@ -367,7 +367,7 @@ class SqlProcesses(RunPort):
     look = reading(reads.look_at_process)
     cancel_reason = reading(reads.cancel_reason)
     view = reading(reads.process_view)
-    listed = reading(reads.list_processes)
+    listed = reading(reads.processes_listed)
     signal_waits = reading(reads.signal_waits)
     outputs = reading(reads.process_outputs)
     known = reading(reads.known_processes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import Slot, Success
+from pylash.durable.processes import ProcessFilter, Slot, Success
 from pylash.durable.runs import SECOND, Claim, RunState, WorkerId
 from pylash.durable.stores import Store
 from pylash.testing.laws.stores.subjects import (
@@ -230,6 +230,9 @@ async def giving_up_in_order_never_counts(store: SubjectStore) -> None:
 # --- targets ---
 
 
+BLOCKED = ProcessFilter(statuses=("blocked",))
+
+
 async def an_unknown_target_is_shown_as_blocked_and_nobody_wrote_it(store: SubjectStore) -> None:
     process, later = await started(store), work()
     await store.processes.start(StartProcess(later, delay=3_600 * SECOND))
@@ -237,7 +240,7 @@ async def an_unknown_target_is_shown_as_blocked_and_nobody_wrote_it(store: Subje
     holds(view, "the process")
     shown = view and (view.status, view.reason, view.target)
     equal(shown, (RunState.BLOCKED, "unknown_target", TARGET), "what is shown")
-    blocked = await store.processes.listed("blocked", 10)
+    blocked = await store.processes.listed(BLOCKED, 10)
     equal([one.id for one in blocked], [process], "what is listed as blocked")
     record = await record_of(store, process)
     equal((record.run_state, record.reason), (RunState.QUEUED, None), "what is written")
@@ -245,8 +248,8 @@ async def an_unknown_target_is_shown_as_blocked_and_nobody_wrote_it(store: Subje
     await store.workers.join(worker, LEASE, [TARGET])
     view = await store.processes.view(process)
     equal(view and (view.status, view.reason), (RunState.QUEUED, None), "once a worker knows it")
-    equal(await store.processes.listed("blocked", 10), [], "what is listed as blocked then")
-    newest = [one.id for one in await store.processes.listed(None, 1)]
+    equal(await store.processes.listed(BLOCKED, 10), [], "what is listed as blocked then")
+    newest = [one.id for one in await store.processes.listed(ProcessFilter(), 1)]
     equal(newest, [later.id], "the newest of all")
     equal(await store.processes.view("nobody"), None, "a process that is not there")
 
