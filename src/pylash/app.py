@@ -84,7 +84,7 @@ from pylash.turn.asks import SessionOptions, checked_options
 from pylash.turn.budgets import TurnBudget
 from pylash.turn.histories import History
 from pylash.turn.messages import Attachment
-from pylash.values.arguments import check_text, check_type
+from pylash.values.arguments import check_text, check_type, checked_tag, checked_tags
 from pylash.values.durations import Duration, micros
 from pylash.values.names import MAX_NAME_BYTES, check_name
 from pylash.values.process_errors import (
@@ -557,6 +557,7 @@ class Lash:
         *,
         status: RunState | str | None = None,
         name: str | None = None,
+        tag: str | None = None,
         since: datetime | Duration | None = None,
         before: datetime | Duration | None = None,
         limit: int = 100,
@@ -564,7 +565,8 @@ class Lash:
     ) -> list[ProcessView]:
         """Return processes, the newest first.
 
-        ``name`` is that of a process in any of its versions, of a tool, or of a process in a Lashlang module. ``since`` and ``before`` limit
+        ``name`` is that of a process in any of its versions, of a tool, or of a process in a Lashlang module. ``tag`` is
+        one that it was started with. ``since`` and ``before`` limit
         when it was started: a time, or how long ago. ``after`` continues a list: the id of the last process of the page before. Processes
         that are started meanwhile change no later page.
 
@@ -585,6 +587,7 @@ class Lash:
         wanted = ProcessFilter(
             statuses=() if status is None else (RunState(status).value,),
             name=name,
+            tag=None if tag is None else checked_tag(tag),
             since=_moment(since, clock.now()),
             before=_moment(before, clock.now()),
             after=after,
@@ -728,9 +731,11 @@ class Lash:
         budget: TurnBudget | None = None,
         history: History | None = None,
         plugin_options: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
     ) -> Session:
         """Return the handle of a session; its first use creates the session. Changed options apply from the next turn.
 
+        ``tags`` are texts that ``app.sessions(tag=…)`` finds it by, from its next turn; None leaves those that it has.
         ``mode`` and ``language`` accept only their defaults: models act by calling tools.
 
         >>> session = app.session("chat-42")
@@ -745,6 +750,7 @@ class Lash:
             budget=budget,
             history=history,
             plugin_options=plugin_options,
+            tags=None if tags is None else checked_tags("app.session", tags),
         )
         checked_options("app.session", options)
         # Without a worker, other apps run the session with their own catalogs.
@@ -752,8 +758,10 @@ class Lash:
             self.catalog.check(options)
         return Session(id, options, parts.services, parts.runner, parts.turn_results, self._start)
 
-    async def sessions(self, *, limit: int = 100, after: str | None = None) -> list[SessionView]:
-        """Return sessions, those that were created last first.
+    async def sessions(
+        self, *, tag: str | None = None, limit: int = 100, after: str | None = None
+    ) -> list[SessionView]:
+        """Return sessions, those that were created last first; with ``tag``, those that have it.
 
         ``after`` continues a list: the id of the last session of the page before. Sessions that are created meanwhile change no later page.
 
@@ -764,7 +772,9 @@ class Lash:
         _check_limit("app.sessions", limit)
         if after is not None:
             checked_session(after)
-        return await self.store.sessions.listed(limit, after)
+        if tag is not None:
+            checked_tag(tag)
+        return await self.store.sessions.listed(limit, after, tag)
 
     async def attachment(self, found: Attachment | str) -> bytes:
         """Return the bytes of an attachment, or of its ``ref``.

@@ -81,9 +81,10 @@ def filled(url: str) -> None:
 
     async def fill(app: Lash) -> None:
         await app.start(
-            shop.order.options(id="order-7", label="Ann's teapot"), item=f"teapot {shop.EVIL}"
+            shop.order.options(id="order-7", label="Ann's teapot", tags=["customer:7"]),
+            item=f"teapot {shop.EVIL}",
         )
-        asking = app.session("chat-42").turn(
+        asking = app.session("chat-42", tags=["customer:7"]).turn(
             "Refund order 7, please", turn_id="refund-7", timeout=0
         )
         with suppress(TimeoutError):

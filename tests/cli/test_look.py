@@ -101,6 +101,14 @@ def test_a_list_is_limited_by_name_and_time(place: str, pylash: Call) -> None:
     assert [one["id"] for one in ask(pylash, "ps", "--name", "order")] == ["order-7"]
     assert ask(pylash, "ps", "--name", "order", "-s", "failed") == []
     assert ask(pylash, "ps", "--name", "nobody") == []
+    [tagged] = ask(pylash, "ps", "--tag", "customer:7")
+    assert (tagged["id"], tagged["tags"]) == ("order-7", ["customer:7"])
+    assert ask(pylash, "ps", "--tag", "customer:7", "--name", "child") == []
+    assert "tags       customer:7" in pylash("show", "order-7").stdout
+    assert ask(pylash, "show", "order-7")["tags"] == ["customer:7"]
+    assert "tags       customer:7" in pylash("show", "chat-42").stdout
+    [session] = ask(pylash, "sessions", "--tag", "customer:7")
+    assert (session["id"], session["tags"]) == ("chat-42", ["customer:7"])
     everything = ask(pylash, "ps")
     assert len(ask(pylash, "ps", "--since", "1h")) == len(everything)
     assert len(ask(pylash, "ps", "--since", "2026-01-01")) == len(everything)

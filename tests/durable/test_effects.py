@@ -86,6 +86,7 @@ def test_the_same_input_hashes_the_same_and_other_input_differs() -> None:
                     timeout=5,
                     event_types=(EventType("note"),),
                     label="Ann",
+                    tags=("customer:7",),
                 )
             ),
             "ab2f5cd0355750034db34cc583dbe312036741ef3d557652a0140dab140b9a7b",

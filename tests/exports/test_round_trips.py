@@ -143,7 +143,7 @@ async def waiting(app: Lash, process_id: str) -> None:
 
 
 async def start(app: Lash, name: str) -> None:
-    await app.start(app.services.definitions[name].options(id="p"))
+    await app.start(app.services.definitions[name].options(id="p", tags=["moved"]))
 
 
 def fingerprint(path: Path) -> Any:
@@ -175,6 +175,8 @@ async def test_a_parked_process_goes_on(stores: list[str], tmp_path: Path) -> No
     assert path.stat().st_mode & 0o777 == 0o600
     async with shop.app(stores[1]) as app:
         handle = app.process_handle("p")
+        [view] = await app.processes(tag="moved")
+        assert (view.id, view.tags) == ("p", ("moved",))
         await handle.signal("go", 1)
 
         async def key() -> str | None:
@@ -253,7 +255,7 @@ async def test_an_agent_of_pydantic_ai_goes_on(stores: list[str], tmp_path: Path
 async def test_a_session_goes_on(stores: list[str], tmp_path: Path) -> None:
     shop, path = Shop(), tmp_path / "s.json"
     async with shop.app(stores[0]) as app:
-        session = app.session("chat")
+        session = app.session("chat", tags=["moved"])
         with suppress(TimeoutError):
             await session.turn("Refund me", turn_id="t1", timeout=0)
 
@@ -268,6 +270,8 @@ async def test_a_session_goes_on(stores: list[str], tmp_path: Path) -> None:
     assert "Refunded." in path.read_text()
     async with shop.app(stores[1]) as app:
         session = await app.import_session(path)
+        [view] = await app.sessions(tag="moved")
+        assert (view.id, view.tags) == ("chat", ("moved",))
         again = tmp_path / "again.json"
         await app.export_session("chat", again)
         assert fingerprint(again) == fingerprint(path)

@@ -131,6 +131,93 @@ async def test_a_list_by_status_is_in_the_order_of_starts(backend: Backend) -> N
         assert await ids(app, status="cancelled") == []
 
 
+async def test_tags_are_kept_listed_and_found(backend: Backend) -> None:
+    async with shop(backend.url) as app:
+        order, refund = app.started["order"], app.started["refund"]  # type: ignore[attr-defined]
+
+        @app.process
+        async def parent(ctx: ProcessContext[None]) -> list[str]:
+            plain = await ctx.start(order)
+            own = await ctx.start(order.options(id="child", tags=["child"]))
+            await own.result()
+            return [plain.id, own.id]
+
+        for number in range(60):
+            await app.start(order.options(id=f"o-{number}", tags=["customer:7", "customer:7"]))
+        both = await app.start(order.options(id="both", tags=["customer:7", "vip"]), n=1)
+        assert await both.result(timeout="10s") == 1
+        failed = await app.start(refund.options(id="r", tags=("customer:7",)))
+        with pytest.raises(ProcessFailed):
+            await failed.result(timeout="10s")
+        await app.start(order.options(id="none"))
+        plain, _ = await (await app.start(parent.options(id="p", tags=["vip"]))).result(
+            timeout="10s"
+        )
+
+        found = ["r", "both", *(f"o-{number}" for number in reversed(range(60)))]
+        assert await ids(app, tag="customer:7") == found
+        assert await ids(app, tag="customer:7", limit=2, after="both") == ["o-59", "o-58"]
+        assert await ids(app, tag="customer:7", status="failed") == ["r"]
+        assert await ids(app, tag="customer:7", name="refund") == ["r"]
+        assert await ids(app, tag="vip") == ["p", "both"]
+        assert await ids(app, tag="child") == ["child"]
+        assert await ids(app, tag="customer") == []
+        tags = {view.id: view.tags for view in await app.processes()}
+        assert (tags["both"], tags["o-1"]) == (("customer:7", "vip"), ("customer:7",))
+        assert (tags["none"], tags[plain]) == ((), ())  # a child has its own tags only
+
+        again = await app.start(order.options(id="both", tags=["other"]), n=1)  # no conflict
+        assert await again.result(timeout="10s") == 1
+        assert await ids(app, tag="other") == []
+        await app.fork_process("both", id="fork")
+        assert await ids(app, tag="vip") == ["fork", "p", "both"]
+
+
+async def test_another_tag_of_a_recorded_start_changes_nothing(durable: Backend) -> None:
+    def app_with(tags: list[str]) -> Lash:
+        app = Lash(durable.url)
+
+        @app.process
+        async def child(ctx: ProcessContext[None]) -> None: ...
+
+        @app.process
+        async def parent(ctx: ProcessContext[None]) -> str:
+            await ctx.start(child.options(id="child", tags=tags))
+            await ctx.wait_signal("go")
+            return "done"
+
+        app.started = {"parent": parent}  # type: ignore[attr-defined]
+        return app
+
+    async with app_with(["a"]) as app:
+        await start(app, "parent", "p")
+
+        async def waits() -> bool:
+            return bool(await app.waits())
+
+        await eventually(waits)
+    for tags in (["b"], []):
+        async with app_with(tags) as app:
+            assert await ids(app, tag="a") == ["child"]
+            if not tags:
+                await app.process_handle("p").signal("go")
+                assert await app.process_handle("p").result(timeout="10s") == "done"
+
+
+async def test_a_subscription_starts_processes_with_its_tags(backend: Backend) -> None:
+    app = shop(backend.url)
+    app.trigger("push")
+    async with app:
+        order = app.started["order"]  # type: ignore[attr-defined]
+        await app.triggers.register(
+            "push", source_key="repo", target=order.options(tags=["ci"]), key="k"
+        )
+        [delivery] = await app.triggers.emit(
+            "push", source_key="repo", payload={}, idempotency_key="1"
+        )
+        assert await ids(app, tag="ci") == [delivery.process_id]
+
+
 async def test_times_limit_a_list(backend: Backend) -> None:
     clock = SimClock()
     async with shop(backend.url, clock=clock, **CLIENT) as app:
@@ -151,5 +238,15 @@ async def test_a_wrong_filter_is_refused() -> None:
             await app.processes(after="nobody")
         with pytest.raises(NameInvalid):
             await app.processes(name=" ")
+        with pytest.raises(NameInvalid):
+            await app.processes(tag="x" * 129)
+        order = app.started["order"]  # type: ignore[attr-defined]
+        for wrong in ("customer:7", {"customer": "7"}, 7):
+            with pytest.raises(ArgumentsInvalid, match="is not a list of strings"):
+                order.options(tags=wrong)
+        with pytest.raises(ArgumentsInvalid, match="there are 21 tags, and at most 20 are allowed"):
+            order.options(tags=[str(number) for number in range(21)])
+        with pytest.raises(NameInvalid, match="tag"):
+            order.options(tags=[""])
         with pytest.raises(ArgumentsInvalid, match="limit=0"):
             await app.processes(limit=0)

@@ -101,6 +101,33 @@ async def test_a_listed_session_has_the_status_of_its_turn(backend: Backend) -> 
         assert (view.turns, view.status) == (1, None)
 
 
+async def test_tags_of_sessions_are_found_changed_and_forgotten(backend: Backend) -> None:
+    async def found(tag: str) -> list[str]:
+        return [view.id for view in await app.sessions(tag=tag)]
+
+    async with app_of(backend) as app:
+        for name in ("a", "b"):
+            session = app.session(name, tags=["customer:7", "vip"])
+            await session.turn("Hello", timeout="10s")
+        await app.session("c").turn("Hello", timeout="10s")
+        assert await found("customer:7") == ["b", "a"]
+        assert [view.id for view in await app.sessions(tag="vip", limit=1, after="b")] == ["a"]
+        assert [view.tags for view in await app.sessions()] == [(), *(("customer:7", "vip"),) * 2]
+
+        await app.session("a").turn("Again", timeout="10s")  # without tags it keeps them
+        assert await found("vip") == ["b", "a"]
+        await app.session("a", tags=["new", "vip"]).turn("Again", timeout="10s")
+        assert (await found("customer:7"), await found("new")) == (["b"], ["a"])
+        await app.session("a", tags=[]).turn("Again", timeout="10s")
+        assert (await found("vip"), await found("new")) == (["b"], [])
+        await app.session("b").fork("fork")
+        assert await found("vip") == ["fork", "b"]
+        await app.session("b").delete()
+        assert await found("vip") == ["fork"]
+        await app.session("b").turn("Hello", timeout="10s")
+        assert await found("vip") == ["fork"]
+
+
 async def test_an_unused_session_is_empty(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("new")

@@ -52,8 +52,8 @@ _FILLING = (
     """insert into pylash_triggers(key, type, source, target, body, session, enabled, created)
     select 'old-' || n, 'push', 'repo', 'work', cast('{}' as {blob}), 'other-' || n % 100, 0, 1 from x""",
     "insert into pylash_envs(ref, body) select 'env-' || n, cast('{}' as {blob}) from x",
-    "insert into pylash_process_tags(tag, number) select 'tag-' || n % 100, {run} from x",
-    "insert into pylash_session_tags(tag, number) select 'tag-' || n % 100, n from x",
+    "insert into pylash_process_tags(tag, number) select 'tag-' || n % 3, {run} from x",
+    "insert into pylash_session_tags(tag, number) select 'tag-' || n % 3, n from x",
     "insert into pylash_attachments(digest, body) select 'file-' || n, cast('x' as {blob}) from x",
 )
 

@@ -73,6 +73,8 @@ WORK: dict[str, Work] = {
     "take over": is_taken_over,
     "list": lambda store: store.processes.listed(ProcessFilter(), 20),
     "list of a name": lambda store: store.processes.listed(ProcessFilter(name=TARGET), 20),
+    "list of a tag": lambda store: store.processes.listed(ProcessFilter(tag="tag-1"), 20),
+    "sessions of a tag": lambda store: store.sessions.listed(20, tag="tag-1"),
     "list after another": lambda store: store.processes.listed(ProcessFilter(after="old-70"), 20),
     **{f"list {state}": partial(lists, status=state) for state in RunState},
     **{f"show {state}": partial(shows, status=state) for state in RunState},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pylash.durable.processes import SessionRef, Slot, fold
+from pylash.durable.processes import ProcessFilter, SessionRef, Slot, fold
 from pylash.durable.runs import SECOND, RunState, WorkerId
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope, scope_text
 from pylash.durable.sessions import NewTurn, Policy
@@ -151,6 +151,11 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     assert run.state == "waiting"
     if version >= 2:
         await _has_its_processes(old)
+    if version >= 8:
+        tagged = await old.processes.listed(ProcessFilter(tag="customer:7"), 10)
+        assert [(one.id, one.tags) for one in tagged] == [("order-7", ("customer:7",))]
+        chats = await old.sessions.listed(10, tag="customer:7")
+        assert [(one.id, one.tags) for one in chats] == [("chat-43", ("customer:7",))]
     await (_has_its_sessions(old) if version >= 3 else _can_have_sessions(old))
     if version >= 6:
         await _knows_why_turns_ended(old)

@@ -102,7 +102,7 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
         """Return the command without what does not decide about its effect, and what older versions did not record.
 
         That is the number of an event, the defaults of a turn, the session that asks, and of a start: the session that gets the handle, the handles
-        in its arguments, its label, and the version and the types of events of its program, which a new deployment may change. A fork hashes the start of the
+        in its arguments, its label, its tags, and the version and the types of events of its program, which a new deployment may change. A fork hashes the start of the
         process that it was forked from.
         """
         match self.command:
@@ -122,7 +122,7 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
                     if name not in ("handles", "version")
                 }
                 command = self._start_of({**registration, "input": given})
-            case {"registration": {"event_types": _} | {"label": _} as registration}:
+            case {"registration": {"event_types": _} | {"label": _} | {"tags": _} as registration}:
                 command = self._start_of({**registration})
             case {"registration": registration, "grant": {}}:
                 command = self._start_of({**registration})
@@ -134,6 +134,7 @@ class Process(_Command, frozen=True, gc=False, tag="process"):
         """Return the hashed part of a start."""
         registration.pop("event_types", None)
         registration.pop("label", None)
+        registration.pop("tags", None)
         return {**self.command, "registration": registration, "grant": None}
 
 

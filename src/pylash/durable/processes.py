@@ -173,10 +173,20 @@ class Slot(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people recognise and find a process by: no part of the identity of its start, and never inherited.
+
+    ``label`` is its name for people, ``tags`` are texts that lists are filtered by.
+    """
+
+    label: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
     """A process to start.
 
-    ``label`` is its name for people. ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
+    ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
     by name; None accepts any. ``seed``: in a fork, the id of the process that it was forked from, because both must
     derive the same random names. ``recorded_id``: in a fork, the id of the parent in the starts of children that it took over;
     forks that older versions made have none.
@@ -196,7 +206,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     seed: str | None = None
     seed_epoch: int = 0
     recorded_id: str | None = None
-    label: str | None = None
 
     @property
     def target(self) -> str:
@@ -540,6 +549,13 @@ def shown_label(registration: bytes | None) -> str | None:
     return REGISTRATIONS.decode(registration).label
 
 
+def shown_tags(registration: bytes | None) -> tuple[str, ...]:
+    """Return the tags of a process; most have none, and are not decoded."""
+    if registration is None or b'"tags"' not in registration:
+        return ()
+    return REGISTRATIONS.decode(registration).tags
+
+
 class ProcessFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which processes a list has; a field that is None, or no statuses, excludes none.
 
@@ -549,6 +565,7 @@ class ProcessFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     statuses: tuple[str, ...] = ()
     name: str | None = None
+    tag: str | None = None
     since: Instant | None = None
     before: Instant | None = None
     after: str | None = None
@@ -574,6 +591,7 @@ class ProcessView(msgspec.Struct, frozen=True):
     settled: Instant | None
     label: str | None = None
     version: int = 1
+    tags: tuple[str, ...] = ()
 
 
 def just_started(registration: Registration, number: int, now: Instant) -> ProcessRecord:

@@ -28,7 +28,9 @@ from pylash.durable.sessions import (
 class SessionLists(Protocol):
     """Lists of sessions."""
 
-    def listed(self, limit: int, after: str | None = None) -> Awaitable[list[SessionView]]:
+    def listed(
+        self, limit: int, after: str | None = None, tag: str | None = None
+    ) -> Awaitable[list[SessionView]]:
         """Return sessions, the newest first; ``after`` is the last session of the page before."""
         ...
 

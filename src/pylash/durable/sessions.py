@@ -77,6 +77,7 @@ class SessionView(msgspec.Struct, frozen=True):
     status: RunState | None
     created: Instant | None
     updated: Instant | None
+    tags: tuple[str, ...] = ()
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Rule 2. The settings of the turn are in its input. Those that are not given are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar, overload
 
@@ -104,6 +104,7 @@ class Agent(Definition[[Input], TurnResult[None]]):
         delay: Duration | None = None,
         attached: bool = False,
         label: str | None = None,
+        tags: Sequence[str] = (),
         output: None = None,
         fork: str | None = None,
         at: str | None = None,
@@ -117,6 +118,7 @@ class Agent(Definition[[Input], TurnResult[None]]):
         delay: Duration | None = None,
         attached: bool = False,
         label: str | None = None,
+        tags: Sequence[str] = (),
         output: type[T],
         fork: str | None = None,
         at: str | None = None,
@@ -129,6 +131,7 @@ class Agent(Definition[[Input], TurnResult[None]]):
         delay: Duration | None = None,
         attached: bool = False,
         label: str | None = None,
+        tags: Sequence[str] = (),
         output: Any = None,
         fork: str | None = None,
         at: str | None = None,
@@ -147,7 +150,9 @@ class Agent(Definition[[Input], TurnResult[None]]):
             check_name("turn id", at)
             if fork is None:
                 raise ArgumentsInvalid(f"agent {self.name!r}", "at= has no effect without fork=")
-        chosen = super().options(id=id, wake=wake, delay=delay, attached=attached, label=label)
+        chosen = super().options(
+            id=id, wake=wake, delay=delay, attached=attached, label=label, tags=tags
+        )
         agent: Agent = copy(self)
         owner = f"agent {self.name!r}"
         agent._output = None if output is None else Shape.declared(output, owner, "output")

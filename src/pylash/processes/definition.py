@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from string import Formatter
 from typing import (
@@ -41,7 +41,7 @@ from pylash.processes.event_types import DeclaredEvents
 from pylash.tools.annotations import hints_of
 from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
 from pylash.tools.tool import Tool
-from pylash.values.arguments import check_flag
+from pylash.values.arguments import check_flag, checked_tags
 from pylash.values.durations import Duration, micros
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
@@ -113,10 +113,13 @@ class Definition(Generic[P, R]):
         delay: Duration | None = None,
         attached: bool = False,
         label: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Prepared[P, R]:
-        """Return the process with options for one start; ``label`` is shown to people in lists.
+        """Return the process with options for one start; ``label`` is shown to people in lists, which ``tags`` filter.
 
         >>> await app.start(onboarding.options(id="onboard-ann", delay="1h", label="Ann Lee"), user="ann")
+        >>> await app.start(onboarding.options(tags=["customer:7"]), user="ann")
+        >>> await app.processes(tag="customer:7")
         """
         if id is not None:
             check_name("process id", id, error=MissingProcessExecutionId)
@@ -125,7 +128,9 @@ class Definition(Generic[P, R]):
         if label is not None:
             check_name("process label", label)
         check_flag(f"{self.name}.options", "attached", attached)
-        return Prepared(self, id, wake, 0 if delay is None else micros(delay), attached, label)
+        pause = 0 if delay is None else micros(delay)
+        given = checked_tags(f"{self.name}.options", tags)
+        return Prepared(self, id, wake, pause, attached, label, given)
 
 
 class ProcessDefinition(Definition[P, R]):
@@ -375,6 +380,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
     delay: int = 0
     attached: bool = False
     label: str | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -407,6 +413,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
             timeout=None if (limit := self.definition.timeout) is None else limit + self.delay,
             slot=self.definition.slot(arguments),
             label=self.label,
+            tags=self.tags,
         )
         return StartProcess(registration, self.delay, registration.holder)
 
@@ -433,6 +440,7 @@ class Prepared(msgspec.Struct, Generic[P, R], frozen=True):
             timeout=self.definition.timeout,
             slot=self.definition.slot_template(),
             label=self.label,
+            tags=self.tags,
         )
 
 

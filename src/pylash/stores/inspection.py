@@ -86,10 +86,12 @@ select w.id, w.joined, w.expires, w.expires <= {now}, w.targets,
         where r.owner = w.id and r.state = 'running' and r.settled is null)
 from pylash_workers w order by w.joined, w.id"""
 
-# A target is empty if a host's controller created the run under the name of a process.
+# A target is empty if a host's controller created the run under the name of a process. The states let SQLite use the index over
+# open runs, and not the one over the targets of all processes.
 _LIVE_PROCESSES = """
 select r.id, r.scope, r.target, r.created from pylash_runs r
-where r.settled is null and r.kind = 'process' and r.target <> '' order by r.created, r.id"""
+where r.settled is null and r.state in ('queued', 'running', 'waiting', 'blocked')
+  and r.kind = 'process' and r.target <> '' order by r.created, r.id"""
 
 # replace() changes a key that contains the other text; the rest of the key is decoded by ``patch_of``.
 # Batches of runs instead of a join, for which SQLite scans all effects.

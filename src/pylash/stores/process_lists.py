@@ -36,6 +36,11 @@ select {PROCESS_COLUMNS.replace("p.number", "f.id")}
 from (select id from pylash_runs where kind = 'process' and target = ? and id < ? order by id desc limit {PAGE}) as f
 left join pylash_processes p on p.number = f.id left join pylash_runs r on r.id = p.run order by f.id desc"""
 
+_OF_TAG = f"""
+select {PROCESS_COLUMNS.replace("p.number", "t.number")}
+from (select number from pylash_process_tags where tag = ? and number < ? order by number desc limit {PAGE}) as t
+left join pylash_processes p on p.number = t.number left join pylash_runs r on r.id = p.run order by t.number desc"""
+
 _FAILED = NEWEST_PROCESSES.replace(
     "where number", "where status = ? and status in ('failed', 'cancelled') and number"
 )
@@ -135,6 +140,8 @@ def _read(
 
 def _sources(wanted: ProcessFilter, known: list[str]) -> Steps[list[Source]]:
     """Return the sources that together have all wanted processes, and few others."""
+    if wanted.tag is not None:
+        return [(_OF_TAG, (wanted.tag,))]
     if wanted.statuses and RunState.COMPLETED not in wanted.statuses:
         return [source for status in wanted.statuses for source in _of_status(status, known)]
     if wanted.name is None:

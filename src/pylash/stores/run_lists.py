@@ -13,7 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pylash.durable.processes import ProcessView, shown_label, shown_target, split_target
+from pylash.durable.processes import (
+    ProcessView,
+    shown_label,
+    shown_tags,
+    shown_target,
+    split_target,
+)
 from pylash.durable.runs import Instant, RunState, first_run_id, run_id_time
 from pylash.durable.scopes import scope_from_text, session_of
 from pylash.stores.operation import Statement, Steps
@@ -120,6 +126,7 @@ class RunRow(msgspec.Struct, frozen=True):
     scope: str
     label: str | None = None
     version: int = 1
+    tags: tuple[str, ...] = ()
 
 
 def run_from(row: tuple[Any, ...]) -> RunRow:
@@ -135,14 +142,16 @@ def run_from(row: tuple[Any, ...]) -> RunRow:
     why = (reason or "unknown_target") if status is RunState.BLOCKED else None
     times = (created, settled)
     ids = (attempts, owner, scope, shown_label(row[13]))
-    return RunRow(run, kind, name, session, target, status, why, *times, *ids, version=version)
+    tags = shown_tags(row[13])
+    return RunRow(run, kind, name, session, target, status, why, *times, *ids, version, tags)
 
 
 def view_from(row: tuple[Any, ...]) -> ProcessView:
     """Return the process in a row."""
     run = run_from(row)
     times = (row[14], run.settled)
-    return ProcessView(run.id, run.target, run.status, run.reason, *times, run.label, run.version)
+    what, shown = (run.id, run.target, run.status, run.reason), (run.label, run.version)
+    return ProcessView(*what, *times, *shown, tags=run.tags)
 
 
 def list_runs(

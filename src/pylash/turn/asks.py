@@ -30,6 +30,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     budget: TurnBudget | None = None
     history: History | None = None
     plugin_options: Any = None
+    tags: tuple[str, ...] | None = None
+    """Texts that lists are filtered by; no turn reads them."""
 
 
 def checked_options(method: str, options: SessionOptions) -> SessionOptions:

@@ -5,11 +5,15 @@ They are checked in the caller's own call, before anything is written. Names hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
-from typing import Any
+from typing import Any, Final
 
+from pylash.values.names import check_name
 from pylash.values.process_errors import ArgumentsInvalid
+
+MAX_TAGS: Final = 20
+MAX_TAG_BYTES: Final = 128
 
 
 def check_type(method: str, name: str, given: Any, kind: type | UnionType, wanted: str) -> None:
@@ -35,3 +39,20 @@ def check_list(
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise ArgumentsInvalid(method, f"{name}={given!r} is not a list of strings")
     return tuple(check_one(one) for one in given)
+
+
+def checked_tag(tag: Any) -> str:
+    """Return a tag of a process or a session, or raise NameInvalid."""
+    return check_name("tag", tag, limit=MAX_TAG_BYTES)
+
+
+def checked_tags(method: str, given: Any) -> tuple[str, ...]:
+    """Return the tags of a process or a session, each once."""
+    if isinstance(given, Mapping):  # its keys would be taken for tags
+        raise ArgumentsInvalid(method, f"tags={given!r} is not a list of strings")
+    tags = tuple(dict.fromkeys(check_list(method, "tags", given, checked_tag)))
+    if len(tags) > MAX_TAGS:
+        raise ArgumentsInvalid(
+            method, f"there are {len(tags)} tags, and at most {MAX_TAGS} are allowed"
+        )
+    return tags

@@ -43,6 +43,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     )
     if view["label"]:
         _print_fact("label", view["label"])
+    if view["tags"]:
+        _print_fact("tags", ", ".join(view["tags"]))
     _print_blocked(view)
     for wait in view["waits"]:
         _print_wait(view, wait)
@@ -79,6 +81,8 @@ def draw_session(view: dict[str, Any]) -> None:
     )
     for wait in view["waits"]:
         _print_wait(view, wait)
+    if view["tags"]:
+        _print_fact("tags", ", ".join(view["tags"]))
     if view["queued"]:
         _print_fact("queued", f"{view['queued']} message{'s' if view['queued'] > 1 else ''}")
     if view["usage"]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from pylash.cli.output import (
     SECOND,
@@ -103,6 +104,7 @@ class Since(click.ParamType[Any]):
     help="The maximum number of rows.",
 )
 @click.option("--name", metavar="NAME", help="Only processes of this name, in all versions.")
+@click.option("--tag", metavar="TAG", help="Only processes with this tag.")
 @click.option(
     "--since",
     type=Since(),
@@ -116,6 +118,7 @@ def ps(
     kind: Sequence[str],
     limit: int,
     name: str | None,
+    tag: str | None,
     since: datetime | timedelta | None,
 ) -> None:
     """List processes and turns, the newest first.
@@ -126,12 +129,14 @@ def ps(
 
     \b
       pylash ps --status blocked --status failed
-      pylash ps --name order --since 1d
+      pylash ps --name order --tag customer:7 --since 1d
       pylash ps --kind turn --json
     """
-    if name is not None and any(one != "process" for one in kind):
-        raise click.UsageError("--name is for processes: leave out --kind.")
-    run(_ps(options, status, kind, limit, name, since))
+    is_filter = name is not None or tag is not None
+    if is_filter and any(one != "process" for one in kind):
+        raise click.UsageError("--name and --tag are for processes: leave out --kind.")
+    wanted = ProcessFilter(statuses=tuple(status), name=name, tag=tag) if is_filter else None
+    run(_ps(options, status, kind, limit, wanted, since))
 
 
 async def _ps(
@@ -139,15 +144,14 @@ async def _ps(
     status: Sequence[str],
     kind: Sequence[str],
     limit: int,
-    name: str | None,
+    wanted: ProcessFilter | None,
     since: datetime | timedelta | None,
 ) -> None:
     kinds = [name for each in kind or KINDS for name in KINDS[each]]
     async with options.open_store() as (_, store):
         started = None if since is None else _instant(since, await store.inspection.now())
-        if name is not None:
-            wanted = ProcessFilter(statuses=tuple(status), name=name, since=started)
-            rows = await store.inspection.processes(wanted, limit)
+        if wanted is not None:
+            rows = await store.inspection.processes(replace(wanted, since=started), limit)
         else:
             rows = await store.inspection.runs(status or STATUSES, kinds, limit, started)
         described = await describe_runs(store, rows)
@@ -223,6 +227,7 @@ def _describe(row: RunRow, now: int) -> dict[str, Any]:
         "target": row.target,
         "version": row.version,
         "label": row.label,
+        "tags": list(row.tags),
         "status": row.status.value,
         "reason": row.reason,
         "waits_for": [],

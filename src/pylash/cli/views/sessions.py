@@ -32,9 +32,10 @@ from pylash.values.secrets import shown_url
     show_default=True,
     help="The maximum number of rows.",
 )
+@click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
 @click.option("--after", metavar="ID", help="Continue a list after this session.")
 @with_store_options
-def sessions(options: StoreOptions, limit: int, after: str | None) -> None:
+def sessions(options: StoreOptions, limit: int, tag: str | None, after: str | None) -> None:
     """List sessions, those that were created last first.
 
     STATUS is that of the turn that runs, waits or is blocked, TURNS counts the turns that have ended, and LAST is how
@@ -44,12 +45,12 @@ def sessions(options: StoreOptions, limit: int, after: str | None) -> None:
       pylash sessions -n 20
       pylash sessions -n 20 --after chat-42 --json
     """
-    run(_sessions(options, limit, after))
+    run(_sessions(options, limit, tag, after))
 
 
-async def _sessions(options: StoreOptions, limit: int, after: str | None) -> None:
+async def _sessions(options: StoreOptions, limit: int, tag: str | None, after: str | None) -> None:
     async with options.open_store() as (_, store):
-        found = await store.sessions.listed(limit, after)
+        found = await store.sessions.listed(limit, after, tag)
         now = await store.inspection.now()
     if options.as_json:
         print_json([_describe(view) for view in found])
@@ -75,6 +76,7 @@ def _describe(view: SessionView) -> dict[str, Any]:
         "turns": view.turns,
         "created": iso(view.created),
         "updated": iso(view.updated),
+        "tags": list(view.tags),
     }
 
 

@@ -248,6 +248,7 @@ async def _session(host: JournalHost, store: SqlStore, session_id: str) -> dict[
         "kind": "session",
         "id": session_id,
         "usage": None if record is None else record.usage,
+        "tags": [] if record is None else list((record.options or {}).get("tags") or ()),
         "queued": len(await store.sessions.queued(session_id)),
         "messages": [] if record is None else await _transcript(store, record),
         "turns": await describe_runs(store, rows),

@@ -460,6 +460,7 @@ def _write_process(
     ]
     row = (process.id, number, run, *given, *folded, process.created, process.settled)
     yield from table.import_process(row, events)
+    yield from table.add_tags(number, registration.tags)
     for effect in process.effects:
         yield from effects.import_effect(run, imported_entry(effect, number))
     for handle in process.handles:
@@ -490,6 +491,9 @@ def _write_session(session: ExportedSession, numbers: dict[int, int]) -> Steps[N
     given = (session.id, session.generation, column(session.options), stored)
     if not (yield Statement(sessions_table.IMPORT_SESSION, given)).changed:
         raise ImportConflict("deleted session", session.id)
+    yield from sessions_table.change_tags(
+        number, None, sessions_table.plain(column(session.options))
+    )
     for one in session.queue:
         place = (session.id, one.source, one.sequence, one.policy, one.at)
         yield Statement(queue.IMPORT_MESSAGE, (*place, column(one.body)))

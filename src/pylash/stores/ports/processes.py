@@ -99,7 +99,7 @@ class SqlProcesses(RunPort):
             worker = None  # it runs later, and slots are given when runs are claimed
         steps = partial(self._start, command, worker, token)
         flow = f"start:{registration.target}" if worker is None else None
-        is_plain = command.grant is None and registration.parent is None
+        is_plain = command.grant is None and registration.parent is None and not registration.tags
         if worker is None or not is_plain or registration.plays_session:
             return self.driver.run(Operation("start", steps, flow=flow))
         number, scope = self._draw(), ProcessScope(registration.id)
@@ -397,6 +397,7 @@ def register_process(
         yield from open_session(registration.id, registration.input.options)
     parent = registration.parent if registration.attached else None
     yield from table.add_process(registration.id, number, _body(registration), parent)
+    yield from table.add_tags(number, registration.tags)
     if parent is not None:
         yield from table.watch_process(parent)
     if registration.plays_session:

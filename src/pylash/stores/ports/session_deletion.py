@@ -131,6 +131,8 @@ class SessionDeletion(Port):
             handles=removed["handles"],
             subscriptions=removed["subscriptions"],
         )
+        if session is not None:
+            yield from table.change_tags(session.number, session.options, None)
         yield Statement(table.CLEAR_SESSION, (session_id,))
         yield Notify("")
         if session is None:  # an earlier deletion may be incomplete

@@ -57,11 +57,17 @@ select substr(l.lane, 9), l.number, l.revision, (select h.state from pylash_runs
       (select n.run from pylash_nodes n where n.id > (l.number << 24) and n.id < ((l.number + 1) << 24) order by n.id limit 1)),
     (select h.created from pylash_runs h where h.id = l.holder)),
   (select coalesce(r.settled, r.created) from pylash_runs r where r.id =
-      (select n.run from pylash_nodes n where n.id = (l.number << 24) + l.head))"""
+      (select n.run from pylash_nodes n where n.id = (l.number << 24) + l.head)),
+  (select s.options from pylash_sessions s where s.id = substr(l.lane, 9))"""
 
 _LISTED = f"""{_VIEW}
 from (select * from pylash_lanes where number is not null and number < ? order by number desc limit {PAGE}) as l
 order by l.number desc"""
+
+# Workers of schema 7 delete a session without its tags.
+_LISTED_BY_TAG = f"""{_VIEW.replace("l.number, l.revision", "t.number, l.revision")}
+from (select number from pylash_session_tags where tag = ? and number < ? order by number desc limit {PAGE}) as t
+left join pylash_lanes l on l.number = t.number and l.number is not null order by t.number desc"""
 
 _STATES = "select scope, state, reason from pylash_runs where scope in ({texts})"
 
@@ -126,7 +132,9 @@ def turns_of(session_id: str) -> Steps[list[TurnRecord]]:
     return turns
 
 
-def list_sessions(limit: int, after: str | None = None) -> Steps[list[SessionView]]:
+def list_sessions(
+    limit: int, after: str | None = None, tag: str | None = None
+) -> Steps[list[SessionView]]:
     """Return sessions, the newest first; ``after`` is the last session of the page before."""
     before = _NO_NUMBER
     if after is not None:
@@ -135,9 +143,10 @@ def list_sessions(limit: int, after: str | None = None) -> Steps[list[SessionVie
             raise SessionUnknown(after)
         before = session.number
     views: list[SessionView] = []
+    sql, given = (_LISTED, ()) if tag is None else (_LISTED_BY_TAG, (tag,))
     while len(views) < limit:
-        rows = (yield Statement(_LISTED, (before,))).rows
-        views += map(_view_from, rows)
+        rows = (yield Statement(sql, (*given, before))).rows
+        views += (_view_from(row) for row in rows if row[0] is not None)
         if len(rows) < PAGE:
             break
         before = rows[-1][1]
@@ -145,10 +154,9 @@ def list_sessions(limit: int, after: str | None = None) -> Steps[list[SessionVie
 
 
 def _view_from(row: tuple[Any, ...]) -> SessionView:
-    session_id, _, turns, state, created, updated = row
-    return SessionView(
-        session_id, turns, None if state is None else RunState(state), created, updated
-    )
+    session_id, _, turns, state, created, updated, options = row
+    status = None if state is None else RunState(state)
+    return SessionView(session_id, turns, status, created, updated, table.tags_of(plain(options)))
 
 
 def resume_turns(runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:

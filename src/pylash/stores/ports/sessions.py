@@ -321,7 +321,9 @@ class SqlSessions(RunPort):
             yield from lanes.set_counts(session_lane(new_id), counts)
         yield Statement(table.ADD_ORIGIN, (new_id, msgspec.json.encode(origin)))
         if source.options:
-            yield from table.set_options(new_id, source.options)
+            forked = yield from table.find_session(new_id)
+            assert forked is not None
+            yield from table.set_options(forked, source.options)
         for number in sorted({segment.number for segment in origin}):
             yield Statement(table.ADD_FORK, (number, new_id))
 

@@ -1,4 +1,4 @@
-"""Processes and their logs: this module owns every write to ``pylash_processes`` and ``pylash_process_events``.
+"""Processes, their logs and their tags: this module owns every write to the three tables.
 
 Rule 1. The row of a process is the fold of its log: an event is appended in the transaction that changes the
         row, while the row is locked.
@@ -63,6 +63,9 @@ _IMPORT_EVENT = """
 insert into pylash_process_events(process, sequence, type, payload, key, at, taken) values (?, ?, ?, ?, ?, ?, ?)"""
 
 
+_ADD_TAG = "insert into pylash_process_tags(tag, number) values (?, ?)"
+
+
 class LockedProcess(NamedTuple):
     """The row of a process that this transaction has locked."""
 
@@ -90,6 +93,12 @@ def add_process(
     """Add a process, after its first run; ``given``: its registration, digest and environment."""
     yield Statement(_ADD, (process_id, run, run, *given, parent))
     yield Statement(_ADD_EVENT, (run, 1, STARTED, None, None, None))
+
+
+def add_tags(number: int, tags: Iterable[str]) -> Steps[None]:
+    """Add the tags of a process that was just added; they never change."""
+    for tag in tags:
+        yield Statement(_ADD_TAG, (tag, number))
 
 
 def import_process(row: tuple[Any, ...], events: Iterable[tuple[Any, ...]]) -> Steps[None]:

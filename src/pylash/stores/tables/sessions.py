@@ -46,6 +46,10 @@ _SET_OPTIONS = """
 insert into pylash_sessions(id, options) values (?, ?)
 on conflict (id) do update set options = excluded.options"""
 
+_ADD_TAG = "insert into pylash_session_tags(tag, number) values (?, ?) on conflict do nothing"
+
+_FORGET_TAG = "delete from pylash_session_tags where tag = ? and number = ?"
+
 TURN = f"""
 select scope, id, input, state, reason, result, created, cancel, options, cancel_reason, fence, token, {FORGOTTEN}
 from pylash_runs where scope = ?"""
@@ -133,7 +137,7 @@ def open_session(session_id: str, options: Any = None) -> Steps[SessionRecord]:
         **(options or {}),
     }  # options that are not given stay as they were
     if merged != (session.options or {}):
-        yield from set_options(session_id, merged)
+        yield from set_options(session, merged)
         session = msgspec.structs.replace(session, options=merged)
     return session
 
@@ -147,9 +151,24 @@ def add_session(session_id: str, counts: tuple[int, int] = (0, 0)) -> Steps[None
         raise Again  # another transaction created it meanwhile
 
 
-def set_options(session_id: str, options: Any) -> Steps[None]:
+def set_options(session: SessionRecord, options: Any) -> Steps[None]:
     """Write the options of a session whose lane is locked."""
-    yield Statement(_SET_OPTIONS, (session_id, write_payload(options, 1)))
+    yield Statement(_SET_OPTIONS, (session.id, write_payload(options, 1)))
+    yield from change_tags(session.number, session.options, options)
+
+
+def change_tags(number: int, before: Any, options: Any) -> Steps[None]:
+    """Write the tags in the options of a session, which had other options before."""
+    old, new = set(tags_of(before)), set(tags_of(options))
+    for tag in sorted(old - new):
+        yield Statement(_FORGET_TAG, (tag, number))
+    for tag in sorted(new - old):
+        yield Statement(_ADD_TAG, (tag, number))
+
+
+def tags_of(options: Any) -> tuple[str, ...]:
+    """Return the tags in the options of a session."""
+    return tuple((options or {}).get("tags") or ())
 
 
 def write_turn(fence: Fence, session: SessionRecord, writing: Writing) -> Steps[None]:
