@@ -63,7 +63,7 @@ async def pages(app: Lash, limit: int, **wanted: Any) -> list[str]:
     while page := await ids(app, limit=limit, after=after, **wanted):
         found += page
         after = page[-1]
-        for name in ("order", "order_v2") if len(found) < 20 else ():
+        for name in ("order", "order_v2") if len(found) < 10 else ():
             await start(app, name, f"{name}-meanwhile-{len(found)}-{wanted}")
     return found
 
@@ -92,11 +92,13 @@ async def test_a_name_finds_all_versions_of_a_process(backend: Backend) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
 async def test_a_page_neither_skips_nor_repeats_a_process(backend: Backend, limit: int) -> None:
-    clock = SimClock()  # it stands still, so that all have the same millisecond
+    clock = SimClock()  # several processes are started in each millisecond
     async with shop(backend.url, clock=clock, **CLIENT) as app:
-        started = [f"{'ab'[n % 2]}-{n}" for n in range(20)]
+        started = [f"{'ab'[n % 2]}-{n}" for n in range(60)]
         for number, one in enumerate(started):
             await start(app, ("order", "order_v2")[number % 2], one)
+            await clock.advance(0.00001)
+        assert await ids(app) == started[::-1]
         for wanted in (
             {},
             {"name": "order"},
