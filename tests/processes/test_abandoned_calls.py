@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from pylash import (
@@ -102,6 +103,31 @@ async def in_cancelled_task(ctx: ProcessContext[None], call: Call) -> str:
     return "went on"
 
 
+async def in_cancel_scope(ctx: ProcessContext[None], call: Call) -> str:
+    with anyio.move_on_after(0.05):
+        await call(ctx)
+    return "went on"
+
+
+async def in_task_group(ctx: ProcessContext[None], call: Call) -> str:
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise ValueError("no")
+
+    work = call(ctx)
+
+    async def make_call() -> None:
+        await work
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(make_call)
+            group.start_soon(fail)
+    except* ValueError:
+        pass
+    return "went on"
+
+
 async def blocked_reason(app: Lash) -> str:
     handle = app.process_handle("p")
 
@@ -115,11 +141,16 @@ async def blocked_reason(app: Lash) -> str:
 
 
 @pytest.mark.parametrize(
-    "around", [in_timeout, in_branch, in_wait_for, in_cancelled_task], ids=lambda one: one.__name__
+    "around",
+    [in_timeout, in_branch, in_wait_for, in_cancelled_task, in_cancel_scope, in_task_group],
+    ids=lambda one: one.__name__,
 )
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 async def test_a_call_that_the_code_cancels_blocks_the_run(
-    durable: Backend, call: Call, around: Callable[[ProcessContext[None], Call], Awaitable[Any]]
+    durable: Backend,
+    call: Call,
+    around: Callable[[ProcessContext[None], Call], Awaitable[Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with app_with(durable.url, lambda ctx: around(ctx, call)) as app:
         await app.start(app.services.definitions["story"].options(id="p"))
@@ -128,6 +159,7 @@ async def test_a_call_that_the_code_cancels_blocks_the_run(
         assert "timeout=" in reason
         timeline = await app.process_handle("p").timeline()
     assert "str" not in [effect.name for effect in timeline]
+    assert "process p failed" not in caplog.text
 
 
 async def test_the_result_of_a_child_that_the_code_abandons_blocks_the_run(

@@ -195,6 +195,8 @@ class Execution:
     def _failure(self, run: LiveRun, error: BaseException) -> Failure | ContinueAs | None:
         """Return how a program ended that raised an error; None if that blocks the process."""
         if isinstance(error, BaseExceptionGroup):
+            if error.subgroup(Detached) is not None:  # of a task group of asyncio or anyio
+                return None
             continued = error.subgroup(ContinueAs)
             if continued is not None:
                 return _first_exception(continued)

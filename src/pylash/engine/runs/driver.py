@@ -312,8 +312,11 @@ class RunDriver:
             await call.waiter
         except asyncio.CancelledError:
             # The task was cancelled: a cancel of the run is an answer.
-            await self._leave(caller, call)
-            check_abandoned(self.run, _name_of(call), is_aside=_is_aside(caller))
+            try:
+                await self._leave(caller, call)
+            finally:
+                # A cancel scope of anyio cancels the task again at each await, also that of ``_leave``.
+                check_abandoned(self.run, _name_of(call), is_aside=_is_aside(caller))
             raise
         finally:
             if self.calls.get(caller) is call:  # else the branch was taken back
