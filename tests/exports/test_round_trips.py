@@ -16,6 +16,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from pylash import (
+    AnswerInvalid,
     ExportInvalid,
     ImportConflict,
     ImportIncomplete,
@@ -86,6 +87,7 @@ class Shop:
             key = ctx.wait_key("approval")
             await ctx.step(self.note, key)
             await ctx.step(self.note, "load")
+            await ctx.options(key="link").step(str, [f"{key}-1", f"{key}~", f"{key}~-"])
             first = await ctx.wait_signal("go")
             second = await ctx.wait(key)
             return [first, second, await ctx.step(self.note, "end")]
@@ -315,6 +317,8 @@ async def test_a_turn_that_waits_for_approval_goes_on(stores: list[str], tmp_pat
         session = await app.import_session(path)
         new = await open_key(app)
         assert new != old
+        with pytest.raises(AnswerInvalid):
+            await app.resolve(new, {"approved": True, "arguments": {"cents": "many"}})
         await app.resolve(new, True)
         assert (await session.turn("Refund me", turn_id="t1")).text == "Refunded."
     assert shop.ledger == ["refund 5"]
@@ -399,10 +403,35 @@ async def test_a_redacted_export_has_names_and_no_values(durable: Backend, tmp_p
         replay(shop.app("memory://"), path)
 
 
+def first(found: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a document with other fields of its process."""
+    return {**found, "processes": [{**found["processes"][0], **fields}]}
+
+
 BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "version": (lambda found: {**found, "version": 99}, "version 99"),
     "format": (lambda _: {"some": "JSON"}, "not a file of pylash export"),
     "damaged": (lambda found: {**found, "processes": [{"id": 5}]}, "damaged"),
+    "registration": (lambda found: first(found, registration={}), "damaged"),
+    "other id": (lambda found: first({**found, "id": "q"}, id="q"), "another process"),
+    "missing": (lambda found: {**found, "id": "q"}, "process 'q' is missing"),
+    "twice": (lambda found: {**found, "processes": found["processes"] * 2}, "occurs 2 times"),
+    "status": (lambda found: first(found, status="done"), "damaged"),
+    "ended": (lambda found: first(found, status="completed"), "settlement"),
+    "negative": (lambda found: first(found, run=-1), "damaged"),
+    "huge": (lambda found: first(found, created=1 << 63), "damaged"),
+    "hash": (
+        lambda found: first(found, effects=[{**found["processes"][0]["effects"][0], "hash": "zz"}]),
+        "damaged",
+    ),
+    "wait": (
+        lambda found: first(found, waits=[{"name": {}, "kind": "custom", "title": ""}]),
+        "damaged",
+    ),
+    # Another process would find it under this hash.
+    "environment": (lambda found: {**found, "environments": {"0" * 64: "{}"}}, "other content"),
+    "attachment": (lambda found: {**found, "attachments": {"0" * 64: "e30="}}, "other content"),
+    "base64": (lambda found: {**found, "attachments": {"0" * 64: "e30"}}, "other content"),
 }
 
 

@@ -8,16 +8,19 @@ Rule 3. Recorded values are copied as bytes, never decoded and encoded again: ou
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from pylash.durable.runs import JournalEntry
+from pylash.durable.processes import REGISTRATIONS
+from pylash.durable.runs import TERMINAL, JournalEntry, RunState
 from pylash.durable.scopes import ExecutionScope, scope_from_text, scope_text
-from pylash.durable.waits import Signer, name_in_key
+from pylash.durable.waits import WAIT_NAMES, Signer, name_in_key
 from pylash.values.canonical import decode, write
 from pylash.values.process_errors import ExportInvalid
 
@@ -28,10 +31,16 @@ NOTHING: Final = msgspec.Raw(b"null")
 """The value of a field that has none."""
 
 _SIGNED_KEY: Final = re.compile(
-    rb"v1\.[0-9a-f]{8}\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"
+    rb"v1\.[0-9a-f]{8}\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]{43}(?=([A-Za-z0-9_~-])?)"
 )
-_NAMED_KEY: Final = re.compile(rb"pylash-wait-key:([A-Za-z0-9_-]+)")
+# A tilde ends the name where the text after the key would continue it.
+_NAMED_KEY: Final = re.compile(rb"pylash-wait-key:([A-Za-z0-9_-]+)~?")
 
+
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Hash = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
 
 T = TypeVar("T", bound="_Exported")
 
@@ -45,39 +54,40 @@ class ExportedEffect(_Exported, frozen=True, kw_only=True):
 
     key: str
     kind: str
-    hash: str
-    started: int
+    hash: Hash
+    started: Number
     label: str | None = None
-    ended: int | None = None
-    due: int | None = None
+    ended: Number | None = None
+    due: Number | None = None
     wait: str | None = None
     command: msgspec.Raw = NOTHING
     outcome: msgspec.Raw = NOTHING
 
 
 class ExportedWait(_Exported, frozen=True, kw_only=True):
-    """A wait that is answered from outside. ``name`` has its scope and identity."""
+    """A wait that is answered from outside. ``name`` has its scope and identity, ``schema`` is that of its answer."""
 
     name: msgspec.Raw
     kind: str
     title: str
     tool: str | None = None
-    opened: int | None = None
-    deadline: int | None = None
-    resolved: int | None = None
+    opened: Number | None = None
+    deadline: Number | None = None
+    resolved: Number | None = None
     answered_by: str | None = None
     arguments: msgspec.Raw = NOTHING
+    schema: msgspec.Raw = NOTHING
     terminal: msgspec.Raw = NOTHING
 
 
 class ExportedEvent(_Exported, frozen=True, kw_only=True):
     """An event of a process. ``taken`` is 0 for a signal that was not received yet, and 1 for a received one."""
 
-    sequence: int
+    sequence: Number
     type: str
-    at: int
+    at: Number
     key: str | None = None
-    taken: int | None = None
+    taken: Number | None = None
     payload: msgspec.Raw = NOTHING
 
 
@@ -94,25 +104,25 @@ class _ExportedRun(_Exported, frozen=True, kw_only=True):
 
     id: str
     target: str
-    status: str
-    run: int
-    created: int
+    status: RunState
+    run: Number
+    created: Number
     reason: str | None = None
-    at: int | None = None
-    settled: int | None = None
-    cancel: int = 0
+    at: Number | None = None
+    settled: Number | None = None
+    cancel: Number = 0
     effects: tuple[ExportedEffect, ...] = ()
 
 
 class _SessionCounts(_Exported, frozen=True, kw_only=True):
     """The numbers of a session."""
 
-    head: int = 0
-    revision: int = 0
-    calls: int = 0
-    streak: int = 0
-    generation: int = 0
-    last_seq: int = 0
+    head: Number = 0
+    revision: Number = 0
+    calls: Number = 0
+    streak: Number = 0
+    generation: Number = 0
+    last_seq: Number = 0
 
 
 class ExportedProcess(_ExportedRun, frozen=True, kw_only=True):
@@ -122,9 +132,9 @@ class ExportedProcess(_ExportedRun, frozen=True, kw_only=True):
     delivered to an earlier epoch.
     """
 
-    number: int
-    sequence: int = 1
-    epoch: int = 0
+    number: Number
+    sequence: Number = 1
+    epoch: Number = 0
     registration: msgspec.Raw = NOTHING
     output: msgspec.Raw = NOTHING
     events: tuple[ExportedEvent, ...] = ()
@@ -135,8 +145,8 @@ class ExportedProcess(_ExportedRun, frozen=True, kw_only=True):
 class ExportedNode(_Exported, frozen=True, kw_only=True):
     """A message of a session at its place, the run that wrote it, and the effects that were recorded with it."""
 
-    place: int
-    run: int
+    place: Number
+    run: Number
     message: msgspec.Raw = NOTHING
     effects: tuple[ExportedEffect, ...] = ()
 
@@ -145,9 +155,9 @@ class ExportedTurn(_ExportedRun, frozen=True, kw_only=True):
     """A turn of a session. ``lane_seq`` is its place in the order of the session's turns."""
 
     kind: Literal["turn", "queue_drain"]
-    lane_seq: int | None = None
+    lane_seq: Number | None = None
     cancel_reason: str | None = None
-    digest: str | None = None
+    digest: Hash | None = None
     input: msgspec.Raw = NOTHING
     options: msgspec.Raw = NOTHING
     result: msgspec.Raw = NOTHING
@@ -157,9 +167,9 @@ class ExportedMessage(_Exported, frozen=True, kw_only=True):
     """A message in the queue of a session."""
 
     source: str
-    sequence: int
+    sequence: Number
     policy: str
-    at: int
+    at: Number
     body: msgspec.Raw = NOTHING
 
 
@@ -167,7 +177,7 @@ class ExportedKey(_Exported, frozen=True, kw_only=True):
     """The key of a message that a person sent, so that a repetition is found."""
 
     key: str
-    at: int
+    at: Number
 
 
 class ExportedSession(_SessionCounts, frozen=True, kw_only=True):
@@ -178,7 +188,7 @@ class ExportedSession(_SessionCounts, frozen=True, kw_only=True):
     """
 
     id: str
-    holder: int | None = None
+    holder: Number | None = None
     usage: msgspec.Raw = NOTHING
     options: msgspec.Raw = NOTHING
     messages: tuple[ExportedNode, ...] = ()
@@ -249,11 +259,49 @@ def read_export(data: bytes, name: str) -> Export:
             )
             raise ExportInvalid(name, reason)
         export = msgspec.json.decode(data, type=Export)
+        if export.redacted:
+            raise ExportInvalid(name, "it was exported with --redact, so its values are missing")
+        problem = next(_problems(export), None)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ExportInvalid(name, f"it is damaged ({error})") from error
-    if export.redacted:
-        raise ExportInvalid(name, "it was exported with --redact, so its values are missing")
+    if problem is not None:
+        raise ExportInvalid(name, f"it is damaged ({problem})")
     return export
+
+
+def _problems(export: Export) -> Iterator[str]:
+    """Yield what is wrong with a document whose fields have the right types."""
+    asked = export.processes if export.kind == "process" else export.sessions
+    if export.id not in [one.id for one in asked]:
+        yield f"{export.kind} {export.id!r} is missing"
+    numbers = (f"run {run.run}" for run in export.runs)
+    sessions = (f"session {session.id!r}" for session in export.sessions)
+    for what, times in Counter([*scopes_of(export), *sessions, *numbers]).items():
+        if times > 1:
+            yield f"{what} occurs {times} times"
+    for run in export.runs:
+        if (run.settled is not None) != (run.status in TERMINAL):
+            yield f"{run.id!r} is {run.status.value}, and its time of settlement says otherwise"
+    for process in export.processes:
+        if REGISTRATIONS.decode(bytes(process.registration)).id != process.id:
+            yield f"the registration of {process.id!r} is that of another process"
+    for wait in export.waits:
+        WAIT_NAMES.decode(bytes(wait.name))
+    yield from () if export.hidden else _forged_bodies(export)
+
+
+def _forged_bodies(export: Export) -> Iterator[str]:
+    """Yield the bodies that do not have the hash that they would be stored under, where other runs would find them."""
+    for ref, text in export.environments.items():
+        if _HASH.fullmatch(ref) and hashlib.sha256(text.encode()).hexdigest() != ref:
+            yield f"environment {ref} has other content"
+    for digest, body in export.attachments.items():
+        try:
+            found = hashlib.sha256(base64.b64decode(body, validate=True)).hexdigest()
+        except ValueError:
+            found = ""
+        if found != digest:
+            yield f"attachment {digest} has other content"
 
 
 def signed_again(data: bytes, export: Export, signer: Signer) -> bytes:
@@ -297,7 +345,15 @@ def raw(column: bytes | None) -> msgspec.Raw:
 
 
 def _unsigned(data: bytes) -> bytes:
-    return _SIGNED_KEY.sub(rb"pylash-wait-key:\1", data)
+    return _SIGNED_KEY.sub(_unsigned_key, data)
+
+
+def _unsigned_key(found: re.Match[bytes]) -> bytes:
+    if found[2] is None:
+        return b"pylash-wait-key:" + found[1]
+    # Followed by more: only a text with a name of ours is a key.
+    is_key = name_in_key(found[1].decode()) is not None
+    return b"pylash-wait-key:" + found[1] + b"~" if is_key else found[0]
 
 
 def column(value: msgspec.Raw) -> bytes | None:

@@ -83,7 +83,8 @@ select e.key, e.kind, e.hash, e.command, coalesce(e.outcome, a.body), 0, e.due, 
 from pylash_effects e left join pylash_attachments a on a.digest = e.attachment
 where e.run = ? order by e.started, e.key"""
 
-_WAIT = "select name, kind, title, tool, opened, deadline, resolved, answered_by, arguments, terminal from pylash_waits"
+_WAIT = """
+select name, kind, title, tool, opened, deadline, resolved, answered_by, arguments, schema, terminal from pylash_waits"""
 
 # By name, because an answer may have come before the run began to wait.
 _WAITS_OF_SCOPE = f"{_WAIT} where substr(name, 1, ?) = ? order by id"
@@ -251,7 +252,8 @@ def _event(row: tuple[Any, ...]) -> ExportedEvent:
 
 
 def _wait(row: tuple[Any, ...]) -> ExportedWait:
-    name, kind, title, tool, opened, deadline, resolved, answered_by, arguments, terminal = row
+    name, kind, title, tool, opened, deadline, resolved, answered_by, *values = row
+    arguments, schema, terminal = map(raw, values)
     return ExportedWait(
         name=raw(name.encode()),
         kind=kind,
@@ -261,8 +263,9 @@ def _wait(row: tuple[Any, ...]) -> ExportedWait:
         deadline=deadline,
         resolved=resolved,
         answered_by=answered_by,
-        arguments=raw(arguments),
-        terminal=raw(terminal),
+        arguments=arguments,
+        schema=schema,
+        terminal=terminal,
     )
 
 
@@ -533,6 +536,7 @@ def _write_nodes(
 def _write_wait(wait: ExportedWait) -> Steps[None]:
     name = WAIT_NAMES.decode(bytes(wait.name))
     row = (name.id, encode(name).decode(), session_of(name.scope), name.generation)
-    shown = (wait.kind, wait.title, wait.tool, column(wait.arguments), column(wait.terminal))
+    shown = (wait.kind, wait.title, wait.tool)
+    values = tuple(map(column, (wait.arguments, wait.schema, wait.terminal)))
     times = (wait.opened, wait.deadline, wait.resolved)
-    yield Statement(IMPORT_WAIT, (*row, *shown, wait.answered_by, *times))
+    yield Statement(IMPORT_WAIT, (*row, *shown, *values, wait.answered_by, *times))

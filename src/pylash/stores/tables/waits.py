@@ -97,8 +97,8 @@ _END = """
 update pylash_waits set terminal = ?, answered_by = ?, token = ?, resolved = {now} where id = ?"""
 
 IMPORT_WAIT = """
-insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, terminal, answered_by, opened,
-  deadline, resolved) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
+insert into pylash_waits(id, name, session, generation, kind, title, tool, arguments, schema, terminal, answered_by,
+  opened, deadline, resolved) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing"""
 
 _LISTED = """
 select w.name, w.kind, w.title, w.tool, w.arguments, w.opened, w.deadline
