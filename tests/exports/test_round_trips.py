@@ -420,6 +420,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "ended": (lambda found: first(found, status="completed"), "settlement"),
     "negative": (lambda found: first(found, run=-1), "damaged"),
     "huge": (lambda found: first(found, created=1 << 63), "damaged"),
+    "nested": (lambda found: first(found, output="deep"), "damaged"),
     "hash": (
         lambda found: first(found, effects=[{**found["processes"][0]["effects"][0], "hash": "zz"}]),
         "damaged",
@@ -440,7 +441,8 @@ async def test_a_bad_file_is_refused(name: str, tmp_path: Path) -> None:
     shop, path = Shop(), tmp_path / "p.json"
     await exported(shop, f"sqlite:///{tmp_path / 's.db'}", "parked", path)
     change, sentence = BAD[name]
-    path.write_text(json.dumps(change(fingerprint(path))))
+    text = json.dumps(change(fingerprint(path)))
+    path.write_text(text.replace('"deep"', "[" * 100_000 + "]" * 100_000))
     async with shop.app("memory://") as app:
         with pytest.raises(ExportInvalid, match=sentence):
             await app.import_process(path)

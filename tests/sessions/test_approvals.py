@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from enum import Flag
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter
 
 from pylash import AnswerInvalid, ArgumentsInvalid, Lash, ToolContext, WaitKeyInvalid, WorkerConfig
 from pylash.durable.scopes import TurnScope
@@ -188,6 +190,59 @@ async def test_a_correction_is_checked_against_the_types_that_the_tool_names() -
         )
         await app.session("chat").turn("go", turn_id="t1", timeout="10s")
     assert paid == [Item("hat", 5)]
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Person(BaseModel):
+    name: str = ""
+
+
+class Company(BaseModel):
+    name: str = ""
+    number: int | None = None
+
+
+def kind_of(value: Any) -> str:
+    return "company" if "number" in value else "person"
+
+
+Payer = Annotated[
+    Annotated[Person, Tag("person")] | Annotated[Company, Tag("company")], Discriminator(kind_of)
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "corrected"),
+    [
+        pytest.param(Rights, 3, 2, id="a flag of several members"),
+        pytest.param(Annotated[bytes, Field(min_length=4)], "éé", "ééé", id="bytes"),
+        pytest.param(Payer, {"name": "A"}, {"name": "B"}, id="a union whose members overlap"),
+        pytest.param(
+            Annotated[str, Field(pattern="^[[:alpha:]]+$")], "a", "b", id="an expression of Rust"
+        ),
+    ],
+)
+async def test_a_correction_that_the_tool_accepts_is_accepted(
+    annotation: Any, given: Any, corrected: Any
+) -> None:
+    """Also if the JSON Schema of the tool says less than it accepts."""
+    app, called = Lash("memory://", model=ScriptedModel([call("f", x=given), say("Done.")])), []
+
+    async def f(x: Any) -> None:
+        called.append(x)
+
+    f.__annotations__["x"] = annotation
+    app.tool(approval=True)(f)
+    async with app:
+        await begin(app.session("chat"), "go", "t1")
+        wait = await open_wait(app)
+        await app.resolve(wait.key, {"approved": True, "arguments": {"x": corrected}})
+        await app.session("chat").turn("go", turn_id="t1", timeout="10s")
+    assert called == [TypeAdapter(annotation).validate_json(encode(corrected))]
 
 
 async def test_a_wrong_correction_that_comes_before_its_wait_is_an_error_and_nothing_runs() -> None:

@@ -262,7 +262,7 @@ def read_export(data: bytes, name: str) -> Export:
         if export.redacted:
             raise ExportInvalid(name, "it was exported with --redact, so its values are missing")
         problem = next(_problems(export), None)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ExportInvalid(name, f"it is damaged ({error})") from error
     if problem is not None:
         raise ExportInvalid(name, f"it is damaged ({problem})")

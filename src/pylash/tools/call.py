@@ -54,6 +54,7 @@ from pylash.turn.messages import ToolCall
 from pylash.values.canonical import encode
 from pylash.values.durations import Duration
 from pylash.values.errors import LashError
+from pylash.values.schemas import schema_trouble
 from pylash.values.turn_errors import CallRefused, ToolArgumentsInvalid
 
 R_co = TypeVar("R_co", covariant=True)
@@ -147,9 +148,9 @@ async def approve(site: CallSite[Any], ready: Ready) -> Ready:
     # The digest covers the arguments as given: new code may load them differently while the wait is open.
     digest = hashlib.sha256(encode(ready.given)).hexdigest()[:16]
     title = reason if isinstance(reason, str) else f"Approve {tool.name}"
-    shown = AwaitEvent(
-        "", "approval", title, tool.name, _shown_arguments(ready), schema=_answers(ready)
-    )
+    arguments = _shown_arguments(ready)
+    schema = _answers(ready, arguments)
+    shown = AwaitEvent("", "approval", title, tool.name, arguments, schema=schema)
     identity = CustomWait(f"approval:{call.id}:{digest}")
     answer = await call_wait(site, "approval", identity, shown, tool.approval_timeout)
     return _apply_decision(ready, answer)
@@ -164,15 +165,20 @@ def _shown_arguments(ready: Ready) -> Any:
     return {name: read[name] for name in (*given, *read) if name in read}
 
 
-def _answers(ready: Ready) -> Any:
-    """Return the JSON Schema of the answers to an approval: corrected arguments must fit the tool."""
+def _answers(ready: Ready, shown: Any) -> Any:
+    """Return the JSON Schema of the answers to an approval: corrected arguments must fit the tool.
+
+    There is none if the tool accepts more than its schema says, as the arguments that are ``shown`` prove: a flag of
+    several members, bytes that are counted as characters, a field with a serializer of its own.
+    """
     if ready.arguments is None:
         return UNSET  # references may stand for any part of the arguments
     schema = ready.tool.schema
     # References in the schema of the tool begin at its root.
     arguments = {name: part for name, part in schema.items() if name != "$defs"}
     properties = {"arguments": {"anyOf": [{"type": "null"}, arguments]}}
-    return {"properties": properties, "$defs": schema.get("$defs", {})}
+    answers = {"properties": properties, "$defs": schema.get("$defs", {})}
+    return UNSET if schema_trouble({"arguments": shown}, answers) is not None else answers
 
 
 async def _ask_tool(site: CallSite[Any], ready: Ready) -> bool | str:

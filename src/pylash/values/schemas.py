@@ -133,7 +133,18 @@ def _pattern(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
         yield f"{place.path} is {_shown(value)}, not like {pattern!r}"
 
 
+# Classes of characters inside a set, and operations on sets, which Python reads as characters.
+_OTHER_DIALECT: Final = re.compile(r"\[[^]]*?(\[|&&|--|~~)")
+_UNICODE_CLASS: Final = re.compile(r"\\[wWbB]")
+
+
 def _matches_pattern(pattern: str, value: str) -> bool:
+    """Return whether a text matches, or may match: pydantic uses the expressions of Rust, which differ from Python's."""
+    if _OTHER_DIALECT.search(pattern):
+        return True
+    # A combining mark is a part of a word for Rust only.
+    if not value.isascii() and _UNICODE_CLASS.search(pattern):
+        return True
     try:
         return re.search(pattern, value) is not None
     except re.error:  # not a pattern of Python's dialect
@@ -143,12 +154,11 @@ def _matches_pattern(pattern: str, value: str) -> bool:
 def _combination(value: Any, schema: dict[str, Any], place: _Place) -> _Troubles:
     for one in schema.get("allOf", ()):
         yield _trouble(value, one, place)
+    # pydantic writes ``oneOf`` for a tagged union, also if a value fits several of its alternatives.
     for word in ("anyOf", "oneOf"):
         troubles = [_trouble(value, one, place) for one in schema.get(word, ())]
         if troubles and None not in troubles:
             yield _nearest([t for t in troubles if t], value, place)
-        elif word == "oneOf" and troubles.count(None) > 1:
-            yield f"{place.path} is {_shown(value)} and fits more than one of the alternatives"
 
 
 def _nearest(troubles: list[str], value: Any, place: _Place) -> str:
