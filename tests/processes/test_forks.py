@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pylash import InlineHost, Lash, ProcessContext
+from pylash import InlineHost, Lash, ProcessContext, ProcessFailed
 from pylash.durable.ports import EffectHost
 from pylash.processes.forks import fork_registration
 from pylash.testing import ScriptedModel, SerialHost, say
@@ -95,7 +95,7 @@ async def test_a_fork_of_an_older_version_replays_its_children(durable: Backend)
         child = await handle.result(timeout="20s")
         start = "root:process:start:python:child"
         registration, keys = await fork_registration(app.store, "p", start, "old")
-        older = msgspec.structs.replace(registration, recorded_id=None)
+        older = msgspec.structs.replace(registration, recorded_id=None, forked_from=())
         await app.store.processes.fork("p", older, keys)
         await parked(app, "old")
     async with slow_parent(durable.url) as app:
@@ -172,3 +172,93 @@ async def test_a_fork_of_a_program_keeps_the_children_whose_starts_it_took_over(
         record = await app.store.processes.get(other[3])
         assert record is not None
         assert record.registration.parent == early.id
+
+
+class Shop:
+    """An app with a process whose effects have its id and a key of it, and fail at the end until they are repaired."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Lash(url, model=ScriptedModel(lambda r: say(r.messages[-1].text)))
+        self.broken = True
+        self.calls: list[Any] = []
+
+        def note(*given: Any) -> None:
+            self.calls.append(given)
+
+        def ship() -> str:
+            if self.broken:
+                raise ValueError("no")
+            return "shipped"
+
+        @self.app.process
+        async def refund(ctx: ProcessContext[None], rounds: int = 0) -> list[Any]:
+            if rounds:
+                ctx.continue_as(rounds=rounds - 1)
+            key = ctx.wait_key("approve")
+            await ctx.options(key="mail").step(note, f"Approve {ctx.id}:\n{key}.", {ctx.id: [key]})
+            first = await ctx.session("chat").turn("one")
+            await ctx.options(key="id").step(note, ctx.id)
+            await ctx.complete(f"Who is {ctx.id}?")
+            approved = await ctx.wait(key, within="0s")
+            second = await ctx.session("chat").turn("two")
+            return [first.turn_id, second.turn_id, approved, await ctx.step(ship)]
+
+        self.refund = refund
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+async def test_a_fork_takes_over_effects_that_have_the_id_and_keys_of_the_process(
+    rounds: int, backend: Backend
+) -> None:
+    shop = Shop(backend.url)
+    async with shop.app as app:
+        handle = await app.start(shop.refund.options(id="order-7"), rounds=rounds)
+        with pytest.raises(ProcessFailed):
+            await handle.result(timeout="20s")
+        made = len(shop.calls)
+        with pytest.raises(ProcessFailed):
+            await (await app.fork_process("order-7", id="order")).result(timeout="20s")
+        shop.broken = False
+        fork = await app.fork_process("order", id="7")
+        result = await fork.result(timeout="20s")
+        assert result[2:] == [None, "shipped"]
+        assert len(shop.calls) == made
+        assert len(await app.session("chat").history()) == 4
+
+
+async def test_new_effects_of_a_fork_have_its_own_id(backend: Backend) -> None:
+    shop = Shop(backend.url)
+    shop.broken = False
+    async with shop.app as app:
+        handle = await app.start(shop.refund.options(id="p"))
+        first = await handle.result(timeout="20s")
+        fork = await app.fork_process("p", from_effect="id", id="q")
+        second = await fork.result(timeout="20s")
+        # The first turn is the one of "p"; the second is a turn of its own.
+        assert second[0] == first[0]
+        assert second[1] != first[1]
+        assert [given for given in shop.calls if len(given) == 1] == [("p",), ("q",)]
+        # Its records are of two processes, and a fork of it takes over both.
+        again = await app.fork_process("q", from_effect="ship", id="r")
+        assert await again.result(timeout="20s") == second
+
+
+async def test_a_fork_whose_inputs_differ_otherwise_is_blocked(backend: Backend) -> None:
+    app = Lash(backend.url)
+    suffix = ""
+
+    @app.process
+    async def notes(ctx: ProcessContext[None]) -> str:
+        await ctx.step(str, f"{ctx.id}{suffix}")
+        return await ctx.step(str, 1)
+
+    async with app:
+        await (await app.start(notes.options(id="p"))).result(timeout="20s")
+        suffix = "!"
+        await app.fork_process("p", from_effect="str#2", id="q")
+
+        async def reason() -> str | None:
+            view = await app.store.processes.view("q")
+            return None if view is None else view.reason
+
+        assert "effect_replay_mismatch" in await eventually(reason)

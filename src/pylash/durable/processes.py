@@ -173,6 +173,13 @@ class Slot(msgspec.Struct, frozen=True):
     limit: int
 
 
+class ForkOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that was forked, and how often it had continued as itself by then."""
+
+    process_id: str
+    epoch: int = 0
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What people recognise and find a process by: no part of the identity of its start, and never inherited.
 
@@ -188,8 +195,9 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
 
     ``event_types``: None accepts any event, as a plain one. ``signals``: the JSON Schemas of the accepted signals,
     by name; None accepts any. ``seed``: in a fork, the id of the process that it was forked from, because both must
-    derive the same random names. ``recorded_id``: in a fork, the id of the parent in the starts of children that it took over;
-    forks that older versions made have none.
+    derive the same random names. ``recorded_id``: in a fork, the id of the parent in the starts of children that it took over.
+    ``forked_from``: in a fork, the processes whose effects it took over, the oldest first. Forks that older versions made
+    have neither.
     """
 
     id: str
@@ -206,6 +214,14 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
     seed: str | None = None
     seed_epoch: int = 0
     recorded_id: str | None = None
+    forked_from: tuple[ForkOrigin, ...] = ()
+
+    @property
+    def origins(self) -> tuple[ForkOrigin, ...]:
+        """The processes whose ids and wait keys may be in the effects of a fork; forks of older versions know the oldest only."""
+        if self.forked_from or self.seed is None:
+            return self.forked_from
+        return (ForkOrigin(self.seed, self.seed_epoch),)
 
     @property
     def target(self) -> str:

@@ -34,7 +34,10 @@ from pylash.values.names import check_name
 from pylash.values.schemas import schema_trouble
 
 VERSION: Final = "v1"
-_KEY: Final = re.compile(r"v1\.[0-9a-f]{8}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
+SIGNED_KEY: Final = r"v1\.[0-9a-f]{8}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"
+"""The pattern of a signed key in a text."""
+
+_KEY: Final = re.compile(SIGNED_KEY)
 MIN_SECRET_BYTES: Final = 16
 
 BRANCH_OF_SIGNAL: Final = "\x1f"

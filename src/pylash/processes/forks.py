@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from pylash.durable.effects import EffectKind
-from pylash.durable.processes import Failure, Output, Registration, SessionTurnInput
+from pylash.durable.processes import Failure, ForkOrigin, Output, Registration, SessionTurnInput
 from pylash.durable.runs import JournalEntry
 from pylash.durable.stores import Store
 from pylash.durable.waits import STILL_OPEN
@@ -39,6 +39,7 @@ async def fork_registration(
         seed=given.seed or given.id,
         seed_epoch=given.seed_epoch + record.state.epoch,
         recorded_id=given.recorded_id or given.id,
+        forked_from=(*given.origins, ForkOrigin(given.id, record.state.epoch)),
         parent=None,
         attached=False,
     )

@@ -36,9 +36,10 @@ from pylash.durable.effects import (
 from pylash.durable.ports import Cancellation, EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, ProgressOf
 from pylash.durable.runs import SECOND, SETTLED, Attached, Fence, JournalEntry
-from pylash.durable.scopes import ExecutionScope, scope_name
+from pylash.durable.scopes import ExecutionScope, ProcessScope, scope_name
 from pylash.durable.stores import WaitOpening, WaitStatus
-from pylash.durable.waits import RESOLUTIONS, STILL_OPEN, Resolution, ResolveOutcome, WaitIdentity
+from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitIdentity
+from pylash.engine.hosts.forked_effects import is_taken_over
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
 from pylash.engine.races import sleep_unless, wait_until_done
 from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
@@ -303,11 +304,21 @@ class JournalController(HostedController):
     async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[asked.key] = entry
-        if entry.hash != asked.digest and not _is_taken_over(entry):
+        if entry.hash != asked.digest and not await self._is_taken_over(entry, asked):
             kept = await self._kept(asked)
             if kept is None or not is_same_start(kept, asked.canonical):
                 raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
         return await self._replay(entry, asked)
+
+    async def _is_taken_over(self, entry: JournalEntry, asked: Asked) -> bool:
+        """Return whether our run is a fork, and the process that was forked recorded this effect."""
+        if not isinstance(self._scope, ProcessScope):
+            return False
+        # Read at each such effect: only those whose input has the id of the process, or a key of it.
+        record = await self._host.store.processes.get(self._scope.process_id)
+        return record is not None and is_taken_over(
+            record.registration, asked.canonical, entry.hash, self._host.signer
+        )
 
     async def _sleep(self, execution: Execution) -> Outcome:
         clock, journal = self._host.clock, self._host.store.journal
@@ -425,14 +436,6 @@ class JournalController(HostedController):
             finally:
                 self.memory.drop_bell(bell)
             progress.stir()
-
-
-def _is_taken_over(entry: JournalEntry) -> bool:
-    """Return whether a fork took over the effect of a wait that was left open.
-
-    Its hash has the name of the wait in the process that was forked. The copy has no wait: the fork opens its own.
-    """
-    return entry.outcome == STILL_OPEN and entry.wait is None
 
 
 def _recorded(data: bytes, kind: EffectKind) -> Outcome:

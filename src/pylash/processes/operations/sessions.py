@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from pylash.durable.commands import AwaitTurn, SubmitTurn
+from pylash.durable.commands import AwaitTurn, SubmitTurn, process_key
 from pylash.durable.effects import (
     DurableStep,
     DurableStepOutcome,
@@ -136,10 +136,7 @@ class ProcessSession:
         shape = None if output is None else Shape(output)
         schema = None if shape is None else shape.answer_schema()
         ask = TurnAsk(parts=stored_parts("ctx.session.turn", input), output_schema=schema)
-        if turn_id is None:
-            name = digest(self._ctx.id, self._ctx.uuid())[:8].hex()
-        else:
-            name = check_name("turn id", turn_id)
+        name = self._turn_id() if turn_id is None else check_name("turn id", turn_id)
         command = SubmitTurn(
             self.id,
             name,
@@ -160,6 +157,17 @@ class ProcessSession:
             return TurnResult(name, answer["result"], shape, self.id)
 
         return wait_for_result()
+
+    def _turn_id(self) -> str:
+        """Return the id of a turn: its own, or in a fork, that of the turn whose submission the fork took over here."""
+        branch, number = own_branch(self._run, "session.turn"), self._ctx.uuid()
+        origins = [one.process_id for one in self._run.process.registration.origins]
+        own, *recorded = (digest(one, number)[:8].hex() for one in (self._ctx.id, *origins))
+        for name in recorded:
+            effect_id = SubmitTurn(self.id, name, "", None).effect_id
+            if self._run.memory.recorded(process_key(branch.name or "root", effect_id)):
+                return name
+        return own
 
     def view(self, last: int | None = None) -> Coroutine[Any, Any, list[dict[str, Any]]]:
         """Return the history of the session as plain records, the oldest first; ``last`` limits it to the newest.
