@@ -12,7 +12,7 @@ import pytest
 
 from pylash import Lash, ProcessContext, ProcessFailed
 from pylash.testing import replay
-from tests.backends import SqliteBackend
+from tests.backends import SqliteBackend, eventually
 from tests.cli import shop
 from tests.cli.conftest import Call, ask, ended, filled, worked
 
@@ -46,6 +46,35 @@ def test_an_order_is_moved_to_another_store(pylash: Call, place: str, tmp_path: 
     assert (session["kind"], session["id"]) == ("session", "chat-42")
     # Without its children the order is there too, and its child has ended.
     assert json.loads(pylash("export", "order-7").stdout)["processes"][0]["id"] == "order-7"
+
+
+def test_an_export_without_a_child_that_is_needed_says_so(pylash: Call, place: str) -> None:
+    app = Lash(place)
+
+    @app.process
+    async def child(ctx: ProcessContext[None]) -> None:
+        await ctx.wait_signal("go")
+
+    @app.process
+    async def parent(ctx: ProcessContext[None]) -> None:
+        await ctx.start(child.options(id="the-child"))
+        await ctx.wait_signal("go")
+
+    async def begin() -> None:
+        async with app:
+            await app.start(parent.options(id="the-parent"))
+
+            async def is_waiting() -> bool:
+                return bool(await app.store.processes.signal_waits("the-parent"))
+
+            await eventually(is_waiting)
+
+    asyncio.run(begin())
+    done = pylash("export", "the-parent")
+    assert "it needs process:the-child; --children adds what it needs" in done.stderr
+    assert json.loads(done.stdout)["id"] == "the-parent"
+    for options in (["--children"], ["--redact"]):
+        assert pylash("export", "the-parent", *options).stderr == ""
 
 
 def failing(url: str) -> Lash:

@@ -116,6 +116,13 @@ class Shop:
             return [await started.result(), await ctx.step(self.note, "parent")]
 
         @app.process
+        async def patient(ctx: ProcessContext[None]) -> Any:
+            started = await ctx.start(child.options(id="the-child"))
+            await ctx.wait_signal("first")
+            result = await started.result()
+            return [result, await ctx.wait_signal("second")]
+
+        @app.process
         async def failing(ctx: ProcessContext[None]) -> Any:
             await ctx.options(key="load").step(self.note, "load")
             return await ctx.gather(
@@ -221,6 +228,33 @@ async def test_a_parent_goes_on_with_its_child(stores: list[str], tmp_path: Path
         await app.process_handle("the-child").signal("go", 3)
         assert await handle.result(timeout="20s") == [3, "parent"]
     assert shop.ledger == ["child", "parent"]
+
+
+async def test_a_child_that_is_awaited_later_is_needed(stores: list[str], tmp_path: Path) -> None:
+    shop, path = Shop(), tmp_path / "p.json"
+    async with shop.app(stores[0]) as app, Lash(stores[1], worker=None) as other:
+        await start(app, "patient")
+        await waiting(app, "p")
+        await app.export_process("p", path)
+        with pytest.raises(ImportIncomplete, match="the-child"):
+            await other.import_process(path)
+        assert await other.processes() == []
+        await asyncio.to_thread(replay, shop.app("memory://"), path)
+        await app.process_handle("the-child").signal("go", 3)
+        await app.process_handle("the-child").result(timeout="20s")
+        await app.process_handle("p").signal("first")
+
+        async def has_result() -> bool:
+            waits = await app.store.processes.signal_waits("p")
+            return [wait.name for wait in waits] == ["second"]
+
+        await eventually(has_result)
+        # The result is recorded now, and the child is not needed any more.
+        await app.export_process("p", path)
+        await other.import_process(path)
+    async with shop.app(stores[1]) as app:
+        await app.process_handle("p").signal("second", 4)
+        assert await app.process_handle("p").result(timeout="20s") == [3, 4]
 
 
 async def test_a_failed_process_is_forked_where_it_was_imported(

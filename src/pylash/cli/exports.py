@@ -9,7 +9,7 @@ import click
 from pylash.cli.output import paint, print_json, print_line
 from pylash.cli.store_options import StoreOptions, run, with_store_options
 from pylash.cli.views.lookup import find_run
-from pylash.durable.exports import Export
+from pylash.durable.exports import Export, needed_outside
 from pylash.processes.exports import export as export_run
 from pylash.processes.exports import import_file
 from pylash.values.process_errors import RunUnknown
@@ -63,6 +63,12 @@ def export(
         _print_note(
             f"{found.hidden} values that look like secrets were left out; --keep-secrets keeps them for an import"
         )
+    missing = [] if children or redact else [one for _, one in needed_outside(found)]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        _print_note(
+            f"it can be replayed and not imported: it needs {printable(missing[0])}{more}; --children adds what it needs"
+        )
 
 
 async def _export(
@@ -92,7 +98,7 @@ def import_(options: StoreOptions, file: Path) -> None:
     """Add an exported process or session to the store; a worker continues it there.
 
     Everything is added in one transaction, or nothing: an id that exists is refused. Open waits get new keys. What the process
-    waits for must be in the file (pylash export --children) or in the store.
+    waits for, and the children whose results it has not got yet, must be in the file (pylash export --children) or in the store.
 
     The copy in the other store is not stopped. Stop it before its worker and this one both continue it: export it while no worker
     runs, or end it there with pylash cancel --force.

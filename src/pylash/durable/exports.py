@@ -489,12 +489,38 @@ def _mapped_item(item: Any, change: Callable[[msgspec.Raw], msgspec.Raw]) -> Any
 def started_by(effects: Iterable[JournalEntry]) -> Iterator[str]:
     """Yield the ids of the processes that effects started."""
     for entry in effects:
-        if entry.kind != "process" or not _START.search(entry.key) or entry.outcome is None:
+        if entry.kind == "process" and _START.search(entry.key):
+            child = _result_of(entry).get("id")
+            if isinstance(child, str):
+                yield child
+
+
+def needed_outside(export: Export) -> Iterator[tuple[str, str]]:
+    """Yield the runs of an export that need what is not in it: ``process:ID`` or ``turn:SCOPE``.
+
+    That is what they wait for, and each process that they started and whose result they have not recorded.
+    """
+    inside = {f"process:{one.id}" for one in export.processes}
+    inside |= {f"turn:{scope}" for scope in scopes_of(export)}
+    for run in export.runs:
+        if run.settled is not None:
             continue
-        record = decode(entry.outcome)
-        result = record.get("outcome", {}).get("result") if isinstance(record, dict) else None
-        if isinstance(result, dict) and isinstance(result.get("id"), str):
-            yield result["id"]
+        effects = [imported_entry(effect) for effect in run.effects]
+        awaited = [one for one in effects if one.wait is not None and _AWAITED.match(one.wait)]
+        ended = {one.wait for one in awaited if "output" in _result_of(one)}
+        needed = {f"process:{child}" for child in started_by(effects)} - ended
+        needed |= {str(one.wait) for one in awaited if one.outcome is None}
+        for one in sorted(needed - inside):
+            yield run.id, one
+
+
+def _result_of(entry: JournalEntry) -> dict[str, Any]:
+    """Return the recorded answer of the process registry; an empty one if there is none."""
+    record = None if entry.outcome is None else decode(entry.outcome)
+    outcome = record.get("outcome") if isinstance(record, dict) else None
+    result = outcome.get("result") if isinstance(outcome, dict) else None
+    return result if isinstance(result, dict) else {}
 
 
 _START: Final = re.compile(r"(^|:)start:")
+_AWAITED: Final = re.compile(r"process:|turn:")

@@ -179,7 +179,7 @@ class ImportConflict(Misuse, fields="kind id"):
 
 
 class ImportIncomplete(Misuse, fields="id missing"):
-    template = "{id!r} waits for {missing}, which is neither in the file nor in the store: export it with --children."
+    template = "{id!r} needs {missing}, which is neither in the file nor in the store: export it with --children."
 
 
 class ImportWithoutSecrets(Misuse, fields="name count"):

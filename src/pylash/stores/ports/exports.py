@@ -32,6 +32,7 @@ from pylash.durable.exports import (
     column,
     exported_effect,
     imported_entry,
+    needed_outside,
     raw,
     scopes_of,
     started_by,
@@ -134,7 +135,7 @@ class SqlExports(RunPort):
     def write(self, export: Export, *, partial: bool = False) -> Steps[None]:
         """Add everything in an export, or nothing. ``partial``: it may wait for what is not there."""
         yield from _check_free(export)
-        outside = yield from _awaited_outside(export, partial=partial)
+        outside = yield from _waiting_outside(export, partial=partial)
         numbers = yield from self._numbers(export)
         for ref, text in export.environments.items():
             yield Statement(PUT_ENV, (ref, text.encode()))
@@ -407,22 +408,15 @@ def _check_free(export: Export) -> Steps[None]:
         raise ImportConflict("run", scope)
 
 
-def _awaited_outside(export: Export, *, partial: bool) -> Steps[set[str]]:
-    """Return the runs that wait for a process or a turn that is not in the export; raise ImportIncomplete if the store lacks it."""
-    inside = {f"process:{one.id}" for one in export.processes}
-    inside |= {f"turn:{scope}" for scope in scopes_of(export)}
+def _waiting_outside(export: Export, *, partial: bool) -> Steps[set[str]]:
+    """Return the runs that need a process or a turn that is not in the export; raise ImportIncomplete if the store lacks it."""
     waiting: set[str] = set()
-    for run in export.runs:
-        for effect in run.effects if run.settled is None else ():
-            kind, _, name = (effect.wait or "").partition(":")
-            if kind not in ("process", "turn") or effect.wait in inside:
-                continue
-            if column(effect.outcome) is not None:
-                continue
-            known = _KNOWN_PROCESSES if kind == "process" else _KNOWN_SCOPES
-            if not (yield Statement(known, ([name],))).rows and not partial:
-                raise ImportIncomplete(run.id, f"{kind} {name!r}")
-            waiting.add(run.id)
+    for run, needed in needed_outside(export):
+        kind, _, name = needed.partition(":")
+        known = _KNOWN_PROCESSES if kind == "process" else _KNOWN_SCOPES
+        if not partial and not (yield Statement(known, ([name],))).rows:
+            raise ImportIncomplete(run, f"{kind} {name!r}")
+        waiting.add(run)
     return waiting
 
 
