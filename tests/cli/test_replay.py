@@ -20,6 +20,8 @@ import pytest
 
 from pylash import Lash
 from pylash.cli.store_options import load_app
+from pylash.durable.scopes import ProcessScope
+from pylash.durable.waits import CustomWait, WaitName
 from pylash.testing import kill
 from tests.backends import eventually
 from tests.cli.conftest import Call, filled
@@ -277,6 +279,81 @@ def test_code_that_comes_to_no_effect_is_given_up(
     status, found = replayed(pylash, file, deploy(stuck))
     assert (status, found["runs"][0]["verdict"]) == (1, "not_loaded")
     assert "did not come to an effect" in found["runs"][0]["reason"]
+
+
+ANSWERED = """
+@app.process
+async def child(ctx: ProcessContext[None]):
+    return await ctx.wait_signal("end")
+
+@app.process
+async def order(ctx: ProcessContext[None], cents: int):
+    started = await ctx.start(child.options(id="the-child"))
+    first = await ctx.wait_signal("go")
+    second = await ctx.wait_signal("go")
+    answer = await ctx.wait(ctx.wait_key("approval"))
+    result = await started.result()
+    return await ctx.options(key=f"check {first}{second}{answer}{result}").step(check)
+"""
+
+
+def test_a_replay_takes_what_has_come_since_the_run_was_stopped(
+    place: str, pylash: Call, deploy: Deploy
+) -> None:
+    named = deploy(ANSWERED)
+    started(place, named, "a", waits=2)
+
+    def at() -> list[str]:
+        status, found = replayed(pylash, place, named)
+        assert status == 0
+        return next(one["at"] for one in found["runs"] if one["id"] == "a")
+
+    async def send(name: str, number: int) -> None:
+        async with Lash(place, worker=None) as client:
+            await client.process_handle("a").signal(name, number)
+
+    assert at() == ["go"]
+    asyncio.run(send("go", 1))
+    assert at() == ["go"]  # the second one
+    asyncio.run(send("other", 2))
+    assert at() == ["go"]
+    asyncio.run(send("go", 2))
+    assert at() == ["approval"]
+
+    async def approve_and_end_child() -> None:
+        async with Lash(place, worker=None) as client:
+            name = WaitName(ProcessScope("a"), CustomWait("approval"))
+            await client.resolve(client.services.control.effects.sign(name), 3)
+            await client.process_handle("the-child").signal("end", 4)
+
+    asyncio.run(approve_and_end_child())
+    assert at() == ["await:the-child"]
+    only_child = load_app(deploy(ANSWERED.replace("def order", "def purchase")))
+    only_child.url = place
+
+    async def end_child() -> None:
+        async with only_child as app:
+            await app.process_handle("the-child").result(timeout="20s")
+
+    asyncio.run(end_child())
+    assert at() == ["check 1234"]
+    status, found = replayed(pylash, place, deploy(ANSWERED.replace("return await ctx.opt", "x.y")))
+    assert (status, found["runs"][0]["code"]) == (1, "process_code_error")
+
+
+def test_a_run_that_no_worker_can_claim_is_listed_once(
+    place: str, pylash: Call, deploy: Deploy
+) -> None:
+    named = deploy(ORDER)
+    app = load_app(named)
+    app.url, app.worker_config = place, None
+
+    async def start() -> None:
+        async with app:
+            await app.start(app.services.definitions["order"].options(id="a"), cents=7)
+
+    asyncio.run(start())
+    assert pylash("replay", named).stdout.splitlines()[-1] == "1 run: 1 fit"
 
 
 def test_processes_that_have_ended_are_replayed_on_request(

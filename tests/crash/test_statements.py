@@ -129,7 +129,16 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
     reads |= {"timeline", "wake_seqs", "owned_by", "_old", "_ready"}
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
     reads |= {"results", "states", "blocked", "current", "played", "_generation", "check_visible"}
-    reads |= {"cancel_reason", "view", "signal_waits", "outputs", "known", "events", "grants"}
+    reads |= {
+        "unreceived",
+        "cancel_reason",
+        "view",
+        "signal_waits",
+        "outputs",
+        "known",
+        "events",
+        "grants",
+    }
     covered = {name.split(":")[0] for name in SCENARIOS}
     by_hand = {"record", "begin_sleep", "start", "settle", "perform", "submit", "claim", "emit"}
     by_hand |= {"_enqueue"}

@@ -370,6 +370,10 @@ class Processes(Protocol):
         """Return whether a process has a cancel request, and the names of signals that it has not received."""
         ...
 
+    def unreceived(self, process_id: str) -> Awaitable[list[ProcessEvent]]:
+        """Return the signals that a process has not received, the oldest first."""
+        ...
+
     def cancel_reason(self, process_id: str) -> Awaitable[str | None]:
         """Return the reason of the cancel request of a process."""
         ...

@@ -1,7 +1,7 @@
 """Dry runs: recorded runs are replayed with the code at hand, to learn which of them it would block.
 
-Rule 1. Nothing is executed, nothing is written, and no lease is taken. Recorded effects are answered from the journal;
-        an effect that would execute, or that is open, waits here until the run is stopped.
+Rule 1. Nothing is executed, nothing is written, and no lease is taken. Recorded effects are answered from the journal,
+        and waits from the store if what they wait for is there. All other effects wait here until the run is stopped.
 Rule 2. A run is driven by the same machine, driver and drives as on a worker. So a dry run ends where a worker would
         come to something new, and finds what would block there.
 Rule 3. The code between two effects runs: that is what a replay is. It is ended as the code of a parked run is.
@@ -17,17 +17,41 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from pylash.durable.effects import EffectKind, Outcome, SleepOutcome
+from pylash.durable.commands import (
+    AwaitProcess,
+    AwaitTurn,
+    ProcessCommand,
+    WaitSignal,
+    process_command,
+)
+from pylash.durable.effects import (
+    AwaitEvent,
+    AwaitEventOutcome,
+    Outcome,
+    Process,
+    ProcessOutcome,
+    Sleep,
+    SleepOutcome,
+)
 from pylash.durable.machines.replay_order import Expected, is_expected
 from pylash.durable.machines.run_state import LastWrite, Phase, WriteAnswer
-from pylash.durable.processes import Failure, Output, ProcessRecord, Registration, split_target
+from pylash.durable.processes import (
+    Failure,
+    Output,
+    ProcessEvent,
+    ProcessRecord,
+    Registration,
+    signal_type,
+    split_target,
+)
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
-from pylash.durable.scopes import ExecutionScope
+from pylash.durable.scopes import ExecutionScope, TurnScope, scope_text
 from pylash.durable.sessions import TurnCommit
 from pylash.durable.stores import Journal
+from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import JournalMemory
+from pylash.engine.hosts.journal_memory import Asked, JournalMemory
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
@@ -35,6 +59,7 @@ from pylash.engine.runs.replays import diverged
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.tasks import TaskOwner
+from pylash.values.canonical import decode, encode
 from pylash.values.errors import LashError
 from pylash.values.process_errors import ProcessSurfaceIncompatible
 from pylash.values.turn_errors import TurnModelMissing, TurnToolMissing
@@ -388,19 +413,68 @@ class DryController(JournalController):
         self.memory.adopt(attached)
         # The names of the effects that would execute, or are open.
         self.stopped_at: list[str] = []
+        # The signals in the log that no wait of this replay has taken; None until one is waited for.
+        self._signals: list[ProcessEvent] | None = None
 
     def _route(self, execution: Execution) -> Coroutine[Any, Any, Outcome]:
         return self._stop(execution)
 
     async def _stop(self, execution: Execution) -> Outcome:
         asked, _, _, progress = execution
-        if asked.envelope.command.kind is EffectKind.SLEEP and self.memory.recorded(asked.key):
-            return SleepOutcome()  # it is over
+        arrived = await self._arrived(asked)
+        if arrived is not None:
+            return arrived
         # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
         self.stopped_at.append(asked.envelope.invocation.effect_id)
         progress.rest()
         await _never()
         raise AssertionError
+
+    async def _arrived(self, asked: Asked) -> Outcome | None:
+        """Return the outcome of an effect that waits for something which is there, or whose time is over."""
+        entry = self.memory.entries.get(asked.key)
+        due = None if entry is None else entry.due
+        is_late = due is not None and due <= self.memory.now()
+        match asked.envelope.command:
+            case Sleep():
+                return SleepOutcome() if is_late else None
+            case AwaitEvent(key=key):
+                name = self._host.name_in(key)
+                status = (await self._host.store.waits.look([name.id])).get(name.id)
+                if status is not None and status.terminal is not None:
+                    return AwaitEventOutcome(status.terminal)
+                return AwaitEventOutcome(Timeout(still_open=True)) if is_late else None
+            case Process(command=command):
+                result = await self._answer(process_command(command), due)
+                if result is None and is_late:
+                    result = {"timeout": True}
+                return None if result is None else ProcessOutcome(result)
+            case _:
+                return None
+
+    async def _answer(self, command: ProcessCommand, due: int | None) -> Any:
+        """Return the answer that the registry has for a wait, or None."""
+        store = self._host.store
+        match command:
+            case WaitSignal(name=name):
+                if self._signals is None:
+                    found = await store.processes.unreceived(self._scope.id)
+                    # Another branch may have read them meanwhile, and taken some.
+                    self._signals = found if self._signals is None else self._signals
+                for signal in self._signals:
+                    if signal.type == signal_type(name) and (due is None or signal.at <= due):
+                        self._signals.remove(signal)
+                        return {"sequence": signal.sequence, "payload": signal.payload}
+                return None
+            case AwaitProcess(process_id=process):
+                outputs = await store.processes.outputs([process])
+                return {"output": decode(encode(outputs[process]))} if process in outputs else None
+            case AwaitTurn(session_id=session, turn_id=turn):
+                text = scope_text(TurnScope(session, turn))
+                ended = (await store.sessions.results([text])).get(text)
+                return None if ended is None else {"state": ended[0], "result": ended[1]}
+            case _:
+                return None
 
 
 class DiscardingJournal:

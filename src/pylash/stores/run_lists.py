@@ -181,7 +181,8 @@ def list_runs(
     for (condition, given), kind in product(_places(statuses, known), dict.fromkeys(kinds)):
         params = (known, *given, kind, list(statuses), limit)
         rows += (yield Statement(lists.of_status[condition], params)).rows
-    return _newest_first(rows, least)[:limit]
+    # Once each: a run without a worker meets the condition of its state, and that of runs which are shown as blocked.
+    return _newest_first(list({row[4]: row for row in rows}.values()), least)[:limit]
 
 
 def _newest_first(rows: list[tuple[Any, ...]], least: int) -> list[tuple[Any, ...]]:

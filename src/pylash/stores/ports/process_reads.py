@@ -32,6 +32,10 @@ _EVENTS = """
 select sequence, type, payload, key, at from pylash_process_events
 where process = ? and sequence > ? order by sequence limit ?"""
 
+_UNRECEIVED = """
+select e.sequence, e.type, e.payload, e.key, e.at from pylash_process_events e
+join pylash_processes p on p.number = e.process where p.id = ? and e.taken = 0 order by e.sequence"""
+
 _PROCESS = """
 select p.registration, p.number, p.run, p.sequence, p.status, p.output, p.cancel, p.epoch, r.state, r.reason,
        p.created, p.settled
@@ -111,6 +115,11 @@ def look_at_process(process_id: str) -> Steps[tuple[bool, set[str]]]:
     rows = (yield Statement(_ATTENTION, (process_id,))).rows
     names = {row[1].removeprefix(SIGNAL) for row in rows if row[1] is not None}
     return bool(rows) and bool(rows[0][0]), names
+
+
+def unreceived_signals(process_id: str) -> Steps[list[ProcessEvent]]:
+    """Return the signals that a process has not received, the oldest first."""
+    return [_event_from(row) for row in (yield Statement(_UNRECEIVED, (process_id,))).rows]
 
 
 def cancel_reason(process_id: str) -> Steps[str | None]:

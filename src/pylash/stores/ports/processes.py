@@ -365,6 +365,7 @@ class SqlProcesses(RunPort):
     get = reading(reads.find_process)
     resume = reading(reads.resume_processes)
     look = reading(reads.look_at_process)
+    unreceived = reading(reads.unreceived_signals)
     cancel_reason = reading(reads.cancel_reason)
     view = reading(reads.process_view)
     listed = reading(reads.processes_listed)

@@ -348,9 +348,13 @@ async def a_process_that_waits_for_a_signal_is_listed(store: SubjectStore) -> No
     await store.processes.take_signal(own.fence, effect("w0"), "go", None, encode)
     (wait,) = await store.processes.signal_waits()
     equal((wait.process_id, wait.key), (own.id, "w0"), "the wait")
-    await store.processes.perform(SignalProcess(own.id, "go", "1"))
+    for number in (1, 2):
+        await store.processes.perform(SignalProcess(own.id, "go", str(number), number))
+    there = await store.processes.unreceived(own.id)
+    equal([(one.type, one.payload) for one in there], [("signal.go", 1), ("signal.go", 2)], "both")
     await store.processes.take_signal(own.fence, effect("w0"), "go", None, encode)
     equal(await store.processes.signal_waits(), [], "after the signal")
+    equal(await store.processes.unreceived(own.id), there[1:], "after the first was received")
 
 
 async def _taken(store: Store, fence: Fence, key: str) -> object:
