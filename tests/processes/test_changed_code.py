@@ -617,6 +617,48 @@ async def test_a_later_record_of_the_wrapper_is_found_if_an_earlier_one_is_missi
     assert ledger.lines == ["b", "a"]
 
 
+def add(first: int, second: int = 0, *, third: int = 0, client: object = None) -> int:
+    return first + second + third
+
+
+def adds(*steps: Callable[..., int], key: str | None = None) -> Body:
+    """Return a process that calls functions with 2."""
+
+    async def body(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+        found = [await ctx.options(key=key).step(step, 2) for step in steps]
+        await ctx.wait_signal("go")
+        return found
+
+    return body
+
+
+@pytest.mark.parametrize(
+    "changed", [partial(add, 100, third=3), partial(add, 1, third=100), partial(add, 1), add]
+)
+async def test_bound_arguments_of_a_partial_are_compared(
+    durable: Backend, changed: Callable[..., int]
+) -> None:
+    ledger = Ledger()
+    bound = partial(partial(add, 1, third=0, client=ledger), third=3)
+    await recorded(durable, adds(bound), ledger)
+    blocked = await outcome(durable, adds(changed), ledger)
+    assert "effect_replay_mismatch" in str(blocked)
+    async with app_with(durable, adds(bound), ledger) as app:
+        await app.retry("p")
+        await app.process_handle("p").signal("go")
+        assert await app.process_handle("p").result(timeout="10s") == [6]
+
+
+@pytest.mark.parametrize("key", [None, "sum"])
+async def test_partials_that_were_recorded_without_bound_arguments_fit(
+    durable: Backend, key: str | None
+) -> None:
+    ledger = Ledger()
+    # As older versions recorded partials: under the name of their class or a key, and without what was bound.
+    await recorded(durable, adds(add, key=key or "partial"), ledger)
+    assert await outcome(durable, adds(partial(add, 1), key=key), ledger) == [2]
+
+
 async def test_the_reason_of_an_early_end_has_the_traceback_of_the_code(durable: Backend) -> None:
     for body, code in ((fails_early, "effect_replay_diverged"), (mistaken, "process_code_error")):
         ledger = Ledger()

@@ -189,10 +189,24 @@ class AwaitEvent(_Command, frozen=True, gc=False, tag="await_event"):
 
 
 class DurableStep(_Command, frozen=True, gc=False, tag="durable_step"):
-    """Run a function of the caller."""
+    """Run a function of the caller.
+
+    ``unbound`` is the input without the arguments that a partial has bound: older versions recorded it. It is not hashed.
+    """
 
     step_id: str
     input: Any = None
+    unbound: Any | msgspec.UnsetType = msgspec.UNSET
+
+    def hash_input(self) -> Any:
+        """Return the command without ``unbound``."""
+        if self.unbound is msgspec.UNSET:
+            return self
+        return {"kind": "durable_step", "step_id": self.step_id, "input": self.input}
+
+    def as_older_versions(self) -> DurableStep:
+        """Return the command as older versions recorded it."""
+        return self if self.unbound is msgspec.UNSET else DurableStep(self.step_id, self.unbound)
 
 
 Command = (

@@ -25,6 +25,7 @@ from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
     AwaitEventOutcome,
+    DurableStep,
     EffectKind,
     Envelope,
     Outcome,
@@ -304,14 +305,19 @@ class JournalController(HostedController):
     async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[asked.key] = entry
-        if entry.hash != asked.digest and not await self._is_taken_over(entry, asked):
+        if entry.hash != asked.digest and not await self._is_the_same(entry, asked):
             kept = await self._kept(asked)
             if kept is None or not is_same_start(kept, asked.canonical):
                 raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
         return await self._replay(entry, asked)
 
-    async def _is_taken_over(self, entry: JournalEntry, asked: Asked) -> bool:
-        """Return whether our run is a fork, and the process that was forked recorded this effect."""
+    async def _is_the_same(self, entry: JournalEntry, asked: Asked) -> bool:
+        """Return whether an older version recorded this effect, or if our run is a fork, the process that was forked."""
+        envelope = asked.envelope
+        if isinstance(envelope.command, DurableStep):
+            older = replace(envelope, command=envelope.command.as_older_versions())
+            if asked_of(older, asked.key).digest == entry.hash:
+                return True
         if not isinstance(self._scope, ProcessScope):
             return False
         # Read at each such effect: only those whose input has the id of the process, or a key of it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
@@ -139,9 +139,7 @@ class _Step(msgspec.Struct, frozen=True):
             await shape.prepare(f"step {name!r}")
         # The key of the first attempt is the key of the step itself.
         key = self.branch.key(self.part, *(() if number == 1 else (f"attempt.{number}",)))
-        given = [_plain(arg, f"$[{n}]") for n, arg in enumerate(args)]
-        named = {name: _plain(arg, f"$.{name}") for name, arg in kwargs.items()}
-        command = DurableStep(name, {"args": given, "kwargs": named} if given or named else None)
+        command = _command(name, function, args, kwargs)
         retry, timeout = self.options.retry, self.options.timeout
         limit = None if timeout is None else seconds(timeout)
 
@@ -163,6 +161,36 @@ class _Step(msgspec.Struct, frozen=True):
             return shape.load(expect(outcome, DurableStepOutcome).value)
         except ValueError as error:  # recorded by code with another annotation
             refuse_data(self.run, f"a result of step {name!r}", error, shape)
+
+
+def _command(
+    name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> DurableStep:
+    """Return the command of a step: its name and its arguments, also those that a partial has bound."""
+    given = [_plain(arg, f"$[{n}]") for n, arg in enumerate(args)]
+    named = {key: _plain(arg, f"$.{key}") for key, arg in kwargs.items()}
+    bound_args: list[Any] = []
+    bound: dict[str, Any] = {}
+    # A partial of a partial has the arguments of both, unless it is an object of a subclass.
+    while isinstance(function, functools.partial):
+        bound_args = [*map(_plain_bound, function.args), *bound_args]
+        bound = {key: _plain_bound(one) for key, one in function.keywords.items()} | bound
+        function = function.func
+    if not (bound_args or bound):
+        return DurableStep(name, _input(given, named))
+    return DurableStep(name, _input([*bound_args, *given], bound | named), _input(given, named))
+
+
+def _input(args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return {"args": args, "kwargs": kwargs} if args or kwargs else None
+
+
+def _plain_bound(value: Any) -> Any:
+    """Return a bound argument as plain JSON; None for a client, a function or another object, which is not compared."""
+    try:
+        return _plain(value, "$")
+    except (LashError, ValueError):
+        return None
 
 
 def _name_of(function: Any, branch: Branch) -> str:
