@@ -116,7 +116,12 @@ def _print_plan(kept: Sequence[Effect], again: Sequence[Effect]) -> None:
             ]
             text = "  ".join(str(fact) for fact in facts if fact)
             print_line(f"{paint(f'{title:12}', colour)}{printable(text)}")
-    print_line("Everything after these runs for the first time." if not again else "")
+    if not kept and not again:
+        print_line("Nothing is recorded: everything runs for the first time.")
+    elif again:
+        print_line()
+    else:
+        print_line("Everything after these runs for the first time.")
 
 
 def _confirm(yes: bool, process: str) -> None:

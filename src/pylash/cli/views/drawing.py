@@ -102,7 +102,10 @@ def _print_blocked(view: dict[str, Any]) -> None:
         if view["reason"] == NO_WORKER:
             _print_fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
         else:
-            target = with_version(repr(view["target"]), view["version"])
+            # Version 1 is named too: a worker may have only a later one.
+            target = repr(view["target"])
+            if view["target"].startswith("python:"):
+                target += f" (v{view['version']})"
             _print_fact("blocked", f"no live worker has {target}: start one that does", "red")
         return
     _print_fact("blocked", str(view["code"]), "red")
