@@ -269,7 +269,7 @@ class StoreNotADatabase(StoreError):
 
 
 class StoreMissing(StoreError, fields="path reason"):
-    template = "There is no store at {path!r} ({reason}): check the path; an app creates its store when first opened."
+    template = "There is no store at {path!r} ({reason}): check the path; an app creates its store when first opened, and pylash migrate an empty one."
 
 
 class StoreFull(StoreError):

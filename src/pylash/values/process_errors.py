@@ -61,16 +61,14 @@ class NotSupported(Misuse, fields="what instead"):
 class NameTaken(Misuse, fields="kind name option"):
     template = "There is already another {kind} {name!r}: records refer to it by name, so choose another with {option}."
 
-
-class RenamedNameUsed(NameTaken, category=True):
-    """The code uses a name that ``renamed=`` gives as an old one."""
-
-    def __init__(self, name: str) -> None:
-        LashError.__init__(
-            self,
+    @staticmethod
+    def by_rename(name: str) -> LashError:
+        """Return the error of code that uses a name which ``renamed=`` gives as an old one."""
+        message = (
             f"The code uses {name!r}, which renamed= gives as an old name: the order is {{old: new}}, so write the "
-            "recorded name first; a new effect needs a name that is not recorded.",
+            "recorded name first; a new effect needs a name that is not recorded."
         )
+        return LashError.restore(NameTaken.default_code, message)
 
 
 class NameAmbiguous(Misuse, fields="new other shared"):

@@ -19,7 +19,7 @@ from weakref import ref
 from pylash.durable.keys import replay_key
 from pylash.durable.machines import run_state
 from pylash.values.errors import EffectNested
-from pylash.values.process_errors import EffectOutsideBranch, RenamedNameUsed
+from pylash.values.process_errors import EffectOutsideBranch, NameTaken
 
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
@@ -98,7 +98,7 @@ class Branch:
     def recorded_name(self, name: str) -> str:
         """Return the name that effects of a name are recorded under: the old one if it was renamed."""
         if self.recorded_names and name in self.recorded_names.values():
-            raise RenamedNameUsed(name)
+            raise NameTaken.by_rename(name)
         return self.recorded_names.get(name, name)
 
     def key(self, *parts: str | tuple[str, int]) -> str:
