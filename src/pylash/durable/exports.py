@@ -261,9 +261,7 @@ def read_export(data: bytes, name: str) -> Export:
             raise ExportInvalid(name, reason)
         export = msgspec.json.decode(data, type=Export)
         if export.redacted:
-            reason = (
-                "it was exported with --redact, so its values are missing: export it without"
-            )
+            reason = "it was exported with --redact, so its values are missing: export it without"
             raise ExportInvalid(name, reason)
         problem = next(_problems(export), None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
