@@ -167,6 +167,7 @@ def test_an_unknown_key_is_refused(file: str, pylash: Call, key: str, code: str)
     refused = pylash("resolve", key, "true")
     assert refused.exit_code == 1
     assert f"[{code}]" in refused.stderr
+    assert "pylash waits" in refused.stderr
 
 
 def test_processes_and_turns_are_cancelled(place: str, pylash: Call) -> None:

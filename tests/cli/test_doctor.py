@@ -174,6 +174,9 @@ def test_blocked_and_overdue_runs_are_listed(
 ) -> None:
     filled(file)
     pylash("cancel", "chat-42")  # it is ready now, and nobody is there to end it
+    backlog = found(pylash)["backlog"]
+    assert backlog["status"] == "warn"
+    assert backlog["text"] == "1 run is ready, and no live worker has its code"
     monkeypatch.setattr(health, "OVERDUE_SECONDS", 0)
     findings = found(pylash)
     assert findings["blocked"]["text"] == "chat-42/refund-7 (unknown_target)"

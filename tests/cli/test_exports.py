@@ -122,6 +122,31 @@ def test_a_failed_order_is_forked(pylash: Call, place: str) -> None:
     }
     taken = pylash("fork", "order-9", "--id", "again", "--yes")
     assert "[process_conflict]" in taken.output
-    assert "[fork_invalid]" in pylash("fork", "order-9", "--from", "nothing", "--yes").output
+    refused = pylash("fork", "order-9", "--from", "nothing", "--yes")
+    assert "use a name in pylash show order-9, or a key. [fork_invalid]" in refused.output
     all_again = ask(pylash, "fork", "order-9", "--from", "load", "--yes")
     assert all_again["kept"] == []
+
+
+def test_a_file_that_cannot_be_imported_says_what_to_do(
+    pylash: Call, place: str, tmp_path: Path
+) -> None:
+    filled(place)
+    missing = pylash("import", str(tmp_path / "nofile.json")).stderr
+    assert "(No such file or directory): check the path. [export_invalid]" in missing
+    redacted = tmp_path / "redacted.json"
+    redacted.write_text(pylash("export", "order-7", "--redact").stdout)
+    refused = pylash("import", str(redacted)).stderr
+    assert "exported with --redact, so its values are missing: export it without." in refused
+
+
+def test_a_process_that_recorded_nothing_is_forked_as_a_new_one(pylash: Call, place: str) -> None:
+    filled(place)
+
+    async def fail(app: Lash) -> None:
+        await app.start(shop.broken.options(id="broken-1"))
+        await ended("broken-1")(app)
+
+    worked(place, fail)
+    plan = pylash("fork", "broken-1").stdout
+    assert plan == "Nothing is recorded: everything runs for the first time.\n"

@@ -17,6 +17,7 @@ from pylash.cli import output
 from pylash.cli.main import cli
 from pylash.stores.migrations import SCHEMA
 from pylash.stores.operation import Operation, Statement, Steps
+from pylash.testing import kill
 from pylash.values.texts import cells
 from tests.backends import eventually
 from tests.cli import shop
@@ -238,7 +239,7 @@ def test_work_that_no_worker_knows_is_marked(file: str, pylash: Call) -> None:
         async with Lash(file):
             return await asyncio.to_thread(pylash, "show", "order-7")
 
-    assert "no live worker has 'python:order'" in asyncio.run(beside_another()).stdout
+    assert "no live worker has 'python:order' (v1)" in asyncio.run(beside_another()).stdout
 
 
 def test_a_turn_that_queued_messages_started_shows_them(file: str, pylash: Call) -> None:
@@ -289,11 +290,20 @@ def test_a_blocked_run_shows_where_the_replay_differed(
         "key": "charge",
         "difference": "$.command.input.args[0]: recorded 500, now 600",
     }
+    assert shown["waits"] == []  # a second signal is not invited
+    assert shown["signals"] == ["address"]
     text = pylash("show", "order-7").stdout
+    assert "arrived    signal: address" in text
+    assert "pylash signal" not in text
     assert "difference $.command.input.args[0]: recorded 500, now 600" in text
     assert "pylash retry order-7" in text
     monkeypatch.delenv("CENTS")
-    assert ask(pylash, "retry", "order-7")["done"] == "continues"
+    refused = pylash("retry", "--blocked")
+    assert "order-7" in refused.stdout
+    assert "add --yes" in refused.stderr
+    assert pylash("retry").exit_code == pylash("retry", "order-7", "--blocked").exit_code == 2
+    assert ask(pylash, "retry", "--blocked", "--yes") == {"done": "continues", "ids": ["order-7"]}
+    assert pylash("retry", "--blocked").stdout == "No run is blocked.\n"
     assert "to x, grown" in worked(place, ended("order-7"))
 
 
@@ -349,13 +359,20 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, pylash: Call) -> N
         ("cancel", "x"),
         ("resolve", "x", "1"),
         ("retry", "x"),
-        ("migrate",),
         ("prune", "--older-than", "1d"),
     ):
         refused = pylash(*command, "--store", url)
         assert refused.exit_code == 1, command
         assert "[store_missing]" in refused.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_migrate_creates_a_file(tmp_path: Path, pylash: Call) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    assert pylash("migrate", "--store", url).stdout == f"created  schema {SCHEMA} in {url}\n"
+    assert pylash("ps", "--store", url).stdout == f"Nothing to show in {url}.\n"
+    folder = pylash("migrate", "--store", f"sqlite:///{tmp_path}")
+    assert "[store_missing]" in folder.stderr
 
 
 def test_the_database_of_another_program_is_left_alone(tmp_path: Path, pylash: Call) -> None:
@@ -539,3 +556,24 @@ async def _refunded(app: Lash) -> None:
         return len(await app.session("chat-42").history()) == 4
 
     await eventually(is_answered)
+
+
+def test_a_run_whose_worker_is_gone_is_marked(place: str, pylash: Call) -> None:
+    async def leave() -> None:
+        shop.app.url = place
+        await shop.app.open()
+        await shop.app.start(shop.busy.options(id="busy-1"))
+
+        async def runs() -> bool:
+            return await shop.app.process_handle("busy-1").status() == "running"
+
+        await eventually(runs)
+        await kill(shop.app)
+
+    asyncio.run(leave())
+    (row,) = ask(pylash, "ps")
+    assert (row["status"], row["reason"]) == (
+        "running",
+        "its worker is gone, and the next one takes it over",
+    )
+    assert "its worker is gone" in pylash("show", "busy-1").stdout

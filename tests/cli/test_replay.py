@@ -257,7 +257,9 @@ def test_a_branch_that_was_dropped_would_block_the_next_new_effect(
     assert (status, found["runs"][0]["at"]) == (0, ["left", "right"])
     status, found = replayed(pylash, place, deploy(BRANCHES.replace("left(), right()", "left()")))
     assert (status, found["runs"][0]["code"]) == (1, "effect_replay_diverged")
-    assert "waits at 'left' where 'gather.1/charge' is expected" in found["runs"][0]["reason"]
+    assert (
+        "waits at 'left' where 'charge' (gather.1/charge) is expected" in found["runs"][0]["reason"]
+    )
 
 
 def test_code_that_waits_in_a_task_of_its_own_fits_and_may_print(
@@ -414,7 +416,7 @@ def test_durable_agents_are_replayed(place: str, pylash: Call, deploy: Deploy) -
     assert (status, found["runs"][0]["at"]) == (0, ["go"])
     status, found = replayed(pylash, place, deploy(AGENT.replace("research", "researcher")))
     assert (status, found["runs"][0]["code"]) == (1, "effect_replay_diverged")
-    assert "'research/model'" in found["runs"][0]["reason"]
+    assert "'model' (research/model)" in found["runs"][0]["reason"]
 
 
 def test_turns_are_replayed(place: str, pylash: Call, deploy: Deploy) -> None:

@@ -29,9 +29,7 @@ SECONDS = 50.0
 PATIENCE = 40.0
 """How many seconds everything may take to end when one code is deployed."""
 
-REASON = re.compile(
-    r"effect_replay_diverged: The code asks for '(\w+)' \(\w+\) where '(\w+)' is expected"
-)
+REASON = re.compile(r"effect_replay_diverged: The code asks for '(\w+)' where '(\w+)' is expected")
 EXPECTED = {
     # The inserted step is the last one that the run recorded, and the old code does not have it.
     ("guarded", "charge", "check"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -297,9 +298,67 @@ async def test_an_old_name_beside_its_new_one_is_refused(backend: Backend) -> No
     ledger = Ledger()
     async with app_with(backend, old, ledger, renamed={"charge": "charge_card"}) as app:
         handle = await app.start(app.services.definitions["order"])
-        with pytest.raises(ProcessFailed, match="'charge'"):
-            await handle.result(timeout="10s")
+        with pytest.raises(
+            ProcessBlocked, match=r"NameTaken: The code uses 'charge'.*\{old: new\}"
+        ):
+            await handle.result(timeout="2s")
     assert ledger.lines == ["load"]
+
+
+async def test_a_misspelt_old_name_is_shown_with_the_name_in_the_code(durable: Backend) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    blocked = await outcome(durable, renamed, ledger, renamed={"chrge": "charge_card"})
+    stated = (
+        "asks for 'charge_card', which renamed= looks up as 'chrge', where 'charge' is expected"
+    )
+    assert stated in blocked.message
+
+
+async def another_signal(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+    await ctx.step(ledger.step("load"))
+    await ctx.step(ledger.step("charge"), 7)
+    await ctx.wait_signal("approved")
+
+
+async def test_a_recorded_wait_is_shown_by_its_name_and_its_key(durable: Backend) -> None:
+    await recorded(durable, old, Ledger())
+    blocked = await outcome(durable, another_signal, Ledger())
+    assert "asks for 'approved' (root:process:wait_signal:approved)" in blocked.message
+    assert "where 'go' (root:process:wait_signal:go) is expected" in blocked.message
+
+
+async def misused(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+    await old(ctx, ledger)
+    await ctx.sleep("1 day")
+
+
+async def misused_gather(ctx: ProcessContext[None], ledger: Ledger) -> Any:
+    await old(ctx, ledger)
+    await ctx.gather(ctx.step(ledger.step("bill")), limit=0)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("body", "stated"), [(misused, "DurationInvalid"), (misused_gather, "ArgumentsInvalid")]
+)
+async def test_a_misused_call_blocks_until_other_code_is_deployed(
+    durable: Backend, caplog: pytest.LogCaptureFixture, body: Body, stated: str
+) -> None:
+    ledger = Ledger()
+    await recorded(durable, old, ledger)
+    blocked = await outcome(durable, body, ledger)
+    assert isinstance(blocked, ProcessBlocked), blocked
+    assert f"process_code_error: The code of process 'p' cannot continue it ({stated}" in str(
+        blocked
+    )
+    gc.collect()  # a coroutine that was not closed warns when it is collected
+    logged = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert [one.getMessage().partition(":")[0] for one in logged] == ["process p is blocked"]
+    assert "\n" not in logged[0].getMessage()
+    assert logged[0].exc_info is not None
+    assert await outcome(durable, old, ledger) == DONE
 
 
 @pytest.mark.parametrize("names", ["charge", {"a": "b", "c": "b"}, {"a": "b", "b": "c"}, {"": "b"}])

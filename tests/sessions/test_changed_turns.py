@@ -133,3 +133,31 @@ async def test_a_turn_continues_if_only_a_tool_with_a_recorded_result_was_rename
     await killed(deploy(), "approval")
     assert await finished(deploy(look="another", pay="other")) == DONE
     assert sorted(ran) == ["ask", "look 1", "look 2", "pay"]
+
+
+async def test_a_turn_that_differs_from_its_record_gets_advice_for_turns(durable: Backend) -> None:
+    def app_of(*, is_new: bool) -> Lash:
+        script = [call("pay", cents=5), say("Done.")]
+        app = Lash(durable.url, model=ScriptedModel(script[is_new:]), worker=LIVE)
+
+        async def pay(cents: int) -> str:
+            return f"{cents} cents"
+
+        async def pay_in(cents: int, currency: str) -> str:
+            return f"{cents} {currency}"
+
+        app.tool(name="pay", approval=True)(pay_in if is_new else pay)
+        return app
+
+    old = app_of(is_new=False)
+    await old.open()
+    await begin(old.session("chat"), "Go.", "t1")
+    wait = await open_wait(old)
+    await kill(old)
+    async with app_of(is_new=True) as app:
+        await app.resolve(wait.key, True)
+        with pytest.raises(TurnBlocked, match="effect_replay_diverged") as caught:
+            await app.session("chat").turn("Go.", turn_id="t1", timeout="3s")
+    advice = "deploy the tools, schemas and settings that it was recorded with, then retry"
+    assert advice in caught.value.message
+    assert "ctx.patched" not in caught.value.message

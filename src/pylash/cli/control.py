@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from pylash.cli.output import paint, print_json, print_line
-from pylash.cli.store_options import Json, StoreOptions, run, with_store_options
-from pylash.cli.views.listing import UNKNOWN
+from pylash.cli.store_options import Json, StoreOptions, confirm, run, with_store_options
+from pylash.cli.views.listing import KINDS, UNKNOWN, describe_runs, print_runs
 from pylash.durable.commands import CancelProcess, SignalProcess
+from pylash.durable.runs import RunState
 from pylash.engine.hosts.journal import JournalHost
 from pylash.processes.control import ProcessControl
 from pylash.stores.run_lists import RunRow
 from pylash.stores.store import SqlStore
 from pylash.values.process_errors import NotBlocked, NothingToCancel, RunAmbiguous, RunUnknown
 from pylash.values.texts import printable
+
+ALL: Final = 1 << 31
+_KINDS: Final = [name for names in KINDS.values() for name in names]
 
 
 def _print_done(options: StoreOptions, **what: Any) -> None:
@@ -109,14 +113,28 @@ async def _cancel_turn(store: SqlStore, text: str, turn: RunRow | None, reason: 
 
 
 @click.command()
-@click.argument("id")
+@click.argument("id", required=False)
+@click.option("--blocked", is_flag=True, help="Continue all blocked processes and turns.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @with_store_options
-def retry(options: StoreOptions, id: str) -> None:  # noqa: A002 - the name in the help
+def retry(options: StoreOptions, id: str | None, blocked: bool, yes: bool) -> None:  # noqa: A002 - the name in the help
     """Continue a blocked process or turn, after its cause was fixed.
 
     ID is the whole id of a process, a session, or SESSION/TURN. pylash fork continues a process that has failed.
+
+    With --blocked, all runs that pylash ps --status blocked shows are listed and continue after you confirm it, or with
+    --yes. Runs that only wait for a worker with their code are left out: they continue when one starts.
+
+    \b
+      pylash retry order-7
+      pylash retry --blocked --yes
     """
-    run(_retry(options, id))
+    if (id is None) is not blocked:
+        raise click.UsageError("Name one run, or all blocked ones with --blocked.")
+    if id is not None:
+        run(_retry(options, id))
+    else:
+        run(_retry_all(options, yes))
 
 
 async def _retry(options: StoreOptions, text: str) -> None:
@@ -128,6 +146,25 @@ async def _retry(options: StoreOptions, text: str) -> None:
         elif not await store.runs.retry(named.run, host.new_token()) and named.status != "blocked":
             raise NotBlocked(text, named.status, named.kind.capitalize())
     _print_done(options, done="waits for a worker" if waits else "continues", id=text)
+
+
+async def _retry_all(options: StoreOptions, yes: bool) -> None:
+    async with options.open_store() as (host, store):
+        found = await store.inspection.runs([RunState.BLOCKED], _KINDS, ALL)
+        blocked = [row for row in found if row.reason != UNKNOWN]
+        if blocked and not options.as_json:
+            print_runs(await describe_runs(store, blocked))
+        if blocked:
+            confirm(yes, f"Retry {'it' if len(blocked) == 1 else f'these {len(blocked)} runs'}?")
+        # A run that is not blocked any more was retried or cancelled by somebody else meanwhile.
+        token = host.new_token
+        done = [row.id for row in blocked if await store.runs.retry(row.run, token())]
+    if options.as_json:
+        print_json({"done": "continues", "ids": done})
+    elif blocked:
+        print_line(f"{paint('continues', 'green')}  {len(done):,} of {len(blocked):,} runs")
+    else:
+        print_line("No run is blocked.")
 
 
 async def _retry_session(host: JournalHost, store: SqlStore, session: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pylash.cli.output import paint, print_json, print_line
-from pylash.cli.store_options import StoreOptions, run, with_store_options
+from pylash.cli.store_options import StoreOptions, confirm, run, with_store_options
 from pylash.durable.commands import ForkProcess
 from pylash.durable.processes import checked_process
 from pylash.durable.runs import JournalEntry
@@ -81,7 +80,7 @@ async def _fork(
         again = [one for one in effects if one.key not in set(keys)]
         if not options.as_json:
             _print_plan(kept, again)
-        _confirm(yes, process)
+        confirm(yes, "Fork it?")
         command = ForkProcess(process, registration, tuple(keys))
         await ProcessControl(host, store, host.new_token).perform(command)
     if options.as_json:
@@ -116,14 +115,9 @@ def _print_plan(kept: Sequence[Effect], again: Sequence[Effect]) -> None:
             ]
             text = "  ".join(str(fact) for fact in facts if fact)
             print_line(f"{paint(f'{title:12}', colour)}{printable(text)}")
-    print_line("Everything after these runs for the first time." if not again else "")
-
-
-def _confirm(yes: bool, process: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.ClickException(
-            f"A fork of {process!r} executes effects again and nobody can be asked here: add --yes. [usage]"
-        )
-    click.confirm("Fork it?", abort=True)
+    if not kept and not again:
+        print_line("Nothing is recorded: everything runs for the first time.")
+    elif again:
+        print_line()
+    else:
+        print_line("Everything after these runs for the first time.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
 
 from pylash.app import open_host
@@ -10,22 +12,30 @@ from pylash.cli.store_options import DurationParam, StoreOptions, run, with_stor
 from pylash.engine.system import SystemClock, system_entropy
 from pylash.engine.worker.pruning import PRUNE_AT_ONCE
 from pylash.stores.migrations import SCHEMA
-from pylash.stores.store import schema_of
+from pylash.stores.store import schema_of, sqlite_path
+from pylash.values.secrets import shown_url
 
 
 @click.command()
 @with_store_options
 def migrate(options: StoreOptions) -> None:
-    """Migrate the store to the current schema, or set up an empty PostgreSQL database.
+    """Migrate the store to the current schema, or set up a new SQLite file or an empty PostgreSQL database.
 
     No row is lost, and workers of the previous version may keep running. A SQLite file is also migrated
-    whenever an app opens it.
+    whenever an app opens it. A new store can be filled with pylash import.
+
+    \b
+      pylash migrate --store sqlite:///copy.db
     """
     run(_migrate(options))
 
 
 async def _migrate(options: StoreOptions) -> None:
-    before, _ = await schema_of(options.url, clock=SystemClock(), entropy=system_entropy)
+    path = sqlite_path(options.url)
+    before = 0
+    # The database of another program is refused by schema_of: only a file that does not exist is created.
+    if path is None or await asyncio.to_thread(path.exists):
+        before, _ = await schema_of(options.url, clock=SystemClock(), entropy=system_entropy)
     async with open_host(options.url, secret=options.secret, migrate=True, member=False):
         pass
     after = max(before, SCHEMA)
@@ -33,6 +43,8 @@ async def _migrate(options: StoreOptions) -> None:
         print_json({"before": before, "after": after})
     elif before == after:
         print_line(f"{paint('up to date', 'green')}  schema {after}")
+    elif before == 0:
+        print_line(f"{paint('created', 'green')}  schema {after} in {shown_url(options.url)}")
     else:
         print_line(f"{paint('migrated', 'green')}  from schema {before} to {after}")
 

@@ -90,6 +90,15 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
+def confirm(yes: bool, question: str) -> None:
+    """Ask before something is done, unless ``--yes`` was given; nobody can be asked without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.ClickException(f"{question} Nobody can be asked here: add --yes. [usage]")
+    click.confirm(question, abort=True)
+
+
 class Json(click.ParamType[Any]):
     """A value as JSON."""
 

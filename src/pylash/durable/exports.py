@@ -252,20 +252,22 @@ def read_export(data: bytes, name: str) -> Export:
     try:
         header = msgspec.json.decode(data, type=_Header)
         if header.format != FORMAT:
-            raise ExportInvalid(name, "it is not a file of pylash export")
+            raise ExportInvalid(name, "it is not a file of pylash export: check the path")
         if header.version != VERSION:
             reason = (
-                f"its format is version {header.version} and this pylash reads version {VERSION}"
+                f"its format is version {header.version} and this pylash reads version {VERSION}: export it again "
+                "with this version of pylash"
             )
             raise ExportInvalid(name, reason)
         export = msgspec.json.decode(data, type=Export)
         if export.redacted:
-            raise ExportInvalid(name, "it was exported with --redact, so its values are missing")
+            reason = "it was exported with --redact, so its values are missing: export it without"
+            raise ExportInvalid(name, reason)
         problem = next(_problems(export), None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ExportInvalid(name, f"it is damaged ({error})") from error
+        raise ExportInvalid(name, f"it is damaged ({error}): export it again") from error
     if problem is not None:
-        raise ExportInvalid(name, f"it is damaged ({problem})")
+        raise ExportInvalid(name, f"it is damaged ({problem}): export it again")
     return export
 
 

@@ -357,7 +357,7 @@ class DryRun:
             self._conclude(Verdict.NOT_LOADED, reason=reason)
         elif (expected := self._expected()) is not None:
             where = " and ".join(map(repr, self._controller.stopped_at[:SHOWN]))
-            self.judge(Verdict.DIVERGES, diverged(f"waits at {where}", expected))
+            self.judge(Verdict.DIVERGES, diverged(self.live, f"waits at {where}", expected))
         else:
             self.judge(Verdict.FITS)
         # After the verdict: closing ends the code, whose last "write" would be one.

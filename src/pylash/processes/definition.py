@@ -43,10 +43,12 @@ from pylash.tools.signatures import ANY, Arguments, Signature, signature_of
 from pylash.tools.tool import Tool
 from pylash.values.arguments import check_flag, checked_tags
 from pylash.values.durations import Duration, micros
+from pylash.values.errors import DurationInvalid
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
     ArgumentsInvalid,
     MissingProcessExecutionId,
+    NameTaken,
     NotAProcess,
     ProcessContextMissing,
 )
@@ -58,8 +60,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-CODE_ERRORS: Final = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
-"""Exceptions that are nearly always mistakes in the code: a process that raises one is blocked, and can be continued."""
+CODE_ERRORS: Final = (
+    NameError,
+    AttributeError,
+    TypeError,
+    ImportError,
+    SyntaxError,
+    ArgumentsInvalid,
+    DurationInvalid,
+    NameTaken,
+)
+"""Exceptions that are nearly always mistakes in the code: a process that raises one is blocked, and can be continued.
+
+The last three are of calls of ctx: values that a parameter does not take, and a name that ``renamed=`` has as an old one.
+"""
 
 
 class Definition(Generic[P, R]):

@@ -202,13 +202,16 @@ class Execution:
                 return _first_exception(continued)
         if isinstance(error, ProcessRecoveryFailed | WorkflowFailed):
             excuse(run)
-        _log_failure(run, error)
+        was_closed = run.closed
         if self._is_code_error(run, error):
             trouble = ProcessCodeError(run.id, f"{type(error).__name__}: {message_of(error)}")
             run.close(with_traceback(trouble, error))
             return None
         if not (run.closed or run.cancelled):
             check_end(run, error)
+        # A run that was closed just now is logged as blocked, with the traceback.
+        if was_closed or not run.closed:
+            _log_failure(run, error)
         return failure_of(error)
 
     def _is_code_error(self, run: LiveRun, error: BaseException) -> bool:

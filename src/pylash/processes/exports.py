@@ -88,10 +88,15 @@ async def import_file(
     try:
         data = await asyncio.to_thread(Path(path).read_bytes)
     except OSError as error:
-        raise ExportInvalid(name, f"it cannot be read ({error.strerror})") from error
+        raise ExportInvalid(
+            name, f"it cannot be read ({error.strerror}): check the path"
+        ) from error
     found = read_export(data, name)
     if kind is not None and found.kind != kind:
-        raise ExportInvalid(name, f"it is the export of a {found.kind}, not of a {kind}")
+        raise ExportInvalid(
+            name,
+            f"it is the export of a {found.kind}, not of a {kind}: use app.import_{found.kind}",
+        )
     if found.hidden and not for_replay:
         raise ImportWithoutSecrets(name, found.hidden)
     signed = read_export(signed_again(data, found, signer), name)

@@ -24,6 +24,8 @@ from pylash.stores.store import SqlStore, open_store, schema_of, sqlite_path
 from pylash.values.errors import LashError, StoreUrlInvalid
 
 OVERDUE_SECONDS: Final = 60
+COUNTED: Final = 1_000
+"""How many blocked runs are counted at most."""
 LITTLE_BYTES: Final = 100 * 1024 * 1024
 FUTURE_SECONDS: Final = 5
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -262,6 +264,14 @@ async def _overdue(store: SqlStore) -> Finding:
             f"{count} runs have been ready for more than a minute, and no worker has claimed them"
         )
         return Finding("backlog", "warn", text, "start more workers, or raise their concurrency")
+    rows = await store.inspection.runs([RunState.BLOCKED], _KINDS, COUNTED)
+    waiting = sum(row.reason == "unknown_target" for row in rows)
+    if waiting:
+        more = " or more" if len(rows) == COUNTED else ""
+        text = f"{waiting}{more} runs are ready, and no live worker has their code"
+        if waiting == 1:
+            text = "1 run is ready, and no live worker has its code"
+        return Finding("backlog", "warn", text, "start one that does: pylash worker MODULE:APP")
     return Finding("backlog", "ok", "no run waits for a worker")
 
 

@@ -54,7 +54,10 @@ async def _replay(app: Lash, file: str | Path) -> list[ReplayReport]:
     async with app.open_for_replay(file) as dry_runs:
         runs = await _recorded_runs(dry_runs)
         if not runs:
-            raise ExportInvalid(str(file), "it has no run to replay, only turns that have ended")
+            raise ExportInvalid(
+                str(file),
+                "it has no run to replay, only turns that have ended: export a session whose turn is open",
+            )
         return await dry_runs.replay(runs)
 
 

@@ -269,7 +269,7 @@ class StoreNotADatabase(StoreError):
 
 
 class StoreMissing(StoreError, fields="path reason"):
-    template = "There is no store at {path!r} ({reason}): check the path; an app creates its store when first opened."
+    template = "There is no store at {path!r} ({reason}): check the path; an app creates its store when first opened, and pylash migrate an empty one."
 
 
 class StoreFull(StoreError):
@@ -316,11 +316,14 @@ class AnswerInvalid(WaitError):
 
 
 class WaitKeyInvalid(WaitError):
-    template = "{given!r} is not the key of a wait: pass the whole key, such as the key of app.waits(), which begins with v1."
+    template = (
+        "{given!r} is not the key of a wait: pass the whole key, such as the key of app.waits(), which begins with v1. "
+        "On the command line, the ID that pylash waits shows is enough."
+    )
 
 
 class AwaitEventUnknownOrRevoked(WaitError):
-    template = "The wait key is unknown, was tampered with or has been revoked."
+    template = "The wait key is unknown, was tampered with or has been revoked: app.waits() and pylash waits list the open ones."
 
 
 # --- durability: never recorded ---
@@ -362,16 +365,14 @@ class EffectReplayMismatch(DurabilityError, fields="key difference"):
         }
 
 
-class EffectReplayDiverged(DurabilityError, fields="requested expected recorded"):
-    template = (
-        "The code {requested} where {expected!r} is expected, which was recorded at {recorded}: deploy the code that "
-        "recorded it and retry, keep the recorded name with key= or renamed=, or guard the new part with "
-        "ctx.patched()."
-    )
+class EffectReplayDiverged(DurabilityError, fields="requested expected recorded advice"):
+    template = "The code {requested} where {expected} is expected, which was recorded at {recorded}: {advice}."
 
-    def __init__(self, requested: str, expected: str, recorded: str) -> None:
-        data = {"expected": expected, "recorded": recorded}
-        super().__init__(requested, expected, recorded, data=data)
+    def __init__(
+        self, requested: str, expected: str, recorded: str, advice: str, *, key: str
+    ) -> None:
+        data = {"expected": key, "recorded": recorded}
+        super().__init__(requested, expected, recorded, advice, data=data)
 
 
 class EffectAbandoned(DurabilityError):

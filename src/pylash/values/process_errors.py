@@ -61,6 +61,15 @@ class NotSupported(Misuse, fields="what instead"):
 class NameTaken(Misuse, fields="kind name option"):
     template = "There is already another {kind} {name!r}: records refer to it by name, so choose another with {option}."
 
+    @staticmethod
+    def by_rename(name: str) -> LashError:
+        """Return the error of code that uses a name which ``renamed=`` gives as an old one."""
+        message = (
+            f"The code uses {name!r}, which renamed= gives as an old name: the order is {{old: new}}, so write the "
+            "recorded name first; a new effect needs a name that is not recorded."
+        )
+        return LashError.restore(NameTaken.default_code, message)
+
 
 class NameAmbiguous(Misuse, fields="new other shared"):
     template = "{new} and {other} are both {shared} in Lashlang: give one of them another name."
@@ -167,11 +176,11 @@ class NotBlocked(Misuse):
 
 
 class ForkInvalid(Misuse, fields="process_id effect"):
-    template = "Process {process_id!r} has no recorded effect {effect!r} to fork from: use a key of its timeline."
+    template = "Process {process_id!r} has no recorded effect {effect!r} to fork from: use a name in pylash show {process_id}, or a key."
 
 
 class ExportInvalid(Misuse, fields="name reason"):
-    template = "{name!r} cannot be used: {reason}. Export it again with this version of pylash."
+    template = "{name!r} cannot be used: {reason}."
 
 
 class ImportConflict(Misuse, fields="kind id"):

@@ -19,7 +19,7 @@ from pylash.cli.output import (
     wrapped,
 )
 from pylash.cli.views.dry_run import COLOURS, WORDS
-from pylash.cli.views.listing import NO_WORKER, print_runs, with_version
+from pylash.cli.views.listing import NO_WORKER, WORKER_GONE, print_runs, with_version
 from pylash.cli.waits import SHORT
 from pylash.engine.dry_runs import Verdict
 from pylash.processes.timeline import Effect, draw_timeline, shown_duration
@@ -48,6 +48,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     _print_blocked(view)
     for wait in view["waits"]:
         _print_wait(view, wait)
+    for signal in view["signals"]:
+        _print_fact("arrived", f"signal: {signal} (the process takes it when it continues)")
     others = [one for one in view["waits_for"] if not view["waits"] or " until " in one]
     if view["status"] in ("waiting", "running") and others:
         _print_fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
@@ -97,12 +99,17 @@ def draw_session(view: dict[str, Any]) -> None:
 
 def _print_blocked(view: dict[str, Any]) -> None:
     if view["status"] != "blocked":
+        if view["reason"] == WORKER_GONE:
+            _print_fact("note", WORKER_GONE, "yellow")
         return
     if view["code"] == "unknown_target":
         if view["reason"] == NO_WORKER:
             _print_fact("blocked", f"{NO_WORKER}: pylash worker MODULE:APP starts one", "red")
         else:
-            target = with_version(repr(view["target"]), view["version"])
+            # Version 1 is named too: a worker may have only a later one.
+            target = repr(view["target"])
+            if view["target"].startswith("python:"):
+                target += f" (v{view['version']})"
             _print_fact("blocked", f"no live worker has {target}: start one that does", "red")
         return
     _print_fact("blocked", str(view["code"]), "red")

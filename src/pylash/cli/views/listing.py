@@ -48,6 +48,7 @@ STATUSES = (
 NOT_COMPLETED = ("failed", "stopped", "cancelled")
 UNKNOWN = "unknown_target"
 NO_WORKER = "no worker is running"
+WORKER_GONE = "its worker is gone, and the next one takes it over"
 _ENGINE = re.compile("^(python|lashlang):")
 KINDS = {
     "process": ("process",),
@@ -177,16 +178,31 @@ async def describe_runs(store: SqlStore, rows: Sequence[RunRow]) -> list[dict[st
     open_effects = await store.inspection.open_effects(live) if live else []
     errors = await _errors(store, [row for row in rows if row.status in NOT_COMPLETED])
     idle = any(row.reason == UNKNOWN for row in rows) and not await store.workers.has_any()
+    gone = await _gone_workers(store, {row.owner for row in rows if row.owner is not None})
     now = await store.inspection.now()
     return [
         {
             **_describe(row, now),
-            "reason": f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason,
+            "reason": _reason(row, idle=idle, is_gone=row.owner in gone),
             "waits_for": [_waits_for(one) for one in open_effects if one.run == row.run],
             "error": errors.get(row.run),
         }
         for row in rows
     ]
+
+
+async def _gone_workers(store: SqlStore, owners: set[str]) -> set[str]:
+    """Return the workers among owners that are dead or whose lease is over."""
+    workers = (
+        [row for row in await store.inspection.workers() if row.id in owners] if owners else []
+    )
+    return {row.id for row in workers if row.expired or await store.driver.locks.is_free(row.id)}
+
+
+def _reason(row: RunRow, *, idle: bool, is_gone: bool) -> str | None:
+    if is_gone:
+        return WORKER_GONE
+    return f"{UNKNOWN}: {NO_WORKER}" if idle and row.reason == UNKNOWN else row.reason
 
 
 async def _errors(store: SqlStore, rows: Sequence[RunRow]) -> dict[int, str | None]:

@@ -124,11 +124,14 @@ async def _run(
         described_effects = [
             one | more for one, more in zip(described_effects, recorded, strict=True)
         ]
+    arrived = await _arrived(store, row, waits)
     view = {
         **described,
-        **_blocked_reason(described["reason"]),
+        **_blocked_reason(described["reason"] if row.status == "blocked" else None),
+        **({} if row.status == "blocked" else {"reason": described["reason"]}),
         **(await _process(store, row) if row.kind == "process" else await _turn(store, row)),
-        "waits": [describe_wait(wait) for wait in waits],
+        "waits": [describe_wait(wait) for wait in waits if wait not in arrived],
+        "signals": [wait.title for wait in arrived],
         "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
         "children": await _children(store, entries),
         "effects": described_effects,
@@ -160,6 +163,16 @@ def _blocked_reason(reason: str | None) -> dict[str, Any]:
 async def _waits(host: JournalHost, row: RunRow) -> list[OpenWait]:
     waits = await open_waits(host, host.store.processes, row.session)
     return [wait for wait in waits if scope_text(wait.name.scope) == row.scope]
+
+
+async def _arrived(store: SqlStore, row: RunRow, waits: list[OpenWait]) -> list[OpenWait]:
+    """Return the waits whose signals are in the log already: the process takes them when it continues."""
+    named: dict[str, OpenWait] = {}
+    for wait in waits:
+        if wait.kind == "signal":
+            named.setdefault(wait.title, wait)  # one signal ends one wait
+    _, names = await store.processes.look(row.id) if named else (False, set())
+    return [wait for name, wait in named.items() if name in names]
 
 
 async def _process(store: SqlStore, row: RunRow) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Expected(msgspec.Struct, frozen=True):
     key: str
     # Whether it is a model request: only those are ordered in the line of an agent.
     is_request: bool = False
+    # The name for people, None if it is the key.
+    name: str | None = None
 
 
 def is_expected(key: str, kind: str) -> bool:

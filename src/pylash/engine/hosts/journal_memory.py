@@ -121,7 +121,7 @@ class JournalMemory:
         """Take a run that this worker has claimed: its code comes to everything that is recorded."""
         self.attach(attached)
         expected = [
-            Expected(entry.started, entry.key, entry.kind == EffectKind.DIRECT)
+            Expected(entry.started, entry.key, entry.kind == EffectKind.DIRECT, entry.label)
             for entry in self.entries.values()
             if is_expected(entry.key, entry.kind)
         ]

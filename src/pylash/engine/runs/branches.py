@@ -98,7 +98,7 @@ class Branch:
     def recorded_name(self, name: str) -> str:
         """Return the name that effects of a name are recorded under: the old one if it was renamed."""
         if self.recorded_names and name in self.recorded_names.values():
-            raise NameTaken("name of an effect that was renamed,", name, "name=")
+            raise NameTaken.by_rename(name)
         return self.recorded_names.get(name, name)
 
     def key(self, *parts: str | tuple[str, int]) -> str:

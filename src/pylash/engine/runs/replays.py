@@ -29,6 +29,15 @@ HELD_SECONDS: Final = 1.0
 
 POLL_SECONDS: Final = 0.005
 
+CHANGED_CODE: Final = (
+    "deploy the code that recorded it and retry, keep the recorded name with key= or renamed=, or guard the new part "
+    "with ctx.patched()"
+)
+CHANGED_TOOLS: Final = (
+    "deploy the tools, schemas and settings that it was recorded with, then retry"
+)
+"""The advice for turns and Lashlang programs, which have no keys of their own."""
+
 
 async def until_replayed(
     run: LiveRun, key: str, name: str, kind: EffectKind, *, aside: bool = False
@@ -49,7 +58,7 @@ async def until_replayed(
         check_abandoned(run, name, is_aside=aside and current_branch(run) is None)
         raise
     if expected is not None and not (run.closed or run.cancelled):
-        run.give_up(diverged(f"asks for {name!r} ({key})", expected))
+        run.give_up(diverged(run, f"asks for {_request(run, name, key)}", expected))
 
 
 async def _held(
@@ -102,11 +111,7 @@ def check_abandoned(run: LiveRun, name: str, *, is_aside: bool = False) -> None:
     """
     # Cancels of a run and of its branches are answers and cancel no task, except on a host without records. A run that
     # was asked to end is not replayed any further than its end, and may limit what it does there.
-    record = run.record
-    is_code = isinstance(record, ProcessRecord) and isinstance(
-        record.registration.input, EngineInput
-    )
-    if is_code and not (is_aside or run.cancelled or run.is_stopped(asyncio.current_task())):
+    if _is_code(run) and not (is_aside or run.cancelled or run.is_stopped(asyncio.current_task())):
         run.give_up(EffectAbandoned(name))
 
 
@@ -116,13 +121,14 @@ def check_end(run: LiveRun, error: BaseException | None = None) -> None:
     expected = None if replay is None else replay.expected_at_end()
     if expected is not None:
         how = "ends" if error is None else f"ends with {type(error).__name__}: {message_of(error)}"
-        run.close(with_traceback(diverged(how, expected), error))
+        run.close(with_traceback(diverged(run, how, expected), error))
 
 
 def with_traceback(trouble: LashError, error: BaseException | None) -> LashError:
     """Return trouble with the traceback of the code that caused it, which is written with its reason."""
     if error is not None and (trace := user_traceback(error)):
         trouble.add_note(f"{TRACEBACK}{trace}")
+        trouble.__cause__ = error  # for the log
     return trouble
 
 
@@ -133,7 +139,36 @@ def excuse(run: LiveRun) -> None:
         replay.clear()
 
 
-def diverged(requested: str, expected: Expected) -> EffectReplayDiverged:
+def diverged(run: LiveRun, requested: str, expected: Expected) -> EffectReplayDiverged:
     """Return the error of code that does something where a recorded effect is expected."""
     moment = datetime.fromtimestamp(expected.started / SECOND, UTC)
-    return EffectReplayDiverged(requested, expected.key, f"{moment:%Y-%m-%d %H:%M:%S} UTC")
+    return EffectReplayDiverged(
+        requested,
+        name_and_key(expected.name, expected.key),
+        f"{moment:%Y-%m-%d %H:%M:%S} UTC",
+        CHANGED_CODE if _is_code(run) else CHANGED_TOOLS,
+        key=expected.key,
+    )
+
+
+def name_and_key(name: str | None, key: str) -> str:
+    """Return an effect as messages show it: the name that ``pylash show`` prints, and the key if that differs.
+
+    >>> name_and_key("charge", "charge"), name_and_key("approved", "root:process:wait_signal:approved")
+    ("'charge'", "'approved' (root:process:wait_signal:approved)")
+    """
+    return repr(key) if name in (None, key) else f"{name!r} ({key})"
+
+
+def _request(run: LiveRun, name: str, key: str) -> str:
+    """Return the effect that code asks for, by the name in the code."""
+    for new, old in run.root.recorded_names.items():
+        if name == old:
+            return f"{new!r}, which renamed= looks up as {name_and_key(name, key)},"
+    return name_and_key(name, key)
+
+
+def _is_code(run: LiveRun) -> bool:
+    """Return whether the run executes a Python process, and no turn or Lashlang program."""
+    record = run.record
+    return isinstance(record, ProcessRecord) and isinstance(record.registration.input, EngineInput)

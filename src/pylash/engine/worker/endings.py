@@ -63,8 +63,13 @@ class StoreEndings:
         )
         match what:
             case LastWrite.BLOCK:
+                # The reason without its notes: a formatter of one line each would escape their line breaks.
+                assert trouble is not None
                 assert reason is not None
-                _log.warning("%s is blocked: %s", fence.name, reason)
+                cause = trouble.__cause__ if notes else None
+                stated = f"{trouble.code}: {trouble.message}"
+                _log.warning("%s is blocked: %s", fence.name, stated, exc_info=cause)
+                trouble.__cause__ = None  # its frames have references to the run
                 return await self._repeat(run, partial(store.runs.block, fence, reason))
             case LastWrite.POSTPONE:
                 _log.warning("%s is retried later: %s", fence.name, trouble)

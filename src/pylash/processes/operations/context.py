@@ -6,10 +6,11 @@ Rule 1. The key of an effect is taken when its method is called, not when the re
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
@@ -506,9 +507,11 @@ class ProcessContext(StepContext[D]):
         >>> names = await ctx.gather(*(fetch(ctx, n) for n in range(100)), limit=5)
         """
         branch = own_branch(self._run, "gather")
-        check_effect_name(self._run, "gather key", key)
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise ArgumentsInvalid("ctx.gather", f"limit={limit!r} is not a number of at least 1")
+        with _closing_on_error(works):
+            check_effect_name(self._run, "gather key", key)
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                reason = f"limit={limit!r} is not a number of at least 1"
+                raise ArgumentsInvalid("ctx.gather", reason)
         part = branch.take(key)
 
         async def run_all() -> list[Any]:
@@ -522,7 +525,8 @@ class ProcessContext(StepContext[D]):
     def race(self, *works: Awaitable[T], key: str = "race") -> Coroutine[Any, Any, T]:
         """Run works at once and return the result of the first to end; the others are cancelled."""
         branch = own_branch(self._run, "race")
-        check_effect_name(self._run, "race key", key)
+        with _closing_on_error(works):
+            check_effect_name(self._run, "race key", key)
         part = branch.take(key)
 
         async def run_race() -> T:
@@ -612,3 +616,15 @@ class TaskGroup:
         """Start work in a branch of its own; await the returned object for its result."""
         task = self._group.start(work)
         return BranchTask(self._group, self._group.branches[-1], task)
+
+
+@contextmanager
+def _closing_on_error(works: Sequence[Awaitable[Any]]) -> Iterator[None]:
+    """Close coroutines if the block refuses them: nobody awaits them, and Python would warn about each."""
+    try:
+        yield
+    except BaseException:
+        for work in works:
+            if inspect.iscoroutine(work):
+                work.close()
+        raise
