@@ -32,6 +32,8 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 
 DYNAMIC = {
     "pylash.lang.linking.body": 1,  # `let`, space and a name, at one place
+    "pylash.durable.waits": 1,  # signed keys, from a constant
+    "pylash.engine.hosts.forked_effects": 1,  # signed keys, or an id, escaped
     "pylash.tools.docstrings": 1,  # one of the headers of sections and a colon
     "pylash.values.secrets": 2,  # a secret, escaped, and its base64 with breaks of lines
     "pylash.values.schemas": 1,  # the `pattern` of a JSON Schema, which a developer wrote

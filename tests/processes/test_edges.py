@@ -423,7 +423,7 @@ async def test_mistakes_are_raised_at_the_call(backend: Backend) -> None:
     async def odd() -> Plain:
         return Plain()
 
-    @app.process
+    @app.process(block_on=())
     async def steps(ctx: ProcessContext[None], what: str) -> None:
         if what == "result":
             await ctx.step(odd)
