@@ -40,6 +40,8 @@ MAY_BLOCK = [
     # asyncpg looks for the password file and the certificates of the user when it connects.
     ("os.stat", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     ("os.path.abspath", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
+    # A client of a model provider looks for the certificates of the system, if no variable names them.
+    ("os.stat", "ssl.py", {"get_default_verify_paths"}),
     # Measuring coverage shares its data with the threads it measures.
     ("threading.Lock.acquire", "coverage/collector.py", {"lock_data"}),
 ]

@@ -42,10 +42,15 @@ def for_replay(app: str, store: str | None, as_json: bool) -> tuple[Lash, StoreO
 def replaying() -> Iterator[None]:
     """Keep what replayed code logs and prints out of the output."""
     # The failures of replayed code are in the reports.
-    logging.getLogger("pylash").setLevel(logging.CRITICAL)
-    # What the code prints must not get into the JSON.
-    with redirect_stdout(sys.stderr):
-        yield
+    log = logging.getLogger("pylash")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        # What the code prints must not get into the JSON.
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def recorded_run(row: RunRow) -> RecordedRun:
