@@ -41,7 +41,7 @@ MAY_BLOCK = [
     ("os.stat", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     ("os.path.abspath", "asyncpg/connect_utils.py", {"_parse_connect_arguments"}),
     # A client of a model provider looks for the certificates of the system, if no variable names them.
-    ("os.stat", "ssl.py", {"get_default_verify_paths"}),
+    ("os.stat", "httpcore2/_ssl.py", {"default_ssl_context"}),
     # Measuring coverage shares its data with the threads it measures.
     ("threading.Lock.acquire", "coverage/collector.py", {"lock_data"}),
 ]
