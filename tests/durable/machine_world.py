@@ -684,7 +684,8 @@ class World(Model):
             if effect.key in cancelled:
                 self.cancel(effect.key)
             elif effect.landed and effect.has_cancel:
-                del self.performing[effect.key]  # there is no Answer for it
+                # There is no Answer for it. A withdrawal of its key may have removed it before.
+                self.performing.pop(effect.key, None)
             elif effect.key in self.performing:
                 self.records.setdefault(effect.key, "outcome")  # by others; it lands by and by
         self.tell("delivered", self.machine.delivered, key, cancelled)
