@@ -167,5 +167,5 @@ async def test_a_submit_does_not_wait_for_a_burst_of_others(
         *(ask("hog", hog(store, n)) for n in range(BURST)),
         ask("neighbour", submitted(store, new_turn("neighbour"))),
     )
-    assert ended.index("neighbour") < BURST / 4
+    assert ended.index("neighbour") < BURST / 2  # in the order of arrival it would be the last
     assert ended.count("hog") == BURST
