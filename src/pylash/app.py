@@ -797,7 +797,7 @@ class Lash:
     ) -> ResolveOutcome:
         """Resolve a wait with a value or an error. The first resolution wins.
 
-        Raises WaitKeyInvalid for a text that is no key; a key of an unknown wait gives ``unknown_or_revoked``.
+        Raises WaitKeyInvalid for a text that is not a key; a key of an unknown wait gives ``unknown_or_revoked``.
         Cancellation: atomic.
 
         >>> await app.resolve(wait.key, True)

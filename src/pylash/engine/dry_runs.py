@@ -377,7 +377,7 @@ class DryRun:
         run.driver.tell(run.machine.slot_granted)
 
     def give_slot(self) -> None:
-        """Do nothing: there is no limit."""
+        """Do nothing, because the number of slots is not limited."""
 
     def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - all are stopped
         """Stop the run unless it goes on at once."""

@@ -132,7 +132,7 @@ class JournalController(HostedController):
     ) -> Outcome:
         """Return what the effect returned the first time, or perform it and record it.
 
-        ``progress_of``: to whom its progress is reported, if not to the run.
+        ``progress_of``: returns the receiver of its progress; the default is that of the run.
 
         Cancellation: safe before ``local`` returns (no outcome is recorded). After that the caller must not cancel it, so
         that the outcome is written: ``Progress.recording`` reports this moment. Runs and SharedController obey it.
