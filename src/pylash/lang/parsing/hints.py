@@ -10,11 +10,13 @@ from pylash.lang.static_types import SPELLINGS
 CONDITIONAL = "`if` is a statement; a conditional value is written `test ? a : b`"
 INTERPOLATION = 'there is no interpolation: join texts with `+`, or use `format("{}", x)`'
 BRACES = "a block is written in braces; its `{` is on this line"
-DESTRUCTURING = "Lashlang does not have destructuring: assign the tuple to a variable and read its items, `t[0]`"
+DESTRUCTURING = (
+    "Lashlang has no destructuring: assign the tuple to a variable and read its items, `t[0]`"
+)
 VALUES = "functions are not values: call one by its name"
-ONE_NAME = "a loop has one variable: write `for key in keys(record)` and read `record[key]`"
+ONE_NAME = "a loop has one variable, without destructuring: write `for key in keys(record)` and read `record[key]`"
 NO_DEFAULTS = "parameters have no defaults: pass every argument"
-NO_SPREAD = "Lashlang does not have a spread operator: write each field, and join lists with `+`"
+NO_SPREAD = "Lashlang has no spread operator: write each field, and join lists with `+`"
 ASSERT = 'write `if not test { fail "…" }`'
 SLEEP = '`sleep` is a statement, without `await`: write `sleep for "5s"` or `sleep until time`'
 SIGNAL = "write `signal run handle name with value`"
@@ -114,7 +116,7 @@ STATEMENTS = [
     "yield",
 ]
 
-ASSIGNED = "an assignment has one target: a name, a field or an item"
+ASSIGNED = "an assignment has one target: a name, a field or an item, without destructuring"
 NO_BITS = "there are no bit operators"
 NO_NAMES = "an operation takes a record, `({ name: value })`; only `start` takes arguments by name"
 
