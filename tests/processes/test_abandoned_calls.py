@@ -17,6 +17,7 @@ from pylash import (
     ProcessContext,
     StepTimeout,
     WaitTimeout,
+    WorkerConfig,
 )
 from pylash.testing import ScriptedModel, kill, say
 from tests.backends import Backend, eventually
@@ -37,7 +38,8 @@ async def reply(_: Any) -> Any:
 
 
 def app_with(url: str, body: Call) -> Lash:
-    app = Lash(url, model=ScriptedModel(reply))
+    # A turn whose model never answers goes on when the process is blocked: closing the app must not wait for it.
+    app = Lash(url, model=ScriptedModel(reply), worker=WorkerConfig(grace="10ms"))
 
     @app.process(name="story")
     async def story(ctx: ProcessContext[None]) -> Any:
