@@ -42,6 +42,7 @@ from pylash.engine.dry_runs import DryRuns
 from pylash.engine.hosts.durability import require_durable_stores
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.run_results import RunResults, TurnSource
+from pylash.engine.runner_parts import MakesRunner, RunnerParts
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.system import SystemClock, system_entropy
@@ -448,6 +449,9 @@ class Lash:
         def on_end(run_id: str, output: Any) -> None:
             self._parts.deliver_result(run_id, output)
 
+        if isinstance(effects, MakesRunner):
+            parts = RunnerParts(journal, programs, drives, config, self._retention, on_end)
+            return effects.make_runner(parts)
         return Worker(journal, effects, programs, drives, config, self._retention, on_end)
 
     def _programs(

@@ -394,6 +394,10 @@ class DryRun:
     def forget(self, run: LiveRun) -> None:
         """Do nothing."""
 
+    def reach(self, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Make a call of the store, which is open for reading only."""
+        return ask()
+
 
 class DryLiveRun(LiveRun):
     """A live run whose writes between two effects are left out: they are repeated by every replay."""

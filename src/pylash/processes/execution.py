@@ -284,9 +284,12 @@ class Execution:
     async def _expire(self, run: LiveRun, deadline: Instant) -> None:
         """Cancel a process when its timeout has passed."""
         await self._services.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
-        # The cancel is a durable request, like a person's: it is repeated until it is written or the run is gone.
-        is_due = bool(run.driver.tell(run.machine.deadline_passed))
-        while is_due and not run.closed:
+        if run.driver.tell(run.machine.deadline_passed):
+            await run.reach(partial(self._request_timeout, run))
+
+    async def _request_timeout(self, run: LiveRun) -> None:
+        """Request the cancel of a process, as a person would: repeated until it is written or the run is gone."""
+        while not run.closed:
             try:
                 await self._services.control.perform(CancelProcess(run.id, TIMED_OUT))
             except StoreError:  # the store cannot be reached for now

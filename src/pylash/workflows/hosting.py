@@ -294,7 +294,7 @@ class WorkflowHost(Host):
         branch = self._branch()
         full_key = branch.key(branch.take(self._local_key(key)))
         if until is not None:
-            started = self._run.memory.note(f"{full_key}:now", self._services.clock.now) // 1000
+            started = self._run.memory.note(f"{full_key}:now", self._run.memory.now) // 1000
             ms = max(0, until - started)
         label = "sleep" if until is None else _sleep_label(until)
         command = Sleep(ms or 0, retry=until is not None)

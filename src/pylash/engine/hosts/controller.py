@@ -39,7 +39,13 @@ from pylash.durable.run_memory import Progress, ProgressOf
 from pylash.durable.runs import SECOND, SETTLED, Attached, Fence, JournalEntry
 from pylash.durable.scopes import ExecutionScope, ProcessScope, scope_name
 from pylash.durable.stores import WaitOpening, WaitStatus
-from pylash.durable.waits import RESOLUTIONS, Resolution, ResolveOutcome, WaitIdentity
+from pylash.durable.waits import (
+    RESOLUTIONS,
+    Resolution,
+    ResolveOutcome,
+    WaitIdentity,
+    WaitName,
+)
 from pylash.engine.hosts.forked_effects import is_taken_over
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
 from pylash.engine.races import sleep_unless, wait_until_done
@@ -247,16 +253,7 @@ class JournalController(HostedController):
                 local.check(command)
                 return self._sleep(execution)
             case AwaitEvent() as command:
-                opening = WaitOpening(
-                    name=self._host.name_in(command.key),
-                    kind=command.wait_kind,
-                    title=storable(command.title),
-                    tool=None if command.tool is None else storable(command.tool),
-                    arguments=None if command.arguments is None else write(command.arguments),
-                    timeout=local.timeout,
-                    within=None if command.within_ms is None else command.within_ms * 1000,
-                    schema=None if command.schema is UNSET else write(command.schema),
-                )
+                opening = opening_of(command, self._host.name_in(command.key), local.timeout)
                 return self._await(execution, opening)
             case Process(command=command):
                 if local.processes is None:
@@ -442,6 +439,20 @@ class JournalController(HostedController):
             finally:
                 self.memory.drop_bell(bell)
             progress.stir()
+
+
+def opening_of(command: AwaitEvent, name: WaitName, timeout: int | None) -> WaitOpening:
+    """Return how the wait of a command is opened; ``timeout`` is in microseconds."""
+    return WaitOpening(
+        name=name,
+        kind=command.wait_kind,
+        title=storable(command.title),
+        tool=None if command.tool is None else storable(command.tool),
+        arguments=None if command.arguments is None else write(command.arguments),
+        timeout=timeout,
+        within=None if command.within_ms is None else command.within_ms * 1000,
+        schema=None if command.schema is UNSET else write(command.schema),
+    )
 
 
 def _recorded(data: bytes, kind: EffectKind) -> Outcome:

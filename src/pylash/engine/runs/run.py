@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.durable.effects import Command, Envelope, Outcome, RuntimeScope, envelope
@@ -91,6 +92,8 @@ class LiveRun:
         self.machine = RunMachine(config, self.root.node, wake_seq=wake_seq, cancelled=cancelled)
         self.driver = RunDriver(self, self.machine, controller, memory, slots, tasks, work_tasks)
         self._controller = controller
+        # For calls of the store that do not detach the run when they fail; ``read`` and ``write`` use it too.
+        self.reach = slots.reach
         # Whether UNPARKABLE was logged, which is done once for each execution.
         self._warned = False
 
@@ -213,28 +216,32 @@ class LiveRun:
         """Return the store's answer to a read between two effects; trouble with the store detaches the run.
 
         The code of a run reads the store nowhere else. An engine that executes that code on a deterministic loop
-        performs the read outside of it, and records an answer that can change.
+        performs the read outside of it (``Slots.reach``).
         """
         with self.guarded():
-            return await ask()
+            answer: T = await self.reach(ask)
+            return answer
 
     async def write(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the store's answer to a write between two effects; trouble with the store detaches the run.
 
-        The write is safe to repeat: a replay makes it again. An engine with records of its own performs it once.
+        The write is safe to repeat: a replay makes it again.
         """
         with self.guarded():
-            return await ask()
+            answer: T = await self.reach(ask)
+            return answer
 
     async def read_at_end(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the store's answer to a read that the end of the run depends on, however long the store is away.
 
         Raises Detached if the run is detached meanwhile, and StoreRefused if it can never be answered.
         """
+        repeat = partial(answer_of, self.fence.name, ask, lambda: not self.closed)
         try:
-            return await answer_of(self.fence.name, ask, lambda: not self.closed)
+            answer: T = await self.reach(repeat)
         except Unanswered:
             raise Detached from None
+        return answer
 
     # --- cancels ---
 

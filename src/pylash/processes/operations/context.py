@@ -213,7 +213,7 @@ class ProcessContext(StepContext[D]):
         """Return the time, the same on every replay."""
         branch = own_branch(self._run, "now")
         key = branch.key(branch.take("now"))
-        at = self._run.memory.note(key, self._services.clock.now)
+        at = self._run.memory.note(key, self._run.memory.now)
         return datetime.fromtimestamp(at / 1_000_000, UTC)
 
     def random(self) -> float:

@@ -1,0 +1,46 @@
+"""What an app gives to its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from pylash.durable.ports import Runner
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives, Programs
+from pylash.engine.worker.config import Retention, WorkerConfig
+from pylash.tasks import TaskOwner
+
+
+class RunnerParts(NamedTuple):
+    """The host of the store, the programs of the app, what creates the drives of runs, and the settings.
+
+    ``on_end`` is called with the id and the output of each run that ends here.
+    """
+
+    journal: JournalHost
+    programs: Programs
+    drives: Callable[[TaskOwner, Endings], Drives]
+    config: WorkerConfig
+    retention: Retention
+    on_end: Callable[[str, Any], None]
+
+
+@runtime_checkable
+class MakesRunner(Protocol):
+    """An effect host that executes runs by itself, instead of the worker of the store."""
+
+    def make_runner(self, parts: RunnerParts) -> Runner:
+        """Return the runner of an app."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What an app is given as ``host=`` if another engine executes its runs; called with the host of the store."""
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine. It is part of the targets of its runs, so that no other engine claims them."""
+        ...
