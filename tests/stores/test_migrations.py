@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pylash.durable.commands import SignalProcess
 from pylash.durable.processes import ProcessFilter, SessionRef, Slot, fold
 from pylash.durable.runs import SECOND, RunState, WorkerId
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope, scope_text
@@ -159,7 +160,16 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
     await (_has_its_sessions(old) if version >= 3 else _can_have_sessions(old))
     if version >= 6:
         await _knows_why_turns_ended(old)
+    if version >= 9:
+        await _rings_the_bells_of_other_engines(old)
     await old.close()
+
+
+async def _rings_the_bells_of_other_engines(old: SqlStore) -> None:
+    assert await old.runs.dispatch(["restate/python:order"], 10) == []
+    await old.processes.perform(SignalProcess("far-1", "go", "s1", 1), None)
+    (woken,) = await old.runs.dispatch(["restate/python:order"], 10)
+    assert (woken.scope, woken.bell) == (ProcessScope("far-1"), "sign_1abc")
 
 
 async def _has_its_processes(old: SqlStore) -> None:

@@ -39,6 +39,7 @@ PUBLISHED = {
     6: "7747e811fadd905a22472c69992a2ce810a0b8ef13fc1cd57b8fe26464b0f228",
     7: "9787128b4ef28718a6256f939b5988b9a8fd86874b8f3501eedeaf0d4e724252",
     8: "5e8ef9056162c44d4edb14ff96585e971cccd6afcf517af412253d43cf79b9a3",
+    9: "a2dfeadbfd3acdd90d62583b61fe84182ea4272672f4d49b1e7a9abeabd72773",
 }
 """The digests of what was published: from then on a migration is never edited, and a change is a new one."""
 

@@ -131,6 +131,15 @@ def split_target(target: str) -> tuple[str, int]:
     return (f"{engine}{colon}{program}", int(version)) if at else (target, 1)
 
 
+def carried_target(carrier: str, target: str) -> str:
+    """Return the target of runs that another engine than the workers of the store executes: no worker claims it.
+
+    >>> carried_target("restate", "python:order"), carried_target("", "python:order")
+    ('restate/python:order', 'python:order')
+    """
+    return f"{carrier}/{target}" if carrier else target
+
+
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
 """Every kind of input."""
 
@@ -181,13 +190,15 @@ class ForkOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people recognise and find a process by: no part of the identity of its start, and never inherited.
+    """What is no part of the identity of a process's start, and never inherited.
 
-    ``label`` is its name for people, ``tags`` are texts that lists are filtered by.
+    ``label`` is its name for people, ``tags`` are texts that lists are filtered by. ``carrier`` is the engine that executes it;
+    blank for the workers of the store.
     """
 
     label: str | None = None
     tags: tuple[str, ...] = ()
+    carrier: str = ""
 
 
 class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
@@ -225,10 +236,13 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def target(self) -> str:
-        """The name and version of its program: a worker claims only runs whose targets it has."""
+        """The name and version of its program, and its carrier: a worker claims only runs whose targets it has."""
         if isinstance(self.input, EngineInput):
-            return engine_target(self.input.engine, self.input.program, self.input.version)
-        return self.program
+            given = self.input
+            return carried_target(
+                self.carrier, engine_target(given.engine, given.program, given.version)
+            )
+        return carried_target(self.carrier, self.program)
 
     @property
     def program(self) -> str:

@@ -132,6 +132,23 @@ class Claim(msgspec.Struct, frozen=True):
     run: RunView
 
 
+class Dispatch(msgspec.Struct, frozen=True):
+    """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked."""
+
+    run: int
+    scope: ExecutionScope
+    kind: str
+    bell: str | None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A run that an attempt of its engine owns now."""
+
+    fence: Fence
+    now: Instant
+    wake_seq: int
+
+
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker's lease lives and how often it is renewed, in microseconds."""
 

@@ -32,10 +32,12 @@ from pylash.durable.processes import (
 from pylash.durable.runs import (
     Attached,
     Claim,
+    Dispatch,
     Fence,
     Instant,
     JournalEntry,
     RunView,
+    Taken,
     WorkerId,
 )
 from pylash.durable.scopes import ExecutionScope
@@ -209,8 +211,35 @@ class Runs(Protocol):
         """
         ...
 
-    def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Awaitable[bool]:
-        """Park the run until it is woken; False if it was woken since ``wake_seq`` was read."""
+    def park(
+        self,
+        fence: Fence,
+        wake_seq: int,
+        until: Instant | None = None,
+        bell: str | None = None,
+    ) -> Awaitable[bool]:
+        """Park the run until it is woken; False if it was woken since ``wake_seq`` was read.
+
+        ``bell``: what wakes it in the engine that executes it, unless that is a worker of the store.
+        """
+        ...
+
+    def dispatch(self, targets: Sequence[str], limit: int) -> Awaitable[list[Dispatch]]:
+        """Return ready runs of other engines, the oldest first, to be sent to their engine.
+
+        They stay queued, and are returned again after a pause, which grows, until their engine takes them.
+        """
+        ...
+
+    def take(self, run: int, worker: WorkerId, token: str) -> Awaitable[Taken | None]:
+        """Own a run for an attempt of its engine, whoever owned it before; None if it has ended.
+
+        The token makes a repetition return the same fence. Raises LeaseLost if worker is not a member.
+        """
+        ...
+
+    def resume(self, fence: Fence, worker: WorkerId) -> Awaitable[int]:
+        """Execute a run on that the attempt with this fence had parked; return its ``wake_seq``."""
         ...
 
     def block(self, fence: Fence, reason: str) -> Awaitable[None]:

@@ -225,6 +225,8 @@ MIGRATIONS: Final = (
                 tag text not null, number bigint not null, primary key(tag, number))""",
         )
     ),
+    # The runs of other engines: what wakes a parked one there.
+    Migration(("alter table pylash_runs add column bell text",)),
 )
 
 

@@ -67,7 +67,9 @@ create table pylash_runs(
   -- turns: 1 if it ended because its session was deleted, so that its id is free; else null
   forgotten bigint,
   -- turns: why it was asked to end; null if it was not
-  cancel_reason text
+  cancel_reason text,
+  -- runs of other engines than the workers of the store: what wakes a parked one there; else null
+  bell text
 );
 create index pylash_runs_at on pylash_runs(at) where at is not null;
 create index pylash_runs_queue

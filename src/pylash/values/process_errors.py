@@ -14,6 +14,7 @@ from pylash.values.errors import (
     LashError,
     Misuse,
     NameInvalid,
+    StoreError,
     WaitError,
 )
 
@@ -52,6 +53,10 @@ class StaticScopesRequired(Misuse):
         "The process worker's effect host must provide a static process scope: use a host that does, or open the app "
         "with worker=None."
     )
+
+
+class RestateUnavailable(StoreError, fields="url reason"):
+    template = "Restate at {url} did not answer: {reason}. Is it running, and is the address right?"
 
 
 class NotSupported(Misuse, fields="what instead"):
@@ -146,6 +151,20 @@ class ProcessRegistryUnavailable(Misuse):
 
 class ProcessNotVisible(Misuse, fields="process_id session_id"):
     template = "Session {session_id!r} has no handle of process {process_id!r}: grant it one, or transfer one to it."
+
+
+class ReplayRefused(DurabilityError, fields="run reason"):
+    template = (
+        "The effects of {run} are not in the order in which they were recorded: {reason}. Deploy code that asks for the "
+        "same effects in the same order, then retry it."
+    )
+
+
+class EffectOutsideStep(Misuse):
+    template = (
+        "The code of a process used the network, a file or a thread between two calls of ctx, which Restate cannot "
+        "replay: do it in a step, await ctx.step(function, ...)."
+    )
 
 
 class EffectOutsideBranch(Misuse):

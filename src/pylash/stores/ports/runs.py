@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from pylash.durable.runs import Claim, Fence, Instant, RunView, WorkerId
+from pylash.durable.runs import Claim, Dispatch, Fence, Instant, RunView, Taken, WorkerId
 from pylash.durable.scopes import ExecutionScope, scope_from_text, scope_text
 from pylash.stores.operation import (
     Notify,
@@ -119,9 +119,39 @@ class SqlRuns(RunPort):
                 yield Notify(f"process:{scope_from_text(scope).id}")
 
     @operation()
-    def park(self, fence: Fence, wake_seq: int, until: Instant | None = None) -> Steps[bool]:
+    def park(
+        self,
+        fence: Fence,
+        wake_seq: int,
+        until: Instant | None = None,
+        bell: str | None = None,
+    ) -> Steps[bool]:
         """Park the run until it is woken."""
-        return (yield from table.park(fence, wake_seq, until))
+        return (yield from table.park(fence, wake_seq, until, bell))
+
+    @operation()
+    def dispatch(self, targets: Sequence[str], limit: int) -> Steps[list[Dispatch]]:
+        """Return ready runs of other engines, to be sent to their engine."""
+        rows = yield from table.dispatch(targets, limit)
+        return [Dispatch(run, scope_from_text(scope), *rest) for run, scope, *rest in rows]
+
+    @operation()
+    def take(self, run: int, worker: WorkerId, token: str) -> Steps[Taken | None]:
+        """Own a run for an attempt of its engine."""
+        yield from table.lock_runs([run])
+        if not (yield from is_member(worker)):
+            raise LeaseLost(str(run))
+        row = yield from table.take(run, worker, token)
+        if row is None:
+            return None
+        fence, scope, wake_seq, now = row
+        return Taken(Fence(run, fence, scope_from_text(scope)), Instant(now), wake_seq)
+
+    @operation()
+    def resume(self, fence: Fence, worker: WorkerId) -> Steps[int]:
+        """Execute a run on that the attempt with this fence had parked."""
+        yield from table.lock_runs([fence.run])
+        return (yield from table.resume(fence, worker))
 
     @operation()
     def block(self, fence: Fence, reason: str) -> Steps[None]:

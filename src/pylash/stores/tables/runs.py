@@ -129,6 +129,32 @@ _ATTACH = """
 update pylash_runs set state = 'running', owner = ?, token = null, fence = fence + 1,
   attempts = attempts + 1, at = null where id = ?"""
 
+# --- dispatch, take, resume: runs of other engines ---
+
+# The pause until a run is sent again doubles, from 5 seconds to 5 minutes.
+_DISPATCH = """
+with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
+               and state in ('queued', 'waiting') order by at limit ? {skip})
+update pylash_runs set state = 'queued', attempts = attempts + 1,
+  at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
+    when 4 then 80000000 when 5 then 160000000 else 300000000 end
+where id in (select id from ready)
+returning id, scope, kind, bell"""
+
+_TAKE_FOR_ENGINE = """
+update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1, at = null, attempts = 0,
+  reason = null, bell = null
+where id = ? and settled is null and (token is null or token <> ?)"""
+
+_TAKEN = """
+select fence, scope, wake_seq, {now} from pylash_runs where id = ? and token = ? and settled is null"""
+
+_RESUME = """
+update pylash_runs set state = 'running', owner = ?, at = null, attempts = 0, bell = null
+where id = ? and fence = ? and state in ('queued', 'waiting')"""
+
+_WAKE_SEQ = "select wake_seq from pylash_runs where id = ? and fence = ? and settled is null"
+
 # --- slots, hold, admit ---
 
 _HOLDS_SLOT = "select 1 from pylash_slots where holder = ?"
@@ -160,7 +186,7 @@ _STATE = "select state from pylash_runs where id = ? and fence = ?"
 # The comparison and the update are one statement: a wake-up commits before it, and is seen, or after it, and finds
 # the run parked.
 _PARK = """
-update pylash_runs set state = 'waiting', at = ?, owner = null, token = null, attempts = 0
+update pylash_runs set state = 'waiting', at = ?, owner = null, token = null, attempts = 0, bell = ?
 where id = ? and fence = ? and wake_seq = ? and state = 'running'"""
 
 # Also while the run is executed: a notification may be lost, but wake_seq is compared when the run is parked.
@@ -476,6 +502,33 @@ def attach(run: int, worker: WorkerId) -> Steps[None]:
     yield Statement(_ATTACH, (worker, run))
 
 
+# --- dispatch, take, resume: runs of other engines ---
+
+
+def dispatch(targets: Sequence[str], limit: int) -> Steps[list[Row]]:
+    """Return ready runs of other engines; each is ready again after a pause, unless its engine takes it."""
+    return (yield Statement(_DISPATCH, (list(targets), limit))).rows
+
+
+def take(run: int, worker: WorkerId, token: str) -> Steps[Row | None]:
+    """Own a locked run for an attempt of its engine; None if it has ended. Worker is a locked member.
+
+    A run that is blocked is executed again: its engine decides when.
+    """
+    yield Statement(_TAKE_FOR_ENGINE, (worker, token, run, token))
+    rows = (yield Statement(_TAKEN, (run, token))).rows
+    return rows[0] if rows else None
+
+
+def resume(fence: Fence, worker: WorkerId) -> Steps[int]:
+    """Execute a locked run on that was parked under this fence; return its ``wake_seq``."""
+    yield Statement(_RESUME, (worker, fence.run, fence.token))
+    rows = (yield Statement(_WAKE_SEQ, (fence.run, fence.token))).rows
+    if not rows:
+        raise LeaseLost(fence.name)
+    return int(rows[0][0])
+
+
 # --- slots: hold, admit ---
 
 
@@ -532,12 +585,14 @@ def admit_next(lane: str, following: int | None) -> Steps[None]:
 # --- park, wake, hurry ---
 
 
-def park(fence: Fence, wake_seq: int, until: Instant | None) -> Steps[bool]:
+def park(
+    fence: Fence, wake_seq: int, until: Instant | None, bell: str | None = None
+) -> Steps[bool]:
     """Park a running run until it is woken or ``until``; False if it was woken after ``wake_seq``.
 
     Raises LeaseLost for a stale fence. A run that is not running under the fence was parked by an earlier attempt.
     """
-    if not (yield Statement(_PARK, (until, fence.run, fence.token, wake_seq))).changed:
+    if not (yield Statement(_PARK, (until, bell, fence.run, fence.token, wake_seq))).changed:
         rows = (yield Statement(_STATE, (fence.run, fence.token))).rows
         if not rows:
             raise LeaseLost(fence.name)

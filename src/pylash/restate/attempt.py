@@ -1,0 +1,356 @@
+"""One attempt of a run: its code on a stage, from its beginning to its end or its suspension.
+
+Rule 1. What an attempt reads from the store, and what its order of effects depends on, is an entry of the journal: the
+        request to cancel and the wake-ups of the run. The rest is immutable, or read for the last write only.
+Rule 2. An attempt takes the run in the store before anything else. What an earlier attempt writes from then on is refused.
+Rule 3. The run is parked in the store before the engine suspends it, so that a wake-up rings its bell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from pylash.durable.machines.run_state import LastWrite, WriteAnswer
+from pylash.durable.processes import Output, ProcessRecord, Registration
+from pylash.durable.runs import Attached, Fence, Instant, Taken
+from pylash.durable.sessions import TurnCommit
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import NET_SECONDS
+from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.programs import Drives
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.standings import Standing
+from pylash.engine.store_answers import STORE_AWAY_SECONDS
+from pylash.engine.worker.endings import StoreEndings
+from pylash.restate.attempt_journal import AttemptJournal
+from pylash.restate.controller import StageController
+from pylash.restate.memory import PositionalMemory
+from pylash.restate.stage import Stage, new_stage
+from pylash.tasks import TaskOwner
+from pylash.values.errors import LeaseLost, StoreError
+
+T = TypeVar("T")
+
+BEGIN: Final = "!begin"
+WATCH: Final = "!watch"
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt ended that was not suspended."""
+
+    OVER = "over"
+    """The run has ended, or continues as another one."""
+    BLOCKED = "blocked"
+    """The run needs a person or a deployment."""
+    AGAIN = "again"
+    """The engine executes the run again soon."""
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the store had for the run: the result of the entries ``!begin`` and ``!watch``."""
+
+    now: int
+    wake_seq: int
+    cancel: bool = False
+    # The run was parked, under this number of wake-ups; its bell rings at the next one.
+    parked: bool = False
+
+
+_SEEN = msgspec.json.Decoder(Seen)
+
+
+class StageEndings:
+    """The last writes of an attempt, made outside the stage: they are safe to repeat, and their answers decide nothing."""
+
+    def __init__(self, stage: Stage, endings: StoreEndings) -> None:
+        self._stage = stage
+        self._endings = endings
+        # What the last write was; None before it.
+        self.end: AttemptEnd | None = None
+
+    async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
+        """Write how a process ended."""
+        return await self._write(partial(self._endings.settle, run, end), AttemptEnd.OVER)
+
+    async def continue_as(
+        self, run: LiveRun, registration: Registration, *, cancelled: bool
+    ) -> WriteAnswer:
+        """Write that a process goes on with a fresh run."""
+        write = partial(self._endings.continue_as, run, registration, cancelled=cancelled)
+        return await self._write(write, AttemptEnd.OVER)
+
+    async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
+        """Write the end of a turn."""
+        return await self._write(partial(self._endings.commit, run, commit), AttemptEnd.OVER)
+
+    async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
+        """Write that a run which has not ended is blocked; any other is executed again by the engine."""
+        if what is not LastWrite.BLOCK:
+            self.end = AttemptEnd.AGAIN
+            return WriteAnswer.WRITTEN
+        return await self._write(partial(self._endings.leave, run, what), AttemptEnd.BLOCKED)
+
+    async def cancel_reason(self, run: LiveRun) -> str | None:
+        """Return why a process was cancelled."""
+        return await self._stage.outside(partial(self._endings.cancel_reason, run))
+
+    async def is_asked_to_end(self, run: LiveRun) -> bool:
+        """Return whether a turn was asked to end."""
+        return await self._stage.outside(partial(self._endings.is_asked_to_end, run))
+
+    async def _write(
+        self, write: Callable[[], Awaitable[WriteAnswer]], end: AttemptEnd
+    ) -> WriteAnswer:
+        answer = await self._stage.outside(write)
+        self.end = end if answer is WriteAnswer.WRITTEN else AttemptEnd.AGAIN
+        return answer
+
+
+class Attempt:
+    """Executes one attempt of a run."""
+
+    def __init__(
+        self,
+        host: JournalHost,
+        journal: AttemptJournal,
+        drives: Callable[[TaskOwner, Endings], Drives],
+        park_after: float,
+        is_open: Callable[[], bool],
+    ) -> None:
+        self.stage = new_stage(journal)
+        self.memory = PositionalMemory(lambda: journal.is_replaying)
+        self.run: LiveRun | None = None
+        self._host = host
+        self._journal = journal
+        self._park_after = park_after
+        self._is_open = is_open
+        self._tasks = TaskOwner()
+        self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
+        self._drives = drives(self._tasks, self._endings)
+        # Set on the real loop by whatever the watch of the run must react to: a hint, or a change of ``_idle_since``.
+        self._changed = asyncio.Event()
+        self._is_hinted = False
+        # When all branches of the run began to wait, by the clock of the real loop; None while one of them does not.
+        self._idle_since: float | None = None
+        # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
+        self._busy: asyncio.Event | None = None
+
+    # --- the run's engine, as its driver uses it ---
+
+    def take_slot(self, run: LiveRun) -> None:
+        """Grant a slot at once: the engine limits how many attempts it executes."""
+        run.driver.tell(run.machine.slot_granted)
+
+    def give_slot(self) -> None:
+        """Do nothing: there is no limit here."""
+
+    def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - keys are held in the store
+        """Note that the run may be parked."""
+        assert self._busy is not None
+        self._busy.clear()
+        self._idle_since = self._host.clock.monotonic()
+        self._changed.set()
+
+    def become_busy(self, run: LiveRun) -> None:  # noqa: ARG002 - there is one run
+        """Note that the run must not be parked any more."""
+        assert self._busy is not None
+        self._busy.set()
+        self._idle_since = None
+        self._changed.set()
+
+    def forget(self, run: LiveRun) -> None:
+        """Do nothing: the attempt ends with the run."""
+
+    def reach(self, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Make a call of the store on the real loop."""
+        return self.stage.outside(ask)
+
+    # --- the attempt ---
+
+    def hint(self) -> None:
+        """Let the watch of the run read the store: something may have happened to it."""
+        self._is_hinted = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """End the attempt: the engine continues the run later, or elsewhere."""
+        if self.run is not None:
+            self.run.close()
+
+    async def execute(self, taken: Taken, record: ProcessRecord) -> AttemptEnd:
+        """Execute the attempt on the real loop.
+
+        Raises what the journal raises if the engine suspends or refuses the attempt.
+        """
+        self._taken = taken
+        try:
+            return await self.stage.drive(self._main(record), self._close)
+        finally:
+            self._changed.set()
+
+    def _close(self) -> None:
+        """Tell the code that its execution is over."""
+        self.memory.is_stopping = True
+        if self.run is not None and not self.run.closed:
+            self.run.close()
+
+    async def _main(self, record: ProcessRecord) -> AttemptEnd:
+        """Execute the code of the run on the stage."""
+        self._busy = asyncio.Event()
+        self._busy.set()
+        seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, record.id)))
+        self.memory.advance(seen.now)
+        state = replace(record.state, cancel=int(seen.cancel))
+        standing = Standing(
+            replace(record, state=state), Attached(self._taken.fence, Instant(seen.now))
+        )
+        controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
+        run = self.run = LiveRun(
+            standing,
+            seen.wake_seq,
+            controller,
+            self.memory,
+            self,
+            self._tasks,
+            self._tasks,
+        )
+        self._tasks.serve(self._watch(run, seen))
+        try:
+            await self._drives.processes.drive(run)
+        finally:
+            run.dispose()
+        return self._endings.end or AttemptEnd.AGAIN
+
+    async def _begin(self, process_id: str) -> bytes:
+        """Read what the run begins with, on the real loop."""
+        return msgspec.json.encode(await self._look(process_id, self._taken.wake_seq))
+
+    async def _look(self, process_id: str, wake_seq: int) -> Seen:
+        """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""
+        asked, _ = await self._host.store.processes.look(process_id)
+        return Seen(self._host.clock.now(), wake_seq, bool(asked))
+
+    # --- wake-ups and parking ---
+
+    async def _watch(self, run: LiveRun, seen: Seen) -> None:
+        """Report wake-ups to the run, on the stage, until the attempt ends."""
+        wake_seq, was_parked = seen.wake_seq, False
+        assert self._busy is not None
+        while not run.closed:
+            bell_id, bell = self.stage.bell()
+            look = partial(self._look_out, run.id, wake_seq, bell_id, was_parked=was_parked)
+            seen = _SEEN.decode(await self.stage.run(WATCH, look))
+            self.memory.advance(seen.now)
+            was_parked = seen.parked
+            if was_parked:
+                await self._until_rung(bell)
+                continue
+            bell.cancel()
+            wake_seq = seen.wake_seq
+            run.driver.tell(run.machine.woken)
+            if seen.cancel:
+                run.driver.tell(run.machine.cancel_seen)
+            run.driver.tell(run.machine.looked, wake_seq)
+
+    async def _until_rung(self, bell: asyncio.Future[bytes]) -> None:
+        """Wait until the bell of a parked run rings, or it is busy by itself: one of its timers is due."""
+        assert self._busy is not None
+        busy = asyncio.get_running_loop().create_task(self._busy.wait())
+        self._journal.suspend()
+        try:
+            await asyncio.wait((bell, busy), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._journal.resume()
+            busy.cancel()
+            bell.cancel()
+
+    async def _look_out(
+        self, process_id: str, wake_seq: int, bell: str, *, was_parked: bool
+    ) -> bytes:
+        """Wait on the real loop until the run is woken, or it is parked because nothing happens.
+
+        ``was_parked``: the attempt had parked it, and it is to count as executed again.
+        """
+        lookout = Lookout(self._host, self._taken.fence, wake_seq)
+        must_read = was_parked or self._taken.wake_seq != wake_seq
+        while True:
+            try:
+                if must_read or self._is_hinted or lookout.is_due:
+                    self._is_hinted = False
+                    now_at = await lookout.read(was_parked=was_parked)
+                    must_read = was_parked = False
+                    if now_at != wake_seq:
+                        return msgspec.json.encode(await self._look(process_id, now_at))
+                if self._is_idle_enough() and self._journal.may_suspend:
+                    if await lookout.park(bell):
+                        now = self._host.clock.now()
+                        return msgspec.json.encode(Seen(now, wake_seq, parked=True))
+                    must_read = True
+            except LeaseLost:
+                raise
+            except StoreError:  # away for the moment
+                must_read = True
+                await asyncio.sleep(STORE_AWAY_SECONDS)
+            if not must_read:
+                await self._wait_for_change(lookout.seconds_left)
+
+    async def _wait_for_change(self, limit: float) -> None:
+        """Wait until a hint comes, or it may be time to park the run, at most so many seconds."""
+        self._changed.clear()
+        if not (self._is_hinted or self._is_idle_enough()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_parked(limit)):
+                    await self._changed.wait()
+
+    def _is_idle_enough(self) -> bool:
+        return self._idle_since is not None and self._until_parked(1.0) <= 0
+
+    def _until_parked(self, limit: float) -> float:
+        """Return the seconds until the run may be parked, at most ``limit``."""
+        if self._idle_since is None:
+            return limit
+        waited = self._host.clock.monotonic() - self._idle_since
+        return min(limit, self._park_after - waited)
+
+
+class Lookout:
+    """Reads and parks the row of a run for one watch."""
+
+    def __init__(self, host: JournalHost, fence: Fence, wake_seq: int) -> None:
+        self._host = host
+        self._fence = fence
+        self._wake_seq = wake_seq
+        self._read_at = host.clock.monotonic()
+
+    @property
+    def seconds_left(self) -> float:
+        """How long until the row is read although no hint has come."""
+        return max(0.0, self._read_at + NET_SECONDS - self._host.clock.monotonic())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the row is read although no hint has come: one may have been lost."""
+        return self.seconds_left <= 0
+
+    async def read(self, *, was_parked: bool) -> int:
+        """Return the number of wake-ups of the run; one that was parked counts as executed again."""
+        self._read_at = self._host.clock.monotonic()
+        runs, fence = self._host.store.runs, self._fence
+        if was_parked:
+            return await runs.resume(fence, self._host.membership.worker)
+        found = (await runs.wake_seqs([fence.run])).get(fence.run)
+        if found is None or found[1] != fence.token:
+            raise LeaseLost(fence.name)
+        return found[0]
+
+    async def park(self, bell: str) -> bool:
+        """Park the run; False if it was woken since its wake-ups were read."""
+        return await self._host.store.runs.park(self._fence, self._wake_seq, None, bell)
