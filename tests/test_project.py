@@ -134,8 +134,8 @@ DECIDES_NOTHING = {
     "src/pylash/engine/executors.py",  # which executor takes which command
     "src/pylash/engine/runner_parts.py",  # what an app gives to its runner
     "src/pylash/engine/runs/endings.py",  # a port
+    "src/pylash/engine/runs/outside.py",  # a port, and its plain form
     "src/pylash/engine/runs/programs.py",  # ports
-    "src/pylash/engine/runs/slots.py",  # a port
     "src/pylash/engine/worker/config.py",  # options, and whether they are valid
 }
 SHORT = 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +39,8 @@ class Sessions:
 
 def writer_of(nodes: dict[int, bytes] | None = None) -> tuple[TurnWriter, Sessions]:
     sessions: Any = Sessions()
-    return TurnWriter(sessions, SESSION, nodes or {}), sessions
+    store: Any = SimpleNamespace(sessions=sessions)
+    return TurnWriter(store, SESSION, nodes or {}), sessions
 
 
 def entry(key: str) -> JournalEntry:
@@ -130,8 +132,8 @@ async def test_the_writes_of_a_store_may_be_plain_coroutines() -> None:
             if len(written) == 2:
                 raise StoreUnavailable("away")
 
-    sessions: Any = Plain()
-    writer = TurnWriter(sessions, SESSION, {})
+    store: Any = SimpleNamespace(sessions=Plain())
+    writer = TurnWriter(store, SESSION, {})
     assert (await writer.record(FENCE, entry("one"))).key == "one"
     with pytest.raises(StoreUnavailable):
         await writer.record(FENCE, entry("two"))

@@ -96,6 +96,18 @@ RecordEffect = Callable[[Fence, JournalEntry, Sequence[JournalEntry]], Awaitable
 """Writes the entry of an effect together with notes, and returns the recorded one: an earlier entry under the key wins."""
 
 
+class MessageCarrier(Protocol):
+    """Passes the message of an effect to and from an engine that records it with the outcome, and not in the store."""
+
+    async def carry(self, key: str) -> bytes:
+        """Store what the outcome of an effect refers to, and return its message to be recorded."""
+        ...
+
+    def receive(self, message: bytes) -> None:
+        """Take the recorded message of an effect: it is written at the end of the turn."""
+        ...
+
+
 class LocalExecutor(Protocol):
     """Runs one effect in this process if no outcome is recorded for it."""
 
@@ -107,6 +119,11 @@ class LocalExecutor(Protocol):
     @property
     def record(self) -> RecordEffect | None:
         """Writes the effect together with its message, instead of the journal."""
+        ...
+
+    @property
+    def messages(self) -> MessageCarrier | None:
+        """Passes the message of the effect on, for an engine that records it with the outcome."""
         ...
 
     @property

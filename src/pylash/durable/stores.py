@@ -224,8 +224,10 @@ class Runs(Protocol):
         """
         ...
 
-    def dispatch(self, targets: Sequence[str], limit: int) -> Awaitable[list[Dispatch]]:
-        """Return ready runs of other engines, the oldest first, to be sent to their engine.
+    def dispatch(
+        self, carrier: str, targets: Sequence[str], limit: int
+    ) -> Awaitable[list[Dispatch]]:
+        """Return ready runs of another engine and turns of no engine yet, the oldest first, to be sent to it.
 
         They stay queued, and are returned again after a pause, which grows, until their engine takes them.
         """

@@ -21,7 +21,13 @@ from pylash.durable.effects import (
     Sleep,
     SleepOutcome,
 )
-from pylash.durable.ports import Cancellation, Clock, RecordEffect, RegistryWork
+from pylash.durable.ports import (
+    Cancellation,
+    Clock,
+    MessageCarrier,
+    RecordEffect,
+    RegistryWork,
+)
 from pylash.engine.races import sleep_unless
 from pylash.engine.system import SystemClock
 from pylash.engine.user_code import call_function
@@ -67,6 +73,7 @@ class Executor(msgspec.Struct):
     clock: Clock | None = None
     processes: RegistryWork | None = None
     record: RecordEffect | None = None
+    messages: MessageCarrier | None = None
     opened: Callable[[], None] | None = None
 
     def check(self, command: Command) -> None:
@@ -125,14 +132,18 @@ def turn_executor(
     clock: Clock | None = None,
     *,
     record: RecordEffect | None = None,
+    messages: MessageCarrier | None = None,
 ) -> Executor:
     """Return an executor of a turn's commands, and its sleeps; ``record`` writes an effect with its message."""
-    return Executor("turn", _TURN | _SLEEP, perform, cancel, clock=clock, record=record)
+    kinds = _TURN | _SLEEP
+    return Executor("turn", kinds, perform, cancel, clock=clock, record=record, messages=messages)
 
 
-def tool_executor(perform: Perform, record: RecordEffect | None = None) -> Executor:
+def tool_executor(
+    perform: Perform, record: RecordEffect | None = None, messages: MessageCarrier | None = None
+) -> Executor:
     """Return an executor of tool batches and attempts; ``record`` writes an attempt with its message."""
-    return Executor("tool", _TOOL, perform, record=record)
+    return Executor("tool", _TOOL, perform, record=record, messages=messages)
 
 
 def direct_executor(perform: Perform, clock: Clock | None = None) -> Executor:
@@ -152,6 +163,7 @@ class UnavailableExecutor:
     timeout: int | None = None
     processes: RegistryWork | None = None
     record: RecordEffect | None = None
+    messages: MessageCarrier | None = None
     opened: Callable[[], None] | None = None
 
     def check(self, command: Command) -> None:

@@ -285,7 +285,7 @@ class Execution:
         """Cancel a process when its timeout has passed."""
         await self._services.clock.sleep(max(0, deadline - run.memory.now()) / SECOND)
         if run.driver.tell(run.machine.deadline_passed):
-            await run.reach(partial(self._request_timeout, run))
+            await run.outside.call(partial(self._request_timeout, run))
 
     async def _request_timeout(self, run: LiveRun) -> None:
         """Request the cancel of a process, as a person would: repeated until it is written or the run is gone."""

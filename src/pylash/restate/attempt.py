@@ -9,11 +9,11 @@ Rule 3. The run is parked in the store before the engine suspends it, so that a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,17 +21,18 @@ from msgspec.structs import replace
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.processes import Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant, Taken
-from pylash.durable.sessions import TurnCommit
+from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.outside import Outside
 from pylash.engine.runs.programs import Drives
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing
+from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
 from pylash.restate.attempt_journal import AttemptJournal
-from pylash.restate.controller import StageController
+from pylash.restate.controller import StageController, until_answered
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
@@ -62,9 +63,53 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     cancel: bool = False
     # The run was parked, under this number of wake-ups; its bell rings at the next one.
     parked: bool = False
+    # The session of a turn when it began: its options may change before the next turn.
+    session: SessionRecord | None = None
 
 
 _SEEN = msgspec.json.Decoder(Seen)
+
+
+class StageCalls:
+    """Calls of the store on the real loop, and work beside the run that ends with the attempt."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._loop = asyncio.get_running_loop()
+        self._work: set[asyncio.Task[Any]] = set()
+
+    async def call(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Make a call; nothing else happens on the stage meanwhile."""
+        return await self._stage.outside(ask)
+
+    async def record(self, key: str, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Make a write as an entry of the journal."""
+        return await self._stage.run(key, partial(until_answered, ask))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task on the real loop, also from the stage."""
+        task = self._loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+    def close(self) -> None:
+        """Cancel the tasks that are left."""
+        for task in tuple(self._work):
+            task.cancel()
+
+
+class StageRun(LiveRun):
+    """A run whose code is executed on a stage."""
+
+    def __init__(self, calls: StageCalls, *given: Any) -> None:
+        self._calls = calls
+        super().__init__(*given)
+
+    @property
+    def outside(self) -> Outside:
+        """How its code reaches the store."""
+        return self._calls
 
 
 class StageEndings:
@@ -131,7 +176,7 @@ class Attempt:
         self._host = host
         self._journal = journal
         self._park_after = park_after
-        self._is_open = is_open
+        self._calls = StageCalls(self.stage)
         self._tasks = TaskOwner()
         self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
@@ -169,10 +214,6 @@ class Attempt:
     def forget(self, run: LiveRun) -> None:
         """Do nothing: the attempt ends with the run."""
 
-    def reach(self, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Make a call of the store on the real loop."""
-        return self.stage.outside(ask)
-
     # --- the attempt ---
 
     def hint(self) -> None:
@@ -185,16 +226,17 @@ class Attempt:
         if self.run is not None:
             self.run.close()
 
-    async def execute(self, taken: Taken, record: ProcessRecord) -> AttemptEnd:
-        """Execute the attempt on the real loop.
+    async def execute(self, taken: Taken, standing: Standing) -> AttemptEnd:
+        """Execute the attempt on the real loop. ``standing``: the process or turn as it is in the store now.
 
         Raises what the journal raises if the engine suspends or refuses the attempt.
         """
         self._taken = taken
         try:
-            return await self.stage.drive(self._main(record), self._close)
+            return await self.stage.drive(self._main(standing), self._close)
         finally:
             self._changed.set()
+            self._calls.close()
 
     def _close(self) -> None:
         """Tell the code that its execution is over."""
@@ -202,40 +244,40 @@ class Attempt:
         if self.run is not None and not self.run.closed:
             self.run.close()
 
-    async def _main(self, record: ProcessRecord) -> AttemptEnd:
+    async def _main(self, standing: Standing) -> AttemptEnd:
         """Execute the code of the run on the stage."""
         self._busy = asyncio.Event()
         self._busy.set()
-        seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, record.id)))
+        begin = partial(until_answered, partial(self._begin, standing))
+        seen = _SEEN.decode(await self.stage.run(BEGIN, begin))
         self.memory.advance(seen.now)
-        state = replace(record.state, cancel=int(seen.cancel))
-        standing = Standing(
-            replace(record, state=state), Attached(self._taken.fence, Instant(seen.now))
-        )
         controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
-        run = self.run = LiveRun(
-            standing,
-            seen.wake_seq,
-            controller,
-            self.memory,
-            self,
-            self._tasks,
-            self._tasks,
-        )
+        began = standing_at(standing, seen, self._taken.fence)
+        tasks = (self._tasks, self._tasks)
+        given = (began, seen.wake_seq, controller, self.memory, self, *tasks)
+        run = self.run = StageRun(self._calls, *given)
         self._tasks.serve(self._watch(run, seen))
+        drive = self._drives.processes if run.turn is None else self._drives.turns
         try:
-            await self._drives.processes.drive(run)
+            await drive.drive(run)
         finally:
             run.dispose()
         return self._endings.end or AttemptEnd.AGAIN
 
-    async def _begin(self, process_id: str) -> bytes:
+    async def _begin(self, standing: Standing) -> bytes:
         """Read what the run begins with, on the real loop."""
-        return msgspec.json.encode(await self._look(process_id, self._taken.wake_seq))
+        seen = await self._look(standing.subject, self._taken.wake_seq)
+        if standing.turn is not None:
+            seen = replace(seen, session=standing.turn.session)
+        return msgspec.json.encode(seen)
 
-    async def _look(self, process_id: str, wake_seq: int) -> Seen:
+    async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""
-        asked, _ = await self._host.store.processes.look(process_id)
+        store = self._host.store
+        if isinstance(subject, ProcessRecord):
+            asked, _ = await store.processes.look(subject.id)
+        else:
+            asked = await store.sessions.asked_to_end(subject.run)
         return Seen(self._host.clock.now(), wake_seq, bool(asked))
 
     # --- wake-ups and parking ---
@@ -246,7 +288,7 @@ class Attempt:
         assert self._busy is not None
         while not run.closed:
             bell_id, bell = self.stage.bell()
-            look = partial(self._look_out, run.id, wake_seq, bell_id, was_parked=was_parked)
+            look = partial(self._look_out, run.record, wake_seq, bell_id, was_parked=was_parked)
             seen = _SEEN.decode(await self.stage.run(WATCH, look))
             self.memory.advance(seen.now)
             was_parked = seen.parked
@@ -273,7 +315,12 @@ class Attempt:
             bell.cancel()
 
     async def _look_out(
-        self, process_id: str, wake_seq: int, bell: str, *, was_parked: bool
+        self,
+        subject: ProcessRecord | TurnRecord,
+        wake_seq: int,
+        bell: str,
+        *,
+        was_parked: bool,
     ) -> bytes:
         """Wait on the real loop until the run is woken, or it is parked because nothing happens.
 
@@ -288,7 +335,7 @@ class Attempt:
                     now_at = await lookout.read(was_parked=was_parked)
                     must_read = was_parked = False
                     if now_at != wake_seq:
-                        return msgspec.json.encode(await self._look(process_id, now_at))
+                        return msgspec.json.encode(await self._look(subject, now_at))
                 if self._is_idle_enough() and self._journal.may_suspend:
                     if await lookout.park(bell):
                         now = self._host.clock.now()
@@ -319,6 +366,18 @@ class Attempt:
             return limit
         waited = self._host.clock.monotonic() - self._idle_since
         return min(limit, self._park_after - waited)
+
+
+def standing_at(standing: Standing, seen: Seen, fence: Fence) -> Standing:
+    """Return a run as it was when it began: whatever changed since is not in its record, and must not be in its state."""
+    attached = Attached(fence, Instant(seen.now))
+    subject = standing.subject
+    if isinstance(subject, ProcessRecord):
+        state = replace(subject.state, cancel=int(seen.cancel))
+        return Standing(replace(subject, state=state), attached)
+    assert seen.session is not None
+    # Its messages are in the record of its effects, and in the store only when it ends.
+    return Standing(replace(subject, cancel=seen.cancel), attached, TurnStanding(seen.session))
 
 
 class Lookout:

@@ -52,12 +52,16 @@ class RestateClient:
         await self._call(self._admin, "PATCH", f"/invocations/{invocation}/kill", allow=(404, 409))
 
     async def register(self, url: str) -> None:
-        """Register the services at a URL, again if they differ from those that are known."""
+        """Register the services at a URL, so that new runs are executed there."""
         answer = await self._call(self._admin, "POST", "/deployments", json={"uri": url})
-        names = {service["name"] for service in answer.get("services", ())}
-        if not {PROCESS_SERVICE, TURN_SERVICE} <= names:
-            body = {"uri": url, "force": True}
-            await self._call(self._admin, "POST", "/deployments", json=body)
+        # The server does not discover a known URL again, although other code may be there now, or another URL was
+        # registered since.
+        for name in (PROCESS_SERVICE, TURN_SERVICE):
+            known = await self._call(self._admin, "GET", f"/services/{name}", allow=(404,))
+            if known.get("deployment_id") != answer["id"]:
+                body = {"uri": url, "force": True}
+                await self._call(self._admin, "POST", "/deployments", json=body)
+                return
 
     async def query(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query of the server's tables."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -50,10 +49,10 @@ from pylash.values.errors import (
     AwaitEventUnknownOrRevoked,
     EffectReplayMismatch,
     LashError,
-    LeaseLost,
     MissingReplayKey,
     Misuse,
     StoreError,
+    StoreRefused,
 )
 
 T = TypeVar("T")
@@ -62,16 +61,28 @@ NAME_HASH: Final = 12
 """How many characters of the hash are part of the name of a timer, whose entry has no result to keep it in."""
 
 
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return the answer of the store to a call that is safe to repeat, on the real loop, however long it is away."""
+    while True:
+        try:
+            return await ask()
+        except StoreRefused:
+            raise
+        except StoreError:
+            await asyncio.sleep(STORE_AWAY_SECONDS)
+
+
 class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_defaults=True):
     """The result of an effect's entry; it is stored, so fields are only added, with defaults.
 
-    ``command`` is what the hash covers, as far as it is kept to explain a difference.
+    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a turn.
     """
 
     digest: str
     at: int
     outcome: msgspec.Raw
     command: bytes | None = None
+    message: str = ""
 
 
 class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,6 +164,8 @@ class StageController(HostedController):
         record = _EFFECTS.decode(data)
         self._memory.advance(record.at)
         self._check(asked, record.digest, record.command)
+        if local.messages is not None:
+            local.messages.receive(record.message.encode())
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
     async def _performed(self, asked: Asked, local: LocalExecutor) -> bytes:
@@ -164,11 +177,15 @@ class StageController(HostedController):
             if task is not None and task.cancelling():
                 raise
             performed = failed(error, asked.envelope.command.kind)  # it cancelled its own task
+        message = b""
+        if local.messages is not None and performed.cause is None:
+            message = await local.messages.carry(asked.key)
         record = EffectRecord(
             asked.digest.hex(),
             self._host.clock.now(),
             msgspec.Raw(performed.data),
             digest_for_difference(asked.canonical),
+            message.decode(),
         )
         return msgspec.json.encode(record)
 
@@ -193,19 +210,13 @@ class StageController(HostedController):
 
     async def _stored(self, name: str, ask: Callable[[], Awaitable[StoredEntry]]) -> StoredEntry:
         """Return the answer of the store, as it was recorded the first time."""
-        stored = _STORED.decode(await self._stage.run(name, partial(self._answer, ask)))
+
+        async def action() -> bytes:
+            return msgspec.json.encode(await until_answered(ask))
+
+        stored = _STORED.decode(await self._stage.run(name, action))
         self._memory.advance(stored.at)
         return stored
-
-    async def _answer(self, ask: Callable[[], Awaitable[StoredEntry]]) -> bytes:
-        """Ask the store on the real loop, until it answers."""
-        while True:
-            try:
-                return msgspec.json.encode(await ask())
-            except LeaseLost:
-                raise
-            except StoreError:
-                await asyncio.sleep(STORE_AWAY_SECONDS)
 
     async def _process(self, execution: Execution, command: ProcessCommand) -> Outcome:
         """Do what the registry is asked, or wait for it."""

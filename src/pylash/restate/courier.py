@@ -16,6 +16,7 @@ from pylash.durable.runs import SECOND, Dispatch
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
+from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
 from pylash.values.errors import LashError, StoreError
 
@@ -60,7 +61,7 @@ class Courier:
 
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
-        while rows := await self._store.runs.dispatch(self._targets, BATCH):
+        while rows := await self._store.runs.dispatch(ENGINE, self._targets, BATCH):
             async with asyncio.TaskGroup() as group:
                 for row in rows:
                     group.create_task(self._send(row))

@@ -62,9 +62,10 @@ class PositionalMemory:
         """Return a new value: what makes it depends on recorded data only."""
         return make()
 
-    def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:  # noqa: ARG002
-        """Return no entries: nothing reads them."""
-        return ()
+    def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
+        """Return the entry of a write in the store: the engine may make the write again, and finds it."""
+        now = self._now
+        return (JournalEntry(key, kind, b"", None, data, len(data), started=now, ended=now),)
 
     # --- cancels ---
 

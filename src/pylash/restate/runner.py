@@ -6,19 +6,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
 from pylash.durable.processes import carried_target
-from pylash.durable.runs import Taken
+from pylash.durable.runs import Attached, Taken
+from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.engine.runner_parts import RunnerParts
+from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.carried import ENGINE, carried
+from pylash.restate.controller import until_answered
 from pylash.restate.courier import Courier
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
@@ -28,6 +31,8 @@ from pylash.values.process_errors import ReplayRefused
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
+
+CANCELLED: Final = "cancelled in Restate"
 
 _log = logging.getLogger("pylash")
 
@@ -120,20 +125,16 @@ class RestateRunner:
         if taken is None:
             await self._end_invocation(context, invocation)
             return
-        store = self._journal.store
-        known = (await store.processes.resume([run])).get(run)
-        if known is None:
-            raise AttemptFailed(f"run {run} cannot be read")
-        process_id = known.record.id
+        standing = await self._standing(taken)
         journal = SdkJournal(
-            context, self._attempt_tasks, partial(self._request_cancel, process_id)
+            context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
         attempt = Attempt(
             self._journal, journal, self._parts.drives, self._park_after, lambda: self.is_open
         )
         self._live[run] = attempt
         try:
-            end = await attempt.execute(taken, known.record)
+            end = await attempt.execute(taken, standing)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
@@ -163,6 +164,18 @@ class RestateRunner:
                 await membership.renew()  # others gave us up: join again
                 await asyncio.sleep(STORE_AWAY_SECONDS)
 
+    async def _standing(self, taken: Taken) -> Standing:
+        """Return the process or turn of a run as it is in the store."""
+        store, fence = self._journal.store, taken.fence
+        attached = Attached(fence, taken.now)
+        if isinstance(fence.scope, ProcessScope):
+            process = (await until_answered(partial(store.processes.resume, [fence.run])))[
+                fence.run
+            ]
+            return Standing(process.record, attached)
+        turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
+        return Standing(turn.turn, attached, TurnStanding(turn.session))
+
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
         # An attempt that has recorded entries must ask for them before it may return, so it cannot end by itself.
@@ -175,7 +188,10 @@ class RestateRunner:
         reason = f"{trouble.code}: {trouble.message}"
         await self._journal.store.runs.block(taken.fence, reason)
 
-    async def _request_cancel(self, process_id: str) -> None:
-        """Request the cancel of a process whose invocation was cancelled at the server."""
-        command = CancelProcess(process_id, "cancelled in Restate")
-        await self._journal.store.processes.perform(command, None)
+    async def _request_cancel(self, scope: ExecutionScope) -> None:
+        """Request the cancel of a run whose invocation was cancelled at the server."""
+        store, session = self._journal.store, session_of(scope)
+        if session is None:
+            await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
+        else:
+            await store.sessions.cancel(session, CANCELLED)

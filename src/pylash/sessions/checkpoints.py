@@ -28,8 +28,8 @@ from pylash.models.messages import llm_key
 from pylash.sessions.writer import queued_message
 from pylash.tools.plugins import TurnView, has_checkpoint
 from pylash.turn.machine import CheckpointTaken
-from pylash.turn.messages import Text, UserMessage
-from pylash.values.canonical import write
+from pylash.turn.messages import MESSAGES, Text, UserMessage
+from pylash.values.canonical import decode, encode, write
 from pylash.values.errors import PluginError
 
 if TYPE_CHECKING:
@@ -75,13 +75,30 @@ class Checkpoints:
 
     async def _take_queued(self, key: str, *, begins: bool) -> list[UserMessage]:
         """Move messages from the queue to the turn, and record it in the same transaction."""
+        turn = self._turn
+        taken = await turn.run.outside.record(key, partial(self._move_queued, key, begins=begins))
+        nodes = [(place, body.encode()) for place, body in decode(taken)]
+        turn.writer.mark_written(nodes)
+        if nodes:
+            self._places[key] = [place for place, _ in nodes]
+        messages = [MESSAGES.decode(body) for _, body in nodes]
+        return [message for message in messages if isinstance(message, UserMessage)]
+
+    async def _move_queued(self, key: str, *, begins: bool) -> bytes:
+        """Move messages in the store; return them with their places. A repetition returns those of the first time."""
         turn, memory = self._turn, self._turn.run.memory
-        messages: list[UserMessage] = []
         nodes: tuple[tuple[int, bytes], ...] = ()
+        known = None
+        if not memory.looks_ahead:
+            known = await turn.services.store.journal.entry(turn.run.record.run, key)
+        if known is not None and known.outcome is not None:
+            stored = await turn.services.store.sessions.uncommitted(turn.session)
+            nodes = tuple((place, stored[place]) for place in decode(known.outcome))
+            return encode([(place, body.decode()) for place, body in nodes])
 
         def make(queued: list[Queued]) -> Writing:
             # Called again if the transaction is repeated, maybe with other messages.
-            nonlocal messages, nodes
+            nonlocal nodes
             messages = [queued_message(one) for one in queued]
             # A turn that the queue started has its id in the first message.
             if messages and not turn.machine.messages:
@@ -94,12 +111,8 @@ class Checkpoints:
             return Writing(entries=memory.entries_for(key, "queue", data), nodes=nodes)
 
         sessions = turn.services.store.sessions
-        take = partial(sessions.take, turn.run.fence, turn.session, make, begins=begins)
-        await turn.run.write(take)
-        turn.writer.mark_written(nodes)
-        if nodes:
-            self._places[key] = [place for place, _ in nodes]
-        return messages
+        await sessions.take(turn.run.fence, turn.session, make, begins=begins)
+        return encode([(place, body.decode()) for place, body in nodes])
 
     # --- plugins ---
 

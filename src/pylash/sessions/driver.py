@@ -90,7 +90,7 @@ class TurnDriver:
         self.services = services
         self.turn_id = run.scope.id
         # One for the turn: tool calls that end together are recorded in one write.
-        self.writer = TurnWriter(services.store.sessions, session, nodes)
+        self.writer = TurnWriter(services.store, session, nodes)
         # Opened before the first effect, so that listeners in this process get every event.
         self.feed = services.feeds.open(run.id)
         # The history and the plugins are set once, before the first effect; the environment by each sync.
@@ -236,7 +236,7 @@ class TurnDriver:
             return SyncExecutionEnvironmentOutcome({"env": ref})
 
         # Held back: nothing outside happens before the next effect, which is written together with this one.
-        local = turn_executor(perform, record=self.writer.hold)
+        local = turn_executor(perform, record=self.writer.hold, messages=self.writer)
         command = SyncExecutionEnvironment(update_machine_config=changed is not None)
         key = "env" if changed is None else f"i{changed}.env"
         outcome = await self.run.effect(self.run.root, key, "environment", command, local)

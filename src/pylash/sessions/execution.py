@@ -117,9 +117,8 @@ class TurnExecution:
 
         def begin() -> None:
             if not relaying or relaying[-1].done():
-                relaying.append(
-                    run.tasks.start(relay_events(self._services.store, run, driver.feed))
-                )
+                relay = relay_events(self._services.store, run, driver.feed)
+                relaying.append(run.outside.start(relay))
 
         run.driver.on_listener = begin
         if run.turn is not None and run.turn.claimed:

@@ -72,7 +72,7 @@ class ModelCalls:
             left_out = {"left_out": sent.start} if sent.start else {}
             return LlmCallOutcome({"place": place, **left_out}, text_streamed=bool(stream.text))
 
-        local = turn_executor(perform, record=turn.writer.record)
+        local = turn_executor(perform, record=turn.writer.record, messages=turn.writer)
         request = LlmCall({"upto": turn.writer.base + index - 1})
         try:
             outcome = await turn.run.effect(turn.run.root, key, "model", request, local)
@@ -192,7 +192,7 @@ class _Stream:
         return self.interrupted
 
     def _read_soon(self) -> None:
-        reading = self._turn.run.tasks.start(self._read_queue())
+        reading = self._turn.run.outside.start(self._read_queue())
         self._reads.add(reading)
         reading.add_done_callback(self._reads.discard)
 

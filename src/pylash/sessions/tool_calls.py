@@ -23,7 +23,7 @@ from pylash.durable.effects import (
     ToolAttemptOutcome,
     ToolBatchOutcome,
 )
-from pylash.durable.ports import RecordEffect
+from pylash.durable.ports import MessageCarrier, RecordEffect
 from pylash.durable.seeds import digest
 from pylash.durable.waits import WaitIdentity
 from pylash.engine.records import is_outcome, message_of
@@ -195,7 +195,8 @@ class ToolCalls:
         """Emit the triggers of an attempt; emitting them again changes nothing."""
         turn = self._turn
         for number, one in enumerate(triggers):
-            await turn.services.triggers.emit_recorded(one, f"{turn.run.id}:{key}:{number}")
+            name = f"{turn.run.id}:{key}:{number}"
+            await turn.run.outside.call(partial(turn.services.triggers.emit_recorded, one, name))
         self._triggers.setdefault(call_id, []).extend(triggers)
 
     async def _result(self, call: ToolCall, index: int) -> ToolMessage:
@@ -210,7 +211,7 @@ class ToolCalls:
         if refs := projected_refs(given):
             filled = await self._fill_references(tool, given, {found.ref for found in refs})
         with FailsAs(_tool_failure):
-            await tool.prepare()
+            await turn.run.outside.call(tool.prepare)
             ready = Ready(tool, call, given, tool.load(filled), self._policy(tool))
         emit = partial(self._emit_triggers, call.id)
         site = TurnCallSite(turn, call, index, tool.name, emit)
@@ -265,6 +266,7 @@ class TurnCallSite:
         self.name = name
         self.branch = own_branch(turn.run, "tool")
         self.record: RecordEffect | None = turn.writer.record
+        self.messages: MessageCarrier | None = turn.writer
         self._turn = turn
         self._call = call
         self._index = index

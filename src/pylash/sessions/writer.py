@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pylash.durable.runs import Fence, JournalEntry
-from pylash.durable.session_store import Sessions
 from pylash.durable.sessions import Queued, SessionRecord, Writing
+from pylash.durable.stores import Store
 from pylash.turn.messages import MESSAGES, Attachment, Message, Text, UserMessage
-from pylash.values.canonical import write, write_payload
+from pylash.values.canonical import decode, encode, write, write_payload
 from pylash.values.errors import StoreError
 
 
@@ -37,16 +37,14 @@ class TurnWriter:
     for the next write (``_nodes``), and written or being written (``_on_disk``).
     """
 
-    def __init__(
-        self, sessions: Sessions, session: SessionRecord, nodes: Mapping[int, bytes]
-    ) -> None:
+    def __init__(self, store: Store, session: SessionRecord, nodes: Mapping[int, bytes]) -> None:
         self.session = session
         self.base = session.head + 1
         self.envs: dict[str, bytes] = {}
         """Environments by ref, for the next write."""
         self.attachments: dict[str, bytes] = {}
         """Bodies of attachments by ref, for the next write."""
-        self._sessions = sessions
+        self._store = store
         # The last write that was started, so that it is not collected.
         self._writing: asyncio.Future[None] | None = None
         self._on_disk = dict(nodes)
@@ -125,7 +123,7 @@ class TurnWriter:
             return
         shared.start.cancel()
         try:
-            writing = self._sessions.record(shared.fence, self.session, self._take_pending())
+            writing = self._store.sessions.record(shared.fence, self.session, self._take_pending())
             self._writing = asyncio.shield(writing)  # started now, whatever kind of awaitable it is
         except StoreError as error:  # the store has closed
             shared.written.set_exception(error)
@@ -144,6 +142,23 @@ class TurnWriter:
         self._on_disk.update(nodes)
         self._nodes, self._held, self.envs, self.attachments = {}, [], {}, {}
         return writing
+
+    # --- messages in the records of an engine ---
+
+    async def carry(self, key: str) -> bytes:
+        """Store the bodies that an effect refers to; return its message and place, to be recorded with its outcome."""
+        place, body, attached = self._prepared.get(key, (0, b"", {}))
+        for ref, data in self.envs.items():
+            await self._store.envs.put(ref, data)
+        for ref, data in attached.items():
+            await self._store.attachments.put(ref, data)
+        return b"" if not place else encode([place, body.decode()])
+
+    def receive(self, message: bytes) -> None:
+        """Take the recorded message of an effect: it is written with the commit."""
+        if message:
+            place, body = decode(message)
+            self._nodes.setdefault(place, body.encode())
 
     # --- the end ---
 

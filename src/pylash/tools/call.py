@@ -29,7 +29,7 @@ from pylash.durable.effects import (
     ToolAttemptOutcome,
     expect,
 )
-from pylash.durable.ports import RecordEffect
+from pylash.durable.ports import MessageCarrier, RecordEffect
 from pylash.durable.runs import SECOND
 from pylash.durable.waits import (
     SUPERSEDED,
@@ -87,6 +87,8 @@ class CallSite(Protocol[R_co]):
     """The name under which attempts are shown."""
     record: RecordEffect | None
     """Writes the record of an attempt; None leaves it to the host."""
+    messages: MessageCarrier | None
+    """Passes the message of an attempt to an engine that records it with the outcome."""
 
     def key(self, part: str) -> str:
         """Return the key of an effect of this call."""
@@ -280,7 +282,7 @@ async def _attempt(site: CallSite[Any], ready: Ready, number: int) -> ToolAttemp
         return await site.outcome(ctx, value)
 
     command = ToolAttempt(site.request(ready), None, number, most)
-    local = tool_executor(perform, site.record)
+    local = tool_executor(perform, site.record, site.messages)
     key = site.key(f"attempt.{number}")
     outcome = await site.run.effect(site.branch, key, site.name, command, local)
     return expect(outcome, ToolAttemptOutcome)

@@ -35,6 +35,7 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.engine.runs.driver import Call, Detached, RunDriver
+from pylash.engine.runs.outside import DirectCalls, Outside
 from pylash.engine.runs.replays import check_end, until_replayed
 from pylash.engine.runs.slots import Slots
 from pylash.engine.runs.standings import Standing
@@ -92,8 +93,6 @@ class LiveRun:
         self.machine = RunMachine(config, self.root.node, wake_seq=wake_seq, cancelled=cancelled)
         self.driver = RunDriver(self, self.machine, controller, memory, slots, tasks, work_tasks)
         self._controller = controller
-        # For calls of the store that do not detach the run when they fail; ``read`` and ``write`` use it too.
-        self.reach = slots.reach
         # Whether UNPARKABLE was logged, which is done once for each execution.
         self._warned = False
 
@@ -216,10 +215,10 @@ class LiveRun:
         """Return the store's answer to a read between two effects; trouble with the store detaches the run.
 
         The code of a run reads the store nowhere else. An engine that executes that code on a deterministic loop
-        performs the read outside of it (``Slots.reach``).
+        performs the read outside of it (``Outside``).
         """
         with self.guarded():
-            answer: T = await self.reach(ask)
+            answer: T = await self.outside.call(ask)
             return answer
 
     async def write(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -228,8 +227,13 @@ class LiveRun:
         The write is safe to repeat: a replay makes it again.
         """
         with self.guarded():
-            answer: T = await self.reach(ask)
+            answer: T = await self.outside.call(ask)
             return answer
+
+    @property
+    def outside(self) -> Outside:
+        """How its code reaches the store between two effects."""
+        return DirectCalls(self)
 
     async def read_at_end(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the store's answer to a read that the end of the run depends on, however long the store is away.
@@ -238,7 +242,7 @@ class LiveRun:
         """
         repeat = partial(answer_of, self.fence.name, ask, lambda: not self.closed)
         try:
-            answer: T = await self.reach(repeat)
+            answer: T = await self.outside.call(repeat)
         except Unanswered:
             raise Detached from None
         return answer

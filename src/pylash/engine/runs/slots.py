@@ -1,15 +1,11 @@
-"""The port through which a run takes and returns the slot of its worker, reports whether it is idle, and reaches the store."""
+"""The port through which a run takes and returns the slot of its worker, and reports whether it is idle."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
-
-
-T = TypeVar("T")
 
 
 class Slots(Protocol):
@@ -33,11 +29,4 @@ class Slots(Protocol):
 
     def forget(self, run: LiveRun) -> None:
         """Note that the run is not executed here any more. The worker calls it when the drive of the run has ended."""
-        ...
-
-    def reach(self, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Return the answer to a call of the store that the code of the run makes between two effects.
-
-        An engine that executes the code on a deterministic loop makes the call outside of it.
-        """
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -158,10 +158,6 @@ class Worker:
             self.give_slot()
         self.carry_out(self.machine.run_gone(run))
 
-    def reach(self, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Make a call of the store in the task of the run's code."""
-        return ask()
-
     # --- opening and closing ---
 
     async def open(self) -> None:
@@ -217,9 +213,7 @@ class Worker:
             times = 0
             while self._is_busy():  # only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
-                before = found
-                stuck = [] if self._scheduler.is_busy else _stuck_runs(self.live)
-                found = [(run, run.machine.state.questions) for run in stuck]
+                before, found = found, [(run, run.machine.state.questions) for run in self._stuck()]
                 times = times + 1 if found and found == before else 0
                 if times * QUIET_SECONDS > STUCK_SECONDS:
                     raise TimeoutError(_stuck_message(found[0][0]))
@@ -244,6 +238,19 @@ class Worker:
             and (run.machine.state.config.is_durable or not run.machine.state.is_waiting)
             for run in self.live
         )
+
+    def _stuck(self) -> list[LiveRun]:
+        """Return the processes that are in their code while all their effects only wait; none if anything else works."""
+        if self._scheduler.is_busy:
+            return []
+        busy = [run for run in self.live if not run.machine.state.is_waiting]
+        is_stuck = all(
+            run.turn is None
+            and run.machine.phase is Phase.RUNNING
+            and not (run.machine.state.effects.working or run.machine.state.cancels.deliveries)
+            for run in busy
+        )
+        return busy if is_stuck else []
 
     # --- hints ---
 
@@ -355,18 +362,6 @@ class Worker:
             caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
-
-
-def _stuck_runs(live: Iterable[LiveRun]) -> list[LiveRun]:
-    """Return the processes that are in their code while all their effects only wait; none if anything else works."""
-    busy = [run for run in live if not run.machine.state.is_waiting]
-    is_stuck = all(
-        run.turn is None
-        and run.machine.phase is Phase.RUNNING
-        and not (run.machine.state.effects.working or run.machine.state.cancels.deliveries)
-        for run in busy
-    )
-    return busy if is_stuck else []
 
 
 def _stuck_message(run: LiveRun) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pylash.durable.effects import AwaitEvent, ToolAttemptOutcome
-from pylash.durable.ports import RecordEffect
+from pylash.durable.ports import MessageCarrier, RecordEffect
 from pylash.durable.processes import SessionRef
 from pylash.durable.seeds import digest
 from pylash.durable.waits import WaitIdentity
@@ -34,6 +34,7 @@ class ProcessCallSite:
     """A call of a tool by a process. The key of the call is the prefix of the keys of its effects."""
 
     record: RecordEffect | None = None
+    messages: MessageCarrier | None = None
 
     def __init__(
         self,

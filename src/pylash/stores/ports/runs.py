@@ -130,9 +130,9 @@ class SqlRuns(RunPort):
         return (yield from table.park(fence, wake_seq, until, bell))
 
     @operation()
-    def dispatch(self, targets: Sequence[str], limit: int) -> Steps[list[Dispatch]]:
-        """Return ready runs of other engines, to be sent to their engine."""
-        rows = yield from table.dispatch(targets, limit)
+    def dispatch(self, carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Dispatch]]:
+        """Return ready runs of another engine, to be sent to it."""
+        rows = yield from table.dispatch(carrier, targets, limit)
         return [Dispatch(run, scope_from_text(scope), *rest) for run, scope, *rest in rows]
 
     @operation()

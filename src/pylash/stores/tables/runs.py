@@ -27,6 +27,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pylash.durable.processes import carried_target
 from pylash.durable.runs import Fence, Instant, RunState, RunView, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import TURN_TARGET, NewTurn, session_lane
@@ -136,6 +137,7 @@ _DISPATCH = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
                and state in ('queued', 'waiting') order by at limit ? {skip})
 update pylash_runs set state = 'queued', attempts = attempts + 1,
+  target = case when target = 'turn' then ? else target end,
   at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
     when 4 then 80000000 when 5 then 160000000 else 300000000 end
 where id in (select id from ready)
@@ -505,9 +507,13 @@ def attach(run: int, worker: WorkerId) -> Steps[None]:
 # --- dispatch, take, resume: runs of other engines ---
 
 
-def dispatch(targets: Sequence[str], limit: int) -> Steps[list[Row]]:
-    """Return ready runs of other engines; each is ready again after a pause, unless its engine takes it."""
-    return (yield Statement(_DISPATCH, (list(targets), limit))).rows
+def dispatch(carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Row]]:
+    """Return ready runs of another engine; each is ready again after a pause, unless its engine takes it.
+
+    A turn belongs to whichever takes it first, the engine or a worker of the store. From then on it is the engine's.
+    """
+    own = carried_target(carrier, TURN_TARGET)
+    return (yield Statement(_DISPATCH, ([*targets, TURN_TARGET], limit, own))).rows
 
 
 def take(run: int, worker: WorkerId, token: str) -> Steps[Row | None]:
