@@ -99,4 +99,4 @@ constraints: $(VENV)/.bench  ## write the versions in use to constraints.txt
 		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
 clean:  ## remove everything that was set up
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(LOWEST) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
