@@ -85,7 +85,7 @@ $(LOWEST)/.dev: pyproject.toml constraints.txt constraints-lowest.txt
 
 lowest: $(LOWEST)/.dev  ## test models and integrations with the oldest libraries that are allowed
 	@$(IN_MEMORY) $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not torture" \
-		tests/models tests/integrations tests/values tests/cli/test_look.py tests/stores/test_postgres.py
+		tests/models tests/integrations tests/values tests/cli/test_look.py tests/stores/test_postgres.py tests/restate
 
 bench: $(VENV)/.bench  ## measure beside the raw databases and the peers
 	@$(RUN) -m benchmarks
@@ -99,4 +99,4 @@ constraints: $(VENV)/.bench  ## write the versions in use to constraints.txt
 		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
 clean:  ## remove everything that was set up
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(LOWEST) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -1,16 +1,12 @@
-"""The Restate server: where its program comes from, and how one is run.
+"""A Restate server for the benchmarks.
 
-Rule 1. ``RESTATE_SERVER`` names the program. Without it npm installs the pinned version, once,
-        into a folder under the user's cache, never into the project.
-Rule 2. The server opens no port: it listens on sockets in the run's folder. Nothing is tuned.
+It opens no port: it listens on sockets in the run's folder. Nothing is tuned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import platform
-import shutil
 import subprocess
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
@@ -18,47 +14,12 @@ from typing import Any, Final
 
 from benchmarks.contender import Unavailable
 from benchmarks.http import Client, HttpError
+from tests.restate.server_binary import ServerUnavailable, find_server
 
-VERSION: Final = "1.7.12"
 NODE: Final = "n1"
-INSTALL_SECONDS: Final = 150.0
 READY_SECONDS: Final = 30.0
 FSYNC: Final = "rocksdb-disable-wal-fsync"
 """The setting that says what a commit is worth."""
-
-
-def program() -> Path:
-    """Return the server's program; install it if it is not there."""
-    named = os.environ.get("RESTATE_SERVER")
-    if named:
-        if not Path(named).is_file():
-            raise Unavailable(f"RESTATE_SERVER is {named}, which is not a file")
-        return Path(named)
-    package = f"@restatedev/restate-server-{_platform()}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "pylash-benchmarks" / f"restate-{VERSION}"
-    found = folder / "node_modules" / package / "bin" / "restate-server"
-    if not found.is_file():
-        _install(package, folder)
-    return found
-
-
-def _platform() -> str:
-    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-    return f"{platform.system().lower()}-{machine.get(platform.machine().lower(), 'unknown')}"
-
-
-def _install(package: str, folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise Unavailable("no Restate server: there is no npm, and RESTATE_SERVER is not set")
-    folder.mkdir(parents=True, exist_ok=True)
-    quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock")
-    command = [npm, "install", *quiet, "--prefix", str(folder), f"{package}@{VERSION}"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_SECONDS)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"no Restate server: npm could not install {package}") from error
 
 
 class Server:
@@ -71,8 +32,12 @@ class Server:
 
     async def start(self) -> dict[str, Any]:
         """Start it, wait until it is ready, and return how it syncs."""
+        try:
+            program = await asyncio.to_thread(find_server)
+        except ServerUnavailable as error:
+            raise Unavailable(str(error)) from error
         command = [
-            str(await asyncio.to_thread(program)),
+            str(program),
             *("--no-logo", "--listen-mode", "unix", "--node-name", NODE),
             *("--base-dir", str(self._folder), "--log-filter", "error,octocrab=off"),
         ]

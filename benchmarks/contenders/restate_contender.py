@@ -19,7 +19,8 @@ from benchmarks.contender import PAYLOAD, Contender, Facts, signalled, started_b
 from benchmarks.contenders import restate_endpoint
 from benchmarks.lines import Load
 from benchmarks.programs import DONE, OPEN, READY, Program, recovered
-from benchmarks.restate_server import VERSION, Server
+from benchmarks.restate_server import Server
+from tests.restate.server_binary import VERSION
 
 ENDPOINT: Final = restate_endpoint.__name__
 LIVE, PARKED, REMEMBERING, KILLED = "Waiting", "Parking", "Remembering", "Killed"
