@@ -7,7 +7,7 @@ gets them in that order. Timers are due when nothing else can happen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ class FakeJournal:
         self._ready: dict[int, bytes] = {}
         self._actions: dict[int, Action] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._is_suspending = False
+        self._prepare: Callable[[], Awaitable[bool]] | None = None
         self._refusal: str | None = None
 
     @property
@@ -117,11 +117,11 @@ class FakeJournal:
         ticket = self._add(Entry("bell", "bell"))
         return Bell(f"bell-{ticket.engine_future}", ticket)
 
-    def suspend(self) -> None:
-        self._is_suspending = True
+    def suspend(self, prepare: Callable[[], Awaitable[bool]]) -> None:
+        self._prepare = prepare
 
     def resume(self) -> None:
-        self._is_suspending = False
+        self._prepare = None
 
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         if self._refusal is not None:
@@ -160,7 +160,7 @@ class FakeJournal:
         working = [task for task in self._running.values() if not task.done()]
         if working:
             await asyncio.wait(working, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
-        elif self._is_suspending:
+        elif self._prepare is not None and await self._prepare():
             raise Suspended
         known = self._invocation
         if not (known.changed.is_set() or known.fire_timer()):

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - seeded
 from typing import Any
 
-from tests.restate.fake_engine import action
-
 from pylash.restate.stage import Stage
+from tests.restate.fake_engine import action
 
 
 def random_program(seed: int) -> Callable[[Stage], Awaitable[Any]]:

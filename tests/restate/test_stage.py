@@ -8,12 +8,12 @@ from random import Random  # noqa: TID251 - seeded
 from typing import Any
 
 import pytest
-from tests.restate.fake_engine import FakeInvocation, FakeJournal, Killed, action
-from tests.restate.programs import random_program
 
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.stage import Stage, new_stage
 from pylash.values.process_errors import EffectOutsideStep
+from tests.restate.fake_engine import FakeInvocation, FakeJournal, Killed, action
+from tests.restate.programs import random_program
 
 Program = Callable[[Stage], Awaitable[Any]]
 

@@ -168,6 +168,7 @@ class Attempt:
         journal: AttemptJournal,
         drives: Callable[[TaskOwner, Endings], Drives],
         park_after: float,
+        ring: Callable[[str], Awaitable[None]],
         is_open: Callable[[], bool],
     ) -> None:
         self.stage = new_stage(journal)
@@ -176,6 +177,7 @@ class Attempt:
         self._host = host
         self._journal = journal
         self._park_after = park_after
+        self._ring = ring
         self._calls = StageCalls(self.stage)
         self._tasks = TaskOwner()
         self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
@@ -185,6 +187,8 @@ class Attempt:
         self._is_hinted = False
         # When all branches of the run began to wait, by the clock of the real loop; None while one of them does not.
         self._idle_since: float | None = None
+        # Whether the row of the run is parked, by this attempt.
+        self._is_parked = False
         # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
         self._busy: asyncio.Event | None = None
 
@@ -293,7 +297,7 @@ class Attempt:
             self.memory.advance(seen.now)
             was_parked = seen.parked
             if was_parked:
-                await self._until_rung(bell)
+                await self._until_rung(bell, partial(self._park_again, wake_seq, bell_id))
                 continue
             bell.cancel()
             wake_seq = seen.wake_seq
@@ -302,17 +306,32 @@ class Attempt:
                 run.driver.tell(run.machine.cancel_seen)
             run.driver.tell(run.machine.looked, wake_seq)
 
-    async def _until_rung(self, bell: asyncio.Future[bytes]) -> None:
+    async def _until_rung(
+        self, bell: asyncio.Future[bytes], park_again: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Wait until the bell of a parked run rings, or it is busy by itself: one of its timers is due."""
         assert self._busy is not None
         busy = asyncio.get_running_loop().create_task(self._busy.wait())
-        self._journal.suspend()
+        self._journal.suspend(park_again)
         try:
             await asyncio.wait((bell, busy), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._journal.resume()
             busy.cancel()
             bell.cancel()
+
+    async def _park_again(self, wake_seq: int, bell: str) -> bool:
+        """Park the run in the store before it is suspended, unless this attempt did; return whether it is parked.
+
+        An earlier attempt had parked it, and this one has taken it since. A run that was woken meanwhile is told so.
+        """
+        if self._is_parked:
+            return True
+        lookout = Lookout(self._host, self._taken.fence, wake_seq)
+        self._is_parked = await until_answered(partial(lookout.park, bell))
+        if not self._is_parked:
+            await self._ring(bell)
+        return self._is_parked
 
     async def _look_out(
         self,
@@ -333,11 +352,13 @@ class Attempt:
                 if must_read or self._is_hinted or lookout.is_due:
                     self._is_hinted = False
                     now_at = await lookout.read(was_parked=was_parked)
+                    self._is_parked = False
                     must_read = was_parked = False
                     if now_at != wake_seq:
                         return msgspec.json.encode(await self._look(subject, now_at))
                 if self._is_idle_enough() and self._journal.may_suspend:
                     if await lookout.park(bell):
+                        self._is_parked = True
                         now = self._host.clock.now()
                         return msgspec.json.encode(Seen(now, wake_seq, parked=True))
                     must_read = True

@@ -72,8 +72,11 @@ class AttemptJournal(Protocol):
         """Whether the engine can suspend an attempt that asks for it."""
         ...
 
-    def suspend(self) -> None:
-        """Let the engine suspend the attempt as soon as no completion is available."""
+    def suspend(self, prepare: Callable[[], Awaitable[bool]]) -> None:
+        """Let the engine suspend the attempt as soon as no completion is available.
+
+        ``prepare`` is called before; it returns False if the attempt must not be suspended now.
+        """
         ...
 
     def resume(self) -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
-
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
-from restate.serde import BytesSerde
+from typing import TYPE_CHECKING, Final
 
 import restate
+from restate.serde import BytesSerde
+
 from pylash.durable.ports import Cancellation, EffectHost, ScopedController
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
@@ -22,6 +17,7 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
 from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
+from pylash.restate.endpoint import AsgiApp, EndpointServer
 from pylash.restate.runner import RestateRunner
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
@@ -32,11 +28,6 @@ if TYPE_CHECKING:
 
 LONG: Final = timedelta(days=365)
 """The server must not end an attempt because it is quiet: we suspend runs that wait ourselves."""
-STREAMS: Final = 1_000
-"""Attempts that one connection of the server may have under way; the server opens further connections."""
-LISTEN_SECONDS: Final = 10.0
-
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class RestateHost:
@@ -62,8 +53,13 @@ class RestateHost:
     def __call__(self, journal: EffectHost) -> RestateEffects:
         """Return the host of an app's effects over the journal of its store."""
         assert isinstance(journal, JournalHost)
-        self.client = RestateClient(self._ingress, self._admin)
         return RestateEffects(self, journal)
+
+    async def connect(self) -> RestateClient:
+        """Return a client of the server."""
+        # In a thread: httpx reads the certificates of the system.
+        self.client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
+        return self.client
 
     def asgi(self) -> AsgiApp:
         """Return the endpoint of the app as an ASGI application, to be served with HTTP/2."""
@@ -96,25 +92,14 @@ class RestateHost:
         self._runner = RestateRunner(self, parts)
         return self._runner
 
-    async def serve(self, tasks: TaskOwner) -> None:
+    async def open_endpoint(self, tasks: TaskOwner) -> EndpointServer | None:
         """Listen at the endpoint and register it, if there is one."""
         if self._endpoint is None:
-            return
-        await asyncio.to_thread(_keep_signals, self._asgi)
-        address = urlsplit(self._endpoint)
-        config = Config()
-        config.bind = [f"{address.hostname}:{address.port or 9080}"]
-        config.accesslog = config.errorlog = None
-        config.h2_max_concurrent_streams = STREAMS
-        config.graceful_timeout = 0.1
-        closing = asyncio.Event()
-        tasks.serve(serve(self._asgi, config, shutdown_trigger=closing.wait))
-        async with asyncio.timeout(LISTEN_SECONDS):
-            while not await _is_listening(  # noqa: ASYNC110 - the server tells nobody
-                address.hostname or "127.0.0.1", address.port or 9080
-            ):
-                await asyncio.sleep(0.02)
+            return None
+        server = EndpointServer(self._asgi, self._endpoint, tasks)
+        await server.open()
         await self.client.register(self._endpoint)
+        return server
 
 
 class RestateEffects(EffectHost):
@@ -166,22 +151,3 @@ class RestateEffects(EffectHost):
     async def revoke_waits(self, session_id: str) -> None:
         """Revoke every wait key of a session."""
         await self._journal.revoke_waits(session_id)
-
-
-def _keep_signals(asgi: AsgiApp) -> None:
-    """Call the application once in a thread: at its first call it installs a handler of SIGTERM, which only the main thread can."""
-
-    async def call() -> None:
-        with suppress(ValueError):
-            await asgi({"type": "lifespan"}, None, None)
-
-    asyncio.run(call())
-
-
-async def _is_listening(host: str, port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(host, port)
-    except OSError:
-        return False
-    writer.close()
-    return True

@@ -65,9 +65,10 @@ class RestateRunner:
         journal = self._journal
         await journal.membership.announce(self._targets)
         self.is_open = True
-        self._courier = Courier(journal.store, journal.hub, self._host.client, self._targets)
+        client = await self._host.connect()
+        self._courier = Courier(journal.store, journal.hub, client, self._targets)
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
-        await self._host.serve(self._tasks)
+        self._endpoint = await self._host.open_endpoint(self._tasks)
         self._tasks.serve(self._courier.work_forever())
 
     async def close(self) -> None:
@@ -78,6 +79,8 @@ class RestateRunner:
         self._unsubscribe()
         for attempt in tuple(self._live.values()):
             attempt.stop()
+        if self._endpoint is not None:
+            await self._endpoint.close()
         await self._attempt_tasks.close()
         await self._tasks.close()
         await self._host.client.close()
@@ -130,7 +133,12 @@ class RestateRunner:
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
         attempt = Attempt(
-            self._journal, journal, self._parts.drives, self._park_after, lambda: self.is_open
+            self._journal,
+            journal,
+            self._parts.drives,
+            self._park_after,
+            self._host.client.ring,
+            lambda: self.is_open,
         )
         self._live[run] = attempt
         try:

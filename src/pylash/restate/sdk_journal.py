@@ -51,7 +51,8 @@ class SdkJournal:
         # The actions of entries that have no result, by handle; each is taken when the state machine asks for it.
         self._actions: dict[int, Action] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._is_suspending = False
+        # Set while the attempt may be suspended.
+        self._prepare: Callable[[], Awaitable[bool]] | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
 
@@ -88,13 +89,13 @@ class SdkJournal:
                 self._refusal = error
         return None
 
-    def suspend(self) -> None:
+    def suspend(self, prepare: Callable[[], Awaitable[bool]]) -> None:
         """Let the server suspend the attempt as soon as no completion is available."""
-        self._is_suspending = True
+        self._prepare = prepare
 
     def resume(self) -> None:
         """Take back ``suspend``."""
-        self._is_suspending = False
+        self._prepare = None
 
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result."""
@@ -117,10 +118,10 @@ class SdkJournal:
                 case DoProgressCancelSignalReceived():
                     await self._on_cancel()
                 case DoProgressWaitExternalProgress():
-                    if self._is_suspending and not self._running:
-                        self._vm.notify_input_closed()
-                    else:
+                    if self._prepare is None or self._running or not await self._prepare():
                         await self._receive()
+                    else:
+                        self._vm.notify_input_closed()
                 case BaseException():
                     self._refusal = progress
                     self._check()

@@ -55,6 +55,10 @@ class StaticScopesRequired(Misuse):
     )
 
 
+class EndpointInvalid(Misuse, fields="url"):
+    template = "The endpoint {url!r} is not an address of this worker: give one such as http://10.0.0.7:9080, which Restate can reach."
+
+
 class RestateUnavailable(StoreError, fields="url reason"):
     template = "Restate at {url} did not answer: {reason}. Is it running, and is the address right?"
 
