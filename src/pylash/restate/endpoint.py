@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,6 +23,8 @@ STREAMS: Final = 10_000
 CLOSE_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 0.05
 """How often calls are cancelled while the endpoint closes: one that is cancelled may begin another."""
+
+_log = logging.getLogger("pylash")
 
 
 class EndpointServer:
@@ -48,13 +51,15 @@ class EndpointServer:
     async def close(self) -> None:
         """End the calls that are under way, and stop listening."""
         self._closing.set()
-        # Hypercorn waits for calls, and a call may wait for days.
+        # Hypercorn waits for calls, and a call may wait for days. If a call begins meanwhile, hypercorn 0.18 fails.
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                while not self._serving.done():
+                while self._calls or not self._serving.done():
                     for call in tuple(self._calls):
                         call.cancel()
-                    await asyncio.wait((self._serving,), timeout=CANCEL_SECONDS)
+                    await asyncio.wait((*self._calls, self._serving), timeout=CANCEL_SECONDS)
+        if self._serving.done() and (error := self._serving.exception()) is not None:
+            _log.debug("the endpoint failed while it closed: %s", error)
 
     async def _track(self, scope: Any, receive: Any, send: Any) -> None:
         """Call the application in a task that can be cancelled."""
@@ -76,7 +81,8 @@ def _address(url: str) -> tuple[str, int]:
 
 def _listen(host: str, port: int) -> int:
     """Return a socket that listens, as a file descriptor."""
-    return socket.create_server((host, port), backlog=1024).detach()
+    # Several workers may share the address: the server connects to any of them.
+    return socket.create_server((host, port), backlog=1024, reuse_port=True).detach()
 
 
 def _call_once(app: AsgiApp) -> None:
