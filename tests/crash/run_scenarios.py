@@ -89,7 +89,26 @@ async def tried(store: SqlStore) -> Fence:
     return fence
 
 
+async def carried(store: SqlStore) -> int:
+    """Enqueue a run of another engine."""
+    await lockless(store).join(W1, ALIVE)
+    given = Registration(id="far", input=EngineInput("python", "work", {}), carrier="restate")
+    await store.processes.start(StartProcess(given))
+    record = await store.processes.get("far")
+    assert record is not None
+    return record.run
+
+
+async def parked_far(store: SqlStore) -> Fence:
+    taken = await store.runs.take(await carried(store), W1, "token")
+    assert taken is not None
+    assert await store.runs.park(taken.fence, taken.wake_seq, None, "bell-1")
+    return taken.fence
+
+
 RUN_SCENARIOS = {
+    "take": Scenario(carried, lambda s, run: s.runs.take(run, W1, "token")),
+    "unpark": Scenario(parked_far, lambda s, fence: s.runs.unpark(fence, W1)),
     "_start": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2), same=False),
     "_resume: takeover": part("_resume", expired, lambda s: s.journal.attach(SCOPES[0], W2)),
     "release": Scenario(owned, lambda s, fence: s.journal.release(fence)),

@@ -42,7 +42,7 @@ def make_app(
         number += int(await ctx.wait_signal("go"))
         await ctx.sleep("200ms")
         numbers = await ctx.gather(*(ctx.step(count, name, 100 + n) for n in range(3)))
-        return number + sum(numbers)
+        return int(number + sum(numbers))
 
     @app.tool
     async def work(name: str, number: int) -> str:

@@ -240,7 +240,7 @@ class Runs(Protocol):
         """
         ...
 
-    def resume(self, fence: Fence, worker: WorkerId) -> Awaitable[int]:
+    def unpark(self, fence: Fence, worker: WorkerId) -> Awaitable[int]:
         """Execute a run on that the attempt with this fence had parked; return its ``wake_seq``."""
         ...
 

@@ -425,7 +425,7 @@ class Lookout:
         self._read_at = self._host.clock.monotonic()
         runs, fence = self._host.store.runs, self._fence
         if was_parked:
-            return await runs.resume(fence, self._host.membership.worker)
+            return await runs.unpark(fence, self._host.membership.worker)
         found = (await runs.wake_seqs([fence.run])).get(fence.run)
         if found is None or found[1] != fence.token:
             raise LeaseLost(fence.name)

@@ -148,10 +148,10 @@ class SqlRuns(RunPort):
         return Taken(Fence(run, fence, scope_from_text(scope)), Instant(now), wake_seq)
 
     @operation()
-    def resume(self, fence: Fence, worker: WorkerId) -> Steps[int]:
+    def unpark(self, fence: Fence, worker: WorkerId) -> Steps[int]:
         """Execute a run on that the attempt with this fence had parked."""
         yield from table.lock_runs([fence.run])
-        return (yield from table.resume(fence, worker))
+        return (yield from table.unpark(fence, worker))
 
     @operation()
     def block(self, fence: Fence, reason: str) -> Steps[None]:

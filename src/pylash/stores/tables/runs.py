@@ -130,7 +130,7 @@ _ATTACH = """
 update pylash_runs set state = 'running', owner = ?, token = null, fence = fence + 1,
   attempts = attempts + 1, at = null where id = ?"""
 
-# --- dispatch, take, resume: runs of other engines ---
+# --- dispatch, take, unpark: runs of other engines ---
 
 # The pause until a run is sent again doubles, from 5 seconds to 5 minutes.
 _DISPATCH = """
@@ -151,7 +151,7 @@ where id = ? and settled is null and (token is null or token <> ?)"""
 _TAKEN = """
 select fence, scope, wake_seq, {now} from pylash_runs where id = ? and token = ? and settled is null"""
 
-_RESUME = """
+_UNPARK = """
 update pylash_runs set state = 'running', owner = ?, at = null, attempts = 0, bell = null
 where id = ? and fence = ? and state in ('queued', 'waiting')"""
 
@@ -504,7 +504,7 @@ def attach(run: int, worker: WorkerId) -> Steps[None]:
     yield Statement(_ATTACH, (worker, run))
 
 
-# --- dispatch, take, resume: runs of other engines ---
+# --- dispatch, take, unpark: runs of other engines ---
 
 
 def dispatch(carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Row]]:
@@ -526,9 +526,9 @@ def take(run: int, worker: WorkerId, token: str) -> Steps[Row | None]:
     return rows[0] if rows else None
 
 
-def resume(fence: Fence, worker: WorkerId) -> Steps[int]:
+def unpark(fence: Fence, worker: WorkerId) -> Steps[int]:
     """Execute a locked run on that was parked under this fence; return its ``wake_seq``."""
-    yield Statement(_RESUME, (worker, fence.run, fence.token))
+    yield Statement(_UNPARK, (worker, fence.run, fence.token))
     rows = (yield Statement(_WAKE_SEQ, (fence.run, fence.token))).rows
     if not rows:
         raise LeaseLost(fence.name)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pylash.durable.processes import Success
-from pylash.durable.runs import RunState, WorkerId
+from pylash.durable.commands import SignalProcess, StartProcess
+from pylash.durable.processes import EngineInput, Registration, Success
+from pylash.durable.runs import SECOND, RunState, Taken, WorkerId
 from pylash.durable.waits import Ok
 from pylash.testing.laws.stores.subjects import (
     LEASE,
@@ -168,10 +169,100 @@ async def settling_again_after_a_lost_answer_changes_nothing(store: SubjectStore
     holds(view and view.state is RunState.COMPLETED, "the run after a wake-up")
 
 
+# --- runs of other engines ---
+
+ENGINE = "faraway"
+FAR = f"{ENGINE}/{TARGET}"
+
+
+async def sent_away(store: SubjectStore) -> int:
+    """Enqueue a process of another engine; return its run."""
+    given = Registration(id=new_scope().id, input=EngineInput("python", "work", {}), carrier=ENGINE)
+    await store.processes.start(StartProcess(given))
+    return (await record_of(store, given.id)).run
+
+
+async def taken_by(store: SubjectStore, run: int, worker: WorkerId) -> Taken:
+    """Take a run that has not ended."""
+    taken = await store.runs.take(run, worker, f"token-{next(ids)}")
+    assert taken is not None
+    return taken
+
+
+async def a_run_of_another_engine_is_claimed_by_no_worker(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    equal(await claim_ready(store, worker), [], "what a worker claims")
+    (row,) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    equal((row.run, row.bell), (run, None), "the run that its engine gets")
+
+
+async def a_run_that_was_dispatched_is_dispatched_again_only_after_a_pause(
+    store: SubjectStore,
+) -> None:
+    run = await sent_away(store)
+
+    async def send() -> list[int]:
+        return [row.run for row in await store.runs.dispatch(ENGINE, [FAR], 100)]
+
+    sent = [one for batch in await together(*(send() for _ in range(4))) for one in batch]
+    equal(sent, [run], "what all couriers together send")
+    due, _ = await store.runs.next_due([FAR])
+    holds(due is not None and 0 < due <= 5 * SECOND, "it is sent again in 5 seconds")
+
+
+async def a_wake_up_makes_a_parked_run_ready_to_be_rung(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    taken = await taken_by(store, run, worker)
+    equal(await store.runs.dispatch(ENGINE, [FAR], 100), [], "a run that is executed is not sent")
+    holds(await store.runs.park(taken.fence, taken.wake_seq, None, "bell-7"), "it is parked")
+    equal(await store.runs.dispatch(ENGINE, [FAR], 100), [], "a run that waits is not sent")
+    await store.processes.perform(SignalProcess(taken.fence.scope.id, "go", f"signal-{next(ids)}"))
+    (row,) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    equal((row.run, row.bell), (run, "bell-7"), "the run that was woken")
+    wake_seq = await store.runs.unpark(taken.fence, worker)
+    holds(wake_seq > taken.wake_seq, "the wake-up is seen by the attempt that had parked it")
+    view = await store.runs.get(taken.fence.scope)
+    holds(view and view.state is RunState.RUNNING, "it is executed again")
+
+
+async def a_later_attempt_fences_out_the_earlier_one(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    earlier = await taken_by(store, run, worker)
+    later = await taken_by(store, run, await joined(store))
+    holds(later.fence.token > earlier.fence.token, "a new fence")
+    await refused(store.runs.unpark(earlier.fence, worker), "lease_lost", "what it unparks")
+    await refused(store.runs.park(earlier.fence, 0), "lease_lost", "what it parks")
+    first = await store.runs.take(run, worker, "the same")
+    again = await store.runs.take(run, worker, "the same")
+    holds(first and again and first.fence == again.fence, "a repetition has the same fence")
+
+
+async def a_run_that_has_ended_is_not_taken(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    taken = await taken_by(store, run, worker)
+    record = await record_of(store, taken.fence.scope.id)
+    await store.processes.settle(taken.fence, record.number, Success(1))
+    equal(await store.runs.take(run, worker, "late"), None, "what is taken")
+    await refused(store.runs.take(run, WorkerId("nobody"), "t"), "lease_lost", "by no member")
+
+
+async def a_turn_belongs_to_whichever_takes_it_first(store: SubjectStore) -> None:
+    turn, worker = await submitted(store, new_turn()), await joined(store)
+    rows = await store.runs.dispatch(ENGINE, [], 100)
+    holds(turn.turn.run in {row.run for row in rows}, "a courier takes a turn of no engine")
+    equal(await claim_turns(store, worker), [], "what a worker claims after that")
+
+
 RUN_STORE = Suite[SubjectStore](
     "run_store",
     (
         a_run_is_claimed_once,
+        a_run_of_another_engine_is_claimed_by_no_worker,
+        a_run_that_was_dispatched_is_dispatched_again_only_after_a_pause,
+        a_wake_up_makes_a_parked_run_ready_to_be_rung,
+        a_later_attempt_fences_out_the_earlier_one,
+        a_run_that_has_ended_is_not_taken,
+        a_turn_belongs_to_whichever_takes_it_first,
         runs_that_are_named_are_claimed_before_older_ones,
         a_worker_that_was_given_up_owns_nothing_until_it_joins_again,
         only_known_targets_are_claimed,
