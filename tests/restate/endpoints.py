@@ -57,14 +57,20 @@ class Endpoint:
         trace: TracebackType | None,
     ) -> None:
         self._shutdown.set()
-        # Hypercorn waits for running calls, and a call may wait for a promise. A cancelled handler may start
-        # others before it ends, so cancel until hypercorn has returned.
+        # Hypercorn waits for running calls, and a call may wait for a promise. A call may begin just before
+        # hypercorn notices the shutdown, so look again. Each is cancelled once, or its cleanup would be cut off.
         async with asyncio.timeout(SHUTDOWN_SECONDS):
-            while not self._serving.done():
+            while not self._serving.done() or self._calls:
                 for call in self._calls:
-                    call.cancel()
-                await asyncio.wait([self._serving], timeout=CANCEL_INTERVAL)
-        await self._serving
+                    if not call.cancelling():
+                        call.cancel()
+                await asyncio.wait([self._serving, *self._calls], timeout=CANCEL_INTERVAL)
+        try:
+            await self._serving
+        except* KeyError:
+            # Hypercorn 0.18 resets a stream that begins during the shutdown, and fails on its body. That closes
+            # the connection; the calls on others, for which it does not wait then, have ended above.
+            pass
 
     async def _call_without_sigterm(self) -> None:
         """Call the app for the first time, in which the SDK replaces the handler of SIGTERM, and restore that.

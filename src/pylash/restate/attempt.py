@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
+from pylash.durable.ports import Clock
 from pylash.durable.processes import Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant, Taken
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
@@ -159,6 +160,61 @@ class StageEndings:
         return answer
 
 
+class Activity:
+    """What the watch of a run reacts to: hints, and how long all branches of the run have been waiting.
+
+    The stage reports to it, and the watch reads it on the real loop.
+    """
+
+    def __init__(self, clock: Clock, park_after: float) -> None:
+        self._clock = clock
+        self._park_after = park_after
+        # Set by every change of the two below; the watch clears it before it reads them.
+        self._changed = asyncio.Event()
+        self._is_hinted = False
+        # When all branches began to wait; None while one of them does not.
+        self._idle_since: float | None = None
+
+    def hint(self) -> None:
+        """Note that something may have happened to the run."""
+        self._is_hinted = True
+        self._changed.set()
+
+    def take_hint(self) -> bool:
+        """Return whether a hint came since this was last asked."""
+        is_hinted, self._is_hinted = self._is_hinted, False
+        return is_hinted
+
+    def become_idle(self) -> None:
+        """Note that all branches wait."""
+        self._idle_since = self._clock.monotonic()
+        self._changed.set()
+
+    def become_busy(self) -> None:
+        """Note that a branch does not wait any more."""
+        self._idle_since = None
+        self._changed.set()
+
+    @property
+    def is_idle_enough(self) -> bool:
+        """Whether the run may be parked."""
+        return self._idle_since is not None and self._until_parked(1.0) <= 0
+
+    async def wait(self, limit: float) -> None:
+        """Wait until a hint comes, or it may be time to park the run, at most so many seconds."""
+        self._changed.clear()
+        if not (self._is_hinted or self.is_idle_enough):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_parked(limit)):
+                    await self._changed.wait()
+
+    def _until_parked(self, limit: float) -> float:
+        """Return the seconds until the run may be parked, at most ``limit``."""
+        if self._idle_since is None:
+            return limit
+        return min(limit, self._park_after - (self._clock.monotonic() - self._idle_since))
+
+
 class Attempt:
     """Executes one attempt of a run."""
 
@@ -176,17 +232,12 @@ class Attempt:
         self.run: LiveRun | None = None
         self._host = host
         self._journal = journal
-        self._park_after = park_after
         self._ring = ring
         self._calls = StageCalls(self.stage)
         self._tasks = TaskOwner()
         self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
-        # Set on the real loop by whatever the watch of the run must react to: a hint, or a change of ``_idle_since``.
-        self._changed = asyncio.Event()
-        self._is_hinted = False
-        # When all branches of the run began to wait, by the clock of the real loop; None while one of them does not.
-        self._idle_since: float | None = None
+        self._activity = Activity(host.clock, park_after)
         # Whether the row of the run is parked, by this attempt.
         self._is_parked = False
         # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
@@ -205,15 +256,13 @@ class Attempt:
         """Note that the run may be parked."""
         assert self._busy is not None
         self._busy.clear()
-        self._idle_since = self._host.clock.monotonic()
-        self._changed.set()
+        self._activity.become_idle()
 
     def become_busy(self, run: LiveRun) -> None:  # noqa: ARG002 - there is one run
         """Note that the run must not be parked any more."""
         assert self._busy is not None
         self._busy.set()
-        self._idle_since = None
-        self._changed.set()
+        self._activity.become_busy()
 
     def forget(self, run: LiveRun) -> None:
         """Do nothing: the attempt ends with the run."""
@@ -222,8 +271,7 @@ class Attempt:
 
     def hint(self) -> None:
         """Let the watch of the run read the store: something may have happened to it."""
-        self._is_hinted = True
-        self._changed.set()
+        self._activity.hint()
 
     def stop(self) -> None:
         """End the attempt: the engine continues the run later, or elsewhere."""
@@ -239,7 +287,6 @@ class Attempt:
         try:
             return await self.stage.drive(self._main(standing), self._close)
         finally:
-            self._changed.set()
             self._calls.close()
 
     def _close(self) -> None:
@@ -349,14 +396,13 @@ class Attempt:
         must_read = was_parked or self._taken.wake_seq != wake_seq
         while True:
             try:
-                if must_read or self._is_hinted or lookout.is_due:
-                    self._is_hinted = False
+                if self._activity.take_hint() or must_read or lookout.is_due:
                     now_at = await lookout.read(was_parked=was_parked)
                     self._is_parked = False
                     must_read = was_parked = False
                     if now_at != wake_seq:
                         return msgspec.json.encode(await self._look(subject, now_at))
-                if self._is_idle_enough() and self._journal.may_suspend:
+                if self._activity.is_idle_enough and self._journal.may_suspend:
                     if await lookout.park(bell):
                         self._is_parked = True
                         now = self._host.clock.now()
@@ -368,25 +414,7 @@ class Attempt:
                 must_read = True
                 await asyncio.sleep(STORE_AWAY_SECONDS)
             if not must_read:
-                await self._wait_for_change(lookout.seconds_left)
-
-    async def _wait_for_change(self, limit: float) -> None:
-        """Wait until a hint comes, or it may be time to park the run, at most so many seconds."""
-        self._changed.clear()
-        if not (self._is_hinted or self._is_idle_enough()):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_parked(limit)):
-                    await self._changed.wait()
-
-    def _is_idle_enough(self) -> bool:
-        return self._idle_since is not None and self._until_parked(1.0) <= 0
-
-    def _until_parked(self, limit: float) -> float:
-        """Return the seconds until the run may be parked, at most ``limit``."""
-        if self._idle_since is None:
-            return limit
-        waited = self._host.clock.monotonic() - self._idle_since
-        return min(limit, self._park_after - waited)
+                await self._activity.wait(lookout.seconds_left)
 
 
 def standing_at(standing: Standing, seen: Seen, fence: Fence) -> Standing:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pylash.durable.commands import SignalProcess, StartProcess
-from pylash.durable.processes import EngineInput, Registration, Success
-from pylash.durable.runs import SECOND, RunState, Taken, WorkerId
+from pylash.durable.commands import SignalProcess
+from pylash.durable.processes import Success
+from pylash.durable.runs import SECOND, RunState, WorkerId
 from pylash.durable.waits import Ok
 from pylash.testing.laws.stores.subjects import (
+    ENGINE,
+    FAR,
     LEASE,
     OVER,
     TARGET,
@@ -30,7 +32,9 @@ from pylash.testing.laws.stores.subjects import (
     record_of,
     recorded,
     run_of,
+    sent_away,
     submitted,
+    taken_by,
     wait_name,
     woken_by_signal,
 )
@@ -170,23 +174,6 @@ async def settling_again_after_a_lost_answer_changes_nothing(store: SubjectStore
 
 
 # --- runs of other engines ---
-
-ENGINE = "faraway"
-FAR = f"{ENGINE}/{TARGET}"
-
-
-async def sent_away(store: SubjectStore) -> int:
-    """Enqueue a process of another engine; return its run."""
-    given = Registration(id=new_scope().id, input=EngineInput("python", "work", {}), carrier=ENGINE)
-    await store.processes.start(StartProcess(given))
-    return (await record_of(store, given.id)).run
-
-
-async def taken_by(store: SubjectStore, run: int, worker: WorkerId) -> Taken:
-    """Take a run that has not ended."""
-    taken = await store.runs.take(run, worker, f"token-{next(ids)}")
-    assert taken is not None
-    return taken
 
 
 async def a_run_of_another_engine_is_claimed_by_no_worker(store: SubjectStore) -> None:

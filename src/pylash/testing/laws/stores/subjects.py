@@ -18,6 +18,7 @@ from pylash.durable.runs import (
     JournalEntry,
     RunState,
     RunView,
+    Taken,
     WorkerId,
 )
 from pylash.durable.scopes import ProcessScope, TurnScope
@@ -47,6 +48,10 @@ AT_ONCE = 5
 
 TARGET = "python:work"
 """What the workers of the laws of processes know."""
+
+ENGINE = "faraway"
+FAR = f"{ENGINE}/{TARGET}"
+"""What another engine knows, and no worker."""
 
 LEASE = 60 * SECOND
 OVER = 0
@@ -178,6 +183,20 @@ async def record_of(store: Store, process_id: str) -> ProcessRecord:
     record = await store.processes.get(process_id)
     assert record is not None
     return record
+
+
+async def sent_away(store: Store) -> int:
+    """Enqueue a process of another engine; return its run."""
+    given = Registration(id=new_scope().id, input=EngineInput("python", "work", {}), carrier=ENGINE)
+    await store.processes.start(StartProcess(given))
+    return (await record_of(store, given.id)).run
+
+
+async def taken_by(store: Store, run: int, worker: WorkerId) -> Taken:
+    """Take a run that has not ended."""
+    taken = await store.runs.take(run, worker, f"token-{next(ids)}")
+    assert taken is not None
+    return taken
 
 
 async def log_of(store: Store, process_id: str) -> list[tuple[str, Any]]:
