@@ -57,19 +57,18 @@ class Endpoint:
         trace: TracebackType | None,
     ) -> None:
         self._shutdown.set()
-        # Hypercorn waits for running calls, and a call may wait for a promise. A call may begin just before
-        # hypercorn notices the shutdown, so look again. Each is cancelled once, or its cleanup would be cut off.
+        # Hypercorn waits for running calls, and a call may wait for a promise. A cancelled handler may start
+        # others before it ends, so cancel until hypercorn has returned.
         async with asyncio.timeout(SHUTDOWN_SECONDS):
-            while not self._serving.done() or self._calls:
+            while not self._serving.done():
                 for call in self._calls:
-                    if not call.cancelling():
-                        call.cancel()
-                await asyncio.wait([self._serving, *self._calls], timeout=CANCEL_INTERVAL)
+                    call.cancel()
+                await asyncio.wait([self._serving], timeout=CANCEL_INTERVAL)
         try:
             await self._serving
         except* KeyError:
-            # Hypercorn 0.18 resets a stream that begins during the shutdown, and fails on its body. That closes
-            # the connection; the calls on others, for which it does not wait then, have ended above.
+            # Hypercorn 0.18 resets a stream that begins during the shutdown, and fails on its body. That closes the
+            # connection.
             pass
 
     async def _call_without_sigterm(self) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import restate as sdk
-from h2.connection import H2Connection
 from restate import Workflow, WorkflowContext, WorkflowSharedContext
 
 from tests.backends import eventually
@@ -141,42 +140,6 @@ async def test_an_endpoint_leaves_sigterm_to_its_process() -> None:
     async with Endpoint(Greeting("Unsignalled").app) as url, loopback_client(url) as client:
         assert (await client.get("/health")).json() == {"status": "ok"}
         assert signal.getsignal(signal.SIGTERM) is before
-
-
-async def test_an_endpoint_ends_while_a_call_begins() -> None:
-    """Hypercorn refuses a stream that begins during its shutdown, and fails on the body of it."""
-    client = H2Connection()
-    client.initiate_connection()
-    started, ended = asyncio.Event(), list[str]()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            raise ValueError
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.05)  # the shutdown has begun
-            writer.write(call(client))
-            await asyncio.sleep(0.05)
-            ended.append(scope["path"])
-
-    endpoint = Endpoint(app)
-    async with asyncio.timeout(5), endpoint:
-        _, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
-        writer.write(call(client))
-        await started.wait()
-    writer.close()
-    assert ended == ["/"]
-
-
-def call(client: H2Connection) -> bytes:
-    """Return the bytes of a request whose body has begun."""
-    head = {":method": "POST", ":path": "/", ":scheme": "http", ":authority": "test"}
-    stream = client.get_next_available_stream_id()
-    client.send_headers(stream, list(head.items()))
-    client.send_data(stream, b"body")
-    return client.data_to_send()
 
 
 @pytest.mark.usefixtures("restate_server")  # it skips the test if there is no program
