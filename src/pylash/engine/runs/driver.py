@@ -393,9 +393,8 @@ class RunDriver:
         result: Outcome | BaseException | None = None
         is_cancel = False
         try:
-            if stopped:
-                await asyncio.wait(stopped)
-            result = await self._controller.execute(asked, local)
+            execute = self._controller.execute(asked, local)
+            result = await (self._execute_after(stopped, execute) if stopped else execute)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
@@ -420,6 +419,16 @@ class RunDriver:
             self.tell(self.machine.code.land, effect, result, cancelled=is_cancel)
         finally:
             del result, effect  # an exception holds this frame
+
+    async def _execute_after(
+        self, stopped: tuple[asyncio.Task[None], ...], execute: Coroutine[Any, Any, Outcome]
+    ) -> Outcome:
+        try:
+            await asyncio.wait(stopped)
+        except asyncio.CancelledError:
+            execute.close()
+            raise
+        return await execute
 
     def _answer(self, effect: Effect, callers: tuple[Caller, ...]) -> None:
         result = effect.result
