@@ -19,6 +19,7 @@ import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from pylash.stores.drivers import sqlite_connections
 from pylash.stores.drivers.postgres import PostgresDriver
@@ -119,6 +120,12 @@ def nothing_blocks_the_loop() -> Iterator[None]:
         for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pydantic_has_looked_for_plugins() -> None:
+    """Let pydantic look for its plugins before a loop runs: it reads files, once in a process."""
+    TypeAdapter(int)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pylash import Lash, WorkerConfig
 from pylash.restate import RestateHost
-from tests.restate.ports import LOOPBACK, free_port
+from tests.restate.ports import LOOPBACK, reserved_port
 from tests.restate.server import RestateServer
 
 
@@ -17,7 +17,7 @@ class RestateApps:
     def __init__(self, server: RestateServer, url: str) -> None:
         self.server = server
         self.url = url
-        self._port = free_port()
+        self._port = reserved_port()
 
     def make(self, *, submits_only: bool = False, **options: Any) -> Lash:
         """Return an app. One that only submits may be open beside another one."""

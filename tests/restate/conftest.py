@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from pydantic import TypeAdapter
 
 from tests.conftest import skip_or_fail
 from tests.restate.server import RestateServer
@@ -33,12 +32,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if any(item.path.is_relative_to(FOLDER) for item in session.items):
         reason_to_skip()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pydantic_has_looked_for_plugins() -> None:
-    """Let pydantic look for its plugins before a loop runs: it reads files, once in a process."""
-    TypeAdapter(int)
 
 
 @pytest.fixture(scope="session")

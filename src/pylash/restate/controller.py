@@ -131,7 +131,7 @@ class StageController(HostedController):
         asked = asked_of(envelope, key)
         execution = Execution(asked, local, self._memory.progress_of(key))
         match command:
-            case Sleep():
+            case Sleep() if local.cancel is None:
                 local.check(command)
                 return await self._sleep(execution, command)
             case AwaitEvent():
