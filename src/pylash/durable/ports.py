@@ -293,6 +293,11 @@ class Runner(Protocol):
         """Return whether a run is executed here."""
         ...
 
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before the runner is closed."""
+        ...
+
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here, if there is one."""
         ...

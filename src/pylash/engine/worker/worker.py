@@ -225,6 +225,11 @@ class Worker:
         """Return whether a run is executed here."""
         return self.live.has(run_id)
 
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before it is closed."""
+        return self.live.busy
+
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here, if there is one."""
         return self.live.turn_of(session_id)
