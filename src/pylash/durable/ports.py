@@ -11,6 +11,7 @@ import msgspec
 
 from pylash.durable.commands import ProcessCommand, StartProcess
 from pylash.durable.effects import Command, Envelope, Outcome
+from pylash.durable.processes import Registration
 from pylash.durable.run_memory import NullMemory, RunMemory
 from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope, checked_scope, turn_of
@@ -283,6 +284,10 @@ class Runner(Protocol):
 
         If it returns a future, the start continues when the future is cancelled.
         """
+        ...
+
+    def own(self, registration: Registration) -> Registration:
+        """Return the registration of a process so that it is executed by this runner, or others of its kind."""
         ...
 
     async def submit(self, new: NewTurn) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import Registration, carried_target
 from pylash.durable.runs import Attached, Taken
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
@@ -40,6 +40,14 @@ _log = logging.getLogger("pylash")
 
 class AttemptFailed(Exception):
     """Ends an attempt whose run is blocked, or is executed again by the server."""
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], AttemptFailed))
+
+
+# The SDK logs an error with a traceback for every handler that raises. We raise AttemptFailed on purpose, and have logged why.
+logging.getLogger("restate.server").addFilter(_is_of_others)
 
 
 class RestateRunner:
@@ -129,6 +137,10 @@ class RestateRunner:
         command = carried(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
+
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration with the mark of this engine."""
+        return carried(StartProcess(registration)).registration
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn: a row that the courier sends."""

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from pylash.durable.commands import StartProcess
 from pylash.durable.machines.run_state import Phase, Slot
 from pylash.durable.machines.worker_machine import (
@@ -220,6 +222,10 @@ class Worker:
             if not await self._scheduler.has_due_runs() and not self._is_busy():
                 return
             self._scheduler.kick.set()
+
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration without the mark of another engine."""
+        return replace(registration, carrier="") if registration.carrier else registration
 
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
