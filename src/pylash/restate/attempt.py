@@ -185,6 +185,11 @@ class Activity:
         is_hinted, self._is_hinted = self._is_hinted, False
         return is_hinted
 
+    def park_at_once(self) -> None:
+        """Let the run be parked as soon as all branches wait."""
+        self._park_after = 0.0
+        self._changed.set()
+
     def become_idle(self) -> None:
         """Note that all branches wait."""
         self._idle_since = self._clock.monotonic()
@@ -272,6 +277,10 @@ class Attempt:
     def hint(self) -> None:
         """Let the watch of the run read the store: something may have happened to it."""
         self._activity.hint()
+
+    def drain(self) -> None:
+        """Suspend the run as soon as it waits: the worker closes."""
+        self._activity.park_at_once()
 
     def stop(self) -> None:
         """End the attempt: the engine continues the run later, or elsewhere."""
