@@ -322,7 +322,9 @@ ENGINE_LINES: Final = (
     *_engines(_R3, "concurrent", MANY),
     Line(_R3, "restate", "own", "by hand, with a serde", "concurrent", MANY, "restate"),
     *_engines(_R4, "signal_parked", Load(1, 30)),
-    Line(_R4, "restate", "own", "by hand, an awakeable", "awakeable_parked", Load(1, 30), "restate"),
+    Line(
+        _R4, "restate", "own", "by hand, an awakeable", "awakeable_parked", Load(1, 30), "restate"
+    ),
     *_engines(_R5, "step_commits", ONE_BY_ONE, "pylash, one process"),
     *_engines(_R5, "step_commits", MANY, "pylash, 100 processes"),
     *_engines(_R6, "turn_commits", Load(1, 50)),

@@ -191,7 +191,7 @@ async def _counting(url: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
     name = urlsplit(url).path.removeprefix("/")
 
     async def count() -> int:
-        while await connection.fetchval(_CONNECTED, name):
+        while await connection.fetchval(_CONNECTED, name):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.02)
         return int(await connection.fetchval(_COMMITS, name))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import partial
@@ -12,21 +11,21 @@ from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
 from pylash.durable.processes import carried_target
-from pylash.durable.runs import Attached, Taken
-from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
+from pylash.durable.runs import Attached
+from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
+from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.standings import Standing, TurnStanding
-from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
+from pylash.restate.batched_take import BatchedTake
 from pylash.restate.carried import ENGINE, carried
-from pylash.restate.controller import until_answered
 from pylash.restate.courier import Courier
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
+from pylash.values.errors import LashError
 from pylash.values.process_errors import ReplayRefused
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ class RestateRunner:
         self.is_open = False
         self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
         self._courier: Courier | None = None
+        self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
 
     # --- opening and closing ---
 
@@ -124,11 +124,14 @@ class RestateRunner:
     async def execute(self, context: Any, run: int) -> None:
         """Execute one attempt of a run in a handler of the server."""
         invocation = context.request().id
-        taken = await self._take(run)
+        taken = await self._batched_take.take(run)
         if taken is None:
             await self._end_invocation(context, invocation)
             return
-        standing = await self._standing(taken)
+        if taken.subject is None:
+            raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+        turn = None if taken.session is None else TurnStanding(taken.session)
+        standing = Standing(taken.subject, Attached(taken.fence, taken.now), turn)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
@@ -157,32 +160,6 @@ class RestateRunner:
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
-
-    async def _take(self, run: int) -> Taken | None:
-        """Own the run for this attempt; None if it has ended."""
-        membership, token = self._journal.membership, self._journal.new_token()
-        while True:
-            try:
-                return await self._journal.store.runs.take(run, membership.worker, token)
-            except StoreError:
-                if not self.is_open:
-                    raise
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:
-                await membership.renew()  # others gave us up: join again
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-
-    async def _standing(self, taken: Taken) -> Standing:
-        """Return the process or turn of a run as it is in the store."""
-        store, fence = self._journal.store, taken.fence
-        attached = Attached(fence, taken.now)
-        if isinstance(fence.scope, ProcessScope):
-            process = (await until_answered(partial(store.processes.resume, [fence.run])))[
-                fence.run
-            ]
-            return Standing(process.record, attached)
-        turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
-        return Standing(turn.turn, attached, TurnStanding(turn.session))
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
