@@ -87,15 +87,14 @@ class Courier:
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
         self._failure = None
-        while rows := await self._store.runs.dispatch(ENGINE, self._targets, BATCH):
-            async with asyncio.TaskGroup() as group:
-                for row in rows:
-                    group.create_task(self._send(row))
-            if self._failure is not None:
-                raise self._failure
-            if len(rows) < BATCH:
-                break
-        due, _ = await self._store.runs.next_due(self._targets)
+        rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(self._send(row))
+        if self._failure is not None:
+            raise self._failure
+        if len(rows) == BATCH:
+            return 0.0
         return NET_SECONDS if due is None else min(NET_SECONDS, max(0.0, due / SECOND))
 
     async def _send(self, row: Dispatch) -> None:
@@ -115,26 +114,25 @@ class Courier:
         if row.bell is not None:
             await self._client.ring(row.bell)
             return
-        service, key = await self._address(row)
+        service, key = _address(row)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
         # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
         if invocation is not None:
             await self._client.resume(invocation)
 
-    async def _address(self, row: Dispatch) -> tuple[str, str]:
-        """Return the service of a run, and its key there."""
-        match row.scope:
-            case ProcessScope(process_id=process_id):
-                record = await self._store.processes.get(process_id)
-                epoch = 0 if record is None else record.state.epoch
-                return PROCESS_SERVICE, process_key(process_id, epoch)
-            case TurnScope(session_id=session, turn_id=turn):
-                return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
-            case QueueDrainScope(session_id=session, drain_id=drain):
-                return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
-            case scope:
-                raise AssertionError(f"no run of {scope} is sent")
+
+def _address(row: Dispatch) -> tuple[str, str]:
+    """Return the service of a run, and its key there."""
+    match row.scope:
+        case ProcessScope(process_id=process_id):
+            return PROCESS_SERVICE, process_key(process_id, row.epoch)
+        case TurnScope(session_id=session, turn_id=turn):
+            return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
+        case QueueDrainScope(session_id=session, drain_id=drain):
+            return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
+        case scope:
+            raise AssertionError(f"no run of {scope} is sent")
 
 
 def process_key(process_id: str, epoch: int) -> str:

@@ -13,21 +13,21 @@ from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
 from pylash.durable.processes import Registration, carried_target
-from pylash.durable.runs import Attached, Taken
-from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
+from pylash.durable.runs import Attached
+from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
+from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.standings import Standing, TurnStanding
-from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
+from pylash.restate.batched_take import BatchedTake
 from pylash.restate.carried import ENGINE, carried, store_id
-from pylash.restate.controller import until_answered
 from pylash.restate.courier import Courier
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
+from pylash.values.errors import LashError
 from pylash.values.process_errors import ReplayRefused, StoreOfOthers
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class RestateRunner:
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
+        self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
 
     # --- opening and closing ---
 
@@ -171,11 +172,14 @@ class RestateRunner:
         """Execute one attempt of a run of a store in a handler of the server."""
         self._admit(run, store)
         invocation = context.request().id
-        taken = await self._take(run)
+        taken = await self._batched_take.take(run)
         if taken is None:
             await self._end_invocation(context, invocation)
             return
-        standing = await self._standing(taken)
+        if taken.subject is None:
+            raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+        turn = None if taken.session is None else TurnStanding(taken.session)
+        standing = Standing(taken.subject, Attached(taken.fence, taken.now), turn)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
@@ -221,34 +225,6 @@ class RestateRunner:
         self._live[run] = attempt
         if self._is_draining:  # since the attempt was admitted
             attempt.drain()
-
-    async def _take(self, run: int) -> Taken | None:
-        """Own the run for this attempt; None if it has ended."""
-        membership, token = self._journal.membership, self._journal.new_token()
-        while True:
-            try:
-                return await self._journal.store.runs.take(run, membership.worker, token)
-            except StoreError:
-                if not self.is_open:
-                    raise
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:
-                if not self.is_open:
-                    raise
-                await membership.renew()  # others gave us up: join again
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-
-    async def _standing(self, taken: Taken) -> Standing:
-        """Return the process or turn of a run as it is in the store."""
-        store, fence = self._journal.store, taken.fence
-        attached = Attached(fence, taken.now)
-        if isinstance(fence.scope, ProcessScope):
-            process = (await until_answered(partial(store.processes.resume, [fence.run])))[
-                fence.run
-            ]
-            return Standing(process.record, attached)
-        turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
-        return Standing(turn.turn, attached, TurnStanding(turn.session))
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
