@@ -16,8 +16,8 @@ from pylash.durable.runs import SECOND, Dispatch
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
-from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
+from pylash.restate.engine_mark import ENGINE
 from pylash.values.errors import LashError, StoreError
 
 BATCH: Final = 100

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import carrier_target
 from pylash.durable.runs import Attached, Taken
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.engine.runner_parts import RunnerParts
-from pylash.engine.runs.standings import Standing, TurnStanding
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
-from pylash.restate.carried import ENGINE, carried
 from pylash.restate.controller import until_answered
 from pylash.restate.courier import Courier
+from pylash.restate.engine_mark import ENGINE, mark_for_restate
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
@@ -55,7 +55,7 @@ class RestateRunner:
         # The attempts that are executed here, by the number of their run.
         self._live: dict[int, Attempt] = {}
         self.is_open = False
-        self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
+        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._courier: Courier | None = None
 
     # --- opening and closing ---
@@ -92,7 +92,7 @@ class RestateRunner:
         return self._start(command)
 
     async def _start(self, command: StartProcess) -> Any:
-        command = carried(command)
+        command = mark_for_restate(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
 
@@ -128,7 +128,7 @@ class RestateRunner:
         if taken is None:
             await self._end_invocation(context, invocation)
             return
-        standing = await self._standing(taken)
+        loaded = await self._load(taken)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
@@ -142,7 +142,7 @@ class RestateRunner:
         )
         self._live[run] = attempt
         try:
-            end = await attempt.execute(taken, standing)
+            end = await attempt.execute(taken, loaded)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
@@ -172,7 +172,7 @@ class RestateRunner:
                 await membership.renew()  # others gave us up: join again
                 await asyncio.sleep(STORE_AWAY_SECONDS)
 
-    async def _standing(self, taken: Taken) -> Standing:
+    async def _load(self, taken: Taken) -> LoadedRun:
         """Return the process or turn of a run as it is in the store."""
         store, fence = self._journal.store, taken.fence
         attached = Attached(fence, taken.now)
@@ -180,9 +180,9 @@ class RestateRunner:
             process = (await until_answered(partial(store.processes.resume, [fence.run])))[
                 fence.run
             ]
-            return Standing(process.record, attached)
+            return LoadedRun(process.record, attached)
         turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
-        return Standing(turn.turn, attached, TurnStanding(turn.session))
+        return LoadedRun(turn.turn, attached, LoadedTurn(turn.session))
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""

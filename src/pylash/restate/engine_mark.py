@@ -15,7 +15,7 @@ ENGINE: Final = "restate"
 """The name of the engine in the targets of its runs."""
 
 
-def carried(command: CommandT) -> CommandT:
+def mark_for_restate(command: CommandT) -> CommandT:
     """Return a command so that the process it starts, if it starts one, is executed by Restate."""
     if not isinstance(command, StartProcess):
         return command
