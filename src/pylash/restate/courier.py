@@ -18,8 +18,8 @@ from pylash.durable.runs import SECOND, Dispatch
 from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
-from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, BackOff, RestateClient
+from pylash.restate.engine_mark import ENGINE
 from pylash.values.errors import StoreError
 from pylash.values.process_errors import RestateRefused
 

@@ -17,7 +17,6 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
-from pylash.restate.carried import ENGINE
 from pylash.restate.clients import (
     CODE,
     SERVICES,
@@ -36,6 +35,7 @@ from pylash.restate.endpoint import (
     bind_address,
     prepare,
 )
+from pylash.restate.engine_mark import ENGINE
 from pylash.restate.runner import RestateRunner
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration

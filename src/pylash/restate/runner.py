@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import Registration, carried_target
+from pylash.durable.processes import Registration, carrier_target
 from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
-from pylash.engine.runs.standings import Standing, TurnStanding
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
-from pylash.restate.carried import ENGINE, carried, store_id
 from pylash.restate.courier import Courier
+from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
@@ -68,7 +68,7 @@ class RestateRunner:
         self.is_open = False
         # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
         self._is_draining = False
-        self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
+        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
@@ -135,13 +135,13 @@ class RestateRunner:
         return self._start(command)
 
     async def _start(self, command: StartProcess) -> Any:
-        command = carried(command)
+        command = mark_for_restate(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
 
     def own(self, registration: Registration) -> Registration:
         """Return a registration with the mark of this engine."""
-        return carried(StartProcess(registration)).registration
+        return mark_for_restate(StartProcess(registration)).registration
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn: a row that the courier sends."""
@@ -178,8 +178,8 @@ class RestateRunner:
             return
         if taken.subject is None:
             raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
-        turn = None if taken.session is None else TurnStanding(taken.session)
-        standing = Standing(taken.subject, Attached(taken.fence, taken.now), turn)
+        turn = None if taken.session is None else LoadedTurn(taken.session)
+        loaded = LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
@@ -193,7 +193,7 @@ class RestateRunner:
         )
         self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, standing)
+            end = await attempt.execute(taken, loaded)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
