@@ -38,7 +38,14 @@ from pylash.engine.hosts.controller import HostedController, opening_of
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import Asked, asked_of
 from pylash.engine.races import wait_until_done
-from pylash.engine.records import answer, check_call, failed, perform, wrapped
+from pylash.engine.records import (
+    NEVER_RECORDED,
+    answer,
+    check_call,
+    failed,
+    perform,
+    wrapped,
+)
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.engine_mark import mark_for_restate
@@ -172,6 +179,9 @@ class StageController(HostedController):
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
+        except NEVER_RECORDED as error:
+            # A mistake of the caller is raised there, and its entry needs a result.
+            performed = failed(error, asked.envelope.command.kind)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
