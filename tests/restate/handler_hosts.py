@@ -32,7 +32,7 @@ from pylash.durable.waits import (
 from pylash.engine.executors import await_options
 from pylash.engine.races import cancelled_first
 from pylash.testing.laws.controllers import Controller
-from pylash.testing.laws.suites import Law
+from pylash.testing.laws.suites import Suite
 from pylash.values.durations import Duration, seconds
 from pylash.values.errors import AwaitEventUnknownOrRevoked
 from tests.backends import eventually
@@ -57,14 +57,14 @@ class InTwoParts(Protocol):
     async def replay(self, controller: Controller) -> None: ...
 
 
-class OneLaw:
-    """A law of controllers that needs one attempt only."""
+class OnePart:
+    """Laws of controllers that need one attempt only."""
 
-    def __init__(self, law: Law[Controller]) -> None:
-        self._law = law
+    def __init__(self, suite: Suite[Controller]) -> None:
+        self._suite = suite
 
     async def record(self, controller: Controller) -> None:
-        await self._law(controller)
+        await self._suite(lambda: controller)
 
     async def replay(self, controller: Controller) -> None:
         """Nothing is left to check."""
