@@ -18,7 +18,7 @@ from pylash import (
     TurnView,
 )
 from pylash.testing import ScriptedModel, call, crash_everywhere, kill, say
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 from tests.sessions.crash_apps import Skills, make_skilled, skilled_story
 from tests.sessions.scenes import LIVE, Slow, begin, open_wait, transcript
 
@@ -65,10 +65,11 @@ assistant  Done.
 """
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("T7")
 async def test_a_tool_changes_the_tools_and_the_prompt_of_its_turn(backend: Backend) -> None:
     model = ScriptedModel(reply)
-    app = Lash(backend.url, model=model, instructions="Help.", plugins=[SkillFactory(set())])
+    app = backend.app(model=model, instructions="Help.", plugins=[SkillFactory(set())])
     async with app:
         session = app.session("chat")
         assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."
