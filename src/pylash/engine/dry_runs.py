@@ -51,7 +51,7 @@ from pylash.durable.stores import Journal
 from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, JournalMemory
+from pylash.engine.hosts.journal_memory import EffectRequest, JournalMemory
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
@@ -420,22 +420,22 @@ class DryController(JournalController):
         return self._stop(execution)
 
     async def _stop(self, execution: Execution) -> Outcome:
-        asked, _, _, progress = execution
-        arrived = await self._arrived(asked)
+        request, _, _, progress = execution
+        arrived = await self._arrived(request)
         if arrived is not None:
             return arrived
         # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
-        self.stopped_at.append(asked.envelope.invocation.effect_id)
+        self.stopped_at.append(request.envelope.invocation.effect_id)
         progress.rest()
         await _never()
         raise AssertionError
 
-    async def _arrived(self, asked: Asked) -> Outcome | None:
+    async def _arrived(self, request: EffectRequest) -> Outcome | None:
         """Return the outcome of an effect that waits for something which is there, or whose time is over."""
-        entry = self.memory.entries.get(asked.key)
+        entry = self.memory.entries.get(request.key)
         due = None if entry is None else entry.due
         is_late = due is not None and due <= self.memory.now()
-        match asked.envelope.command:
+        match request.envelope.command:
             case Sleep():
                 return SleepOutcome() if is_late else None
             case AwaitEvent(key=key):

@@ -278,7 +278,7 @@ class Execution:
         """Continue the process with a fresh run."""
         definitions = self._services.definitions
         registration = definitions.with_input(run.process.registration, end.input)
-        cancelled = run.machine.cancel is CancelState.TOLD or run.record.cancel_delivered
+        cancelled = run.machine.cancel is CancelState.DELIVERED or run.record.cancel_delivered
         return await self._endings.continue_as(run, registration, cancelled=cancelled)
 
     async def _expire(self, run: LiveRun, deadline: Instant) -> None:

@@ -36,7 +36,7 @@ from pylash.durable.runs import Fence, JournalEntry
 from pylash.durable.stores import WaitStatus
 from pylash.engine.hosts.controller import HostedController, opening_of
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, asked_of
+from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
 from pylash.engine.records import answer, check_call, failed, perform, wrapped
 from pylash.engine.registry_waits import look
@@ -103,7 +103,7 @@ _STORED = msgspec.json.Decoder(StoredEntry)
 class Execution(NamedTuple):
     """One effect that is being executed: what was asked, and where its progress is reported."""
 
-    asked: Asked
+    asked: EffectRequest
     local: LocalExecutor
     progress: Progress
 
@@ -128,7 +128,7 @@ class StageController(HostedController):
         command = envelope.command
         if command.kind in COMPOSITE:
             return (await perform(envelope, local)).answer(command.kind)
-        asked = asked_of(envelope, key)
+        asked = effect_request(envelope, key)
         execution = Execution(asked, local, self._memory.progress_of(key))
         match command:
             case Sleep():
@@ -168,7 +168,7 @@ class StageController(HostedController):
             local.messages.receive(record.message.encode())
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
-    async def _performed(self, asked: Asked, local: LocalExecutor) -> bytes:
+    async def _performed(self, asked: EffectRequest, local: LocalExecutor) -> bytes:
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
@@ -189,7 +189,7 @@ class StageController(HostedController):
         )
         return msgspec.json.encode(record)
 
-    def _check(self, asked: Asked, digest: str, command: bytes | None) -> None:
+    def _check(self, asked: EffectRequest, digest: str, command: bytes | None) -> None:
         if digest != asked.digest.hex():
             raise EffectReplayMismatch(asked.key, first_difference(command, asked.canonical))
 
@@ -239,11 +239,11 @@ class StageController(HostedController):
 
         return self._outcome(asked, await self._stored(asked.key, ask))
 
-    def _refused(self, asked: Asked, error: LashError) -> StoredEntry:
+    def _refused(self, asked: EffectRequest, error: LashError) -> StoredEntry:
         data = failed(error, asked.envelope.command.kind).data
         return StoredEntry(self._host.clock.now(), refused=msgspec.Raw(data))
 
-    def _outcome(self, asked: Asked, stored: StoredEntry) -> Outcome:
+    def _outcome(self, asked: EffectRequest, stored: StoredEntry) -> Outcome:
         """Return the outcome in the store's row, or raise the failure in it."""
         kind = asked.envelope.command.kind
         if stored.entry is None:
@@ -328,7 +328,7 @@ class StageController(HostedController):
                 memory.drop_bell(bell)
             progress.stir()
 
-    def _open_status(self, asked: Asked, stored: StoredEntry) -> WaitStatus:
+    def _open_status(self, asked: EffectRequest, stored: StoredEntry) -> WaitStatus:
         """Return the status of the wait of an effect; raises if it is another one, or was revoked."""
         entry, status = stored.entry, stored.status
         if entry is not None and entry.hash != asked.digest:

@@ -31,8 +31,8 @@ from pylash.values.process_errors import ProcessSignalWaitCancelled
 T = TypeVar("T")
 
 
-class Asked(msgspec.Struct):
-    """An effect that was asked for: its envelope, its key, and what its hash covers."""
+class EffectRequest(msgspec.Struct):
+    """A request of an effect: its envelope, its key, and the canonical command that its hash covers."""
 
     envelope: Envelope
     key: str
@@ -58,17 +58,17 @@ class Asked(msgspec.Struct):
         )
 
 
-def asked_of(envelope: Envelope, key: str) -> Asked:
+def effect_request(envelope: Envelope, key: str) -> EffectRequest:
     """Return what an envelope asks for under key."""
     canonical = check_size(envelope.canonical(), 1)
-    return Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
+    return EffectRequest(envelope, key, canonical, hashlib.sha256(canonical).digest())
 
 
 class JournalMemory:
     """The journal of one run in memory: what is recorded for it, and its effects under way.
 
     ``entries`` has every entry that is known to be in the store, and the notes that will be. The controller writes it,
-    and ``attached``. ``replay`` is the order of what a claimed run recorded, until its code has asked for all of it.
+    and ``attached``. ``replay`` is the order of what a claimed run recorded, until its code has requested all of it.
     """
 
     looks_ahead = True
@@ -92,7 +92,7 @@ class JournalMemory:
         self._notes: list[JournalEntry] = []
         self._writing_notes = asyncio.Lock()
         # The effects under way, by key. ``end`` of a stopped effect may come after ``begin`` of the next with its key.
-        self._under_way: dict[str, Asked] = {}
+        self._under_way: dict[str, EffectRequest] = {}
         # The effects that wait for others. Each reads the store again when its bell rings, with a new bell.
         self._bells: dict[asyncio.Future[None], Progress] = {}
 
@@ -256,20 +256,20 @@ class JournalMemory:
         """Return the entry of an effect that is cancelled, whether or not it has begun."""
         key, now = envelope.invocation.replay_key, self._clock.now()
         assert key is not None
-        opening = self.entries.get(key) or asked_of(envelope, key).entry(self.start_time())
+        opening = self.entries.get(key) or effect_request(envelope, key).entry(self.start_time())
         data = withdrawn(_cancel_code(opening))
         return replace(opening, outcome=data, size=len(data), ended=now)
 
     # --- effects under way ---
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, request: EffectRequest) -> None:
         """Note that an effect is under way."""
-        self._under_way[asked.key] = asked
+        self._under_way[request.key] = request
 
-    def end(self, asked: Asked) -> None:
+    def end(self, request: EffectRequest) -> None:
         """Note that an effect is not under way any more; after it was stopped, it may have been begun again."""
-        if self._under_way.get(asked.key) is asked:
-            del self._under_way[asked.key]
+        if self._under_way.get(request.key) is request:
+            del self._under_way[request.key]
 
     def bell(self, progress: Progress) -> asyncio.Future[None]:
         """Return a future that completes when the run is woken; take it before looking, so that no wake-up is missed."""

@@ -224,7 +224,7 @@ class RunDriver:
             case Share(effect=effect, caller=caller):
                 self._share(effect, self.calls[caller])
             case Queue(effect=effect, caller=caller):
-                effect.asked = self.calls[caller].envelope
+                effect.envelope = self.calls[caller].envelope
             case BecomeIdle(park_now=park_now):
                 self._slots.become_idle(self.run, park_now=park_now)
             case BecomeBusy():
@@ -367,7 +367,7 @@ class RunDriver:
     def _begin(self, effect: Effect, call: Call) -> None:
         assert call.envelope is not None
         assert call.local is not None
-        effect.asked = call.envelope
+        effect.envelope = call.envelope
         work = self._perform(effect, call.envelope, call.local)
         self._work[effect] = self._work_tasks.start(work, call.context)
 
@@ -375,16 +375,16 @@ class RunDriver:
         """Let a caller wait for the effect of another one, if both ask for the same."""
         assert call.envelope is not None
         try:
-            check_same(effect.asked, call.envelope)
+            check_same(effect.envelope, call.envelope)
         except DurabilityError as error:
             self.close(error)
 
-    async def _perform(self, effect: Effect, asked: Envelope, local: LocalExecutor) -> None:
+    async def _perform(self, effect: Effect, envelope: Envelope, local: LocalExecutor) -> None:
         """Execute an effect and tell the machine how it ended."""
         result: Outcome | BaseException | None = None
         is_cancel = False
         try:
-            result = await self._controller.execute(asked, local)
+            result = await self._controller.execute(envelope, local)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
@@ -397,7 +397,7 @@ class RunDriver:
                 raise
             # The cancel is in the record, unless user code has cancelled the task that it runs in.
             if task is not None and task.cancelling():
-                result = _failure(error, asked)
+                result = _failure(error, envelope)
             else:
                 is_cancel = True
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
@@ -472,7 +472,7 @@ class RunDriver:
         self, delivery: Deliver, recorded: dict[str, Any], written: asyncio.Future[None]
     ) -> None:
         # An effect whose record is being written by now is left to the answer of that write.
-        effects = [effect.asked for effect in delivery.effects if effect.is_cancellable]
+        effects = [effect.envelope for effect in delivery.effects if effect.is_cancellable]
         try:
             cancelled = await self._memory.deliver(delivery.key, recorded, effects)
             self.tell(self.machine.delivered, delivery.key, cancelled)
@@ -518,9 +518,9 @@ def _is_aside(caller: Caller) -> bool:
     return isinstance(caller, SideCall) and caller.excuses
 
 
-def _failure(error: BaseException, asked: Envelope) -> BaseException:
+def _failure(error: BaseException, envelope: Envelope) -> BaseException:
     """Return the failure of an effect as its callers get it."""
-    kind = asked.command.kind
+    kind = envelope.command.kind
     try:
         failed(error, kind).answer(kind)
     except LashError as failure:
