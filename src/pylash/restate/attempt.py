@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Output, ProcessRecord, Registration
-from pylash.durable.runs import Attached, Fence, Instant, Taken
+from pylash.durable.runs import Attached, Fence, Instant
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
+from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runs.endings import Endings
@@ -185,6 +186,11 @@ class Activity:
         is_hinted, self._is_hinted = self._is_hinted, False
         return is_hinted
 
+    def park_at_once(self) -> None:
+        """Let the run be parked as soon as all branches wait."""
+        self._park_after = 0.0
+        self._changed.set()
+
     def become_idle(self) -> None:
         """Note that all branches wait."""
         self._idle_since = self._clock.monotonic()
@@ -273,6 +279,10 @@ class Attempt:
         """Let the watch of the run read the store: something may have happened to it."""
         self._activity.hint()
 
+    def drain(self) -> None:
+        """Suspend the run as soon as it waits: the worker closes."""
+        self._activity.park_at_once()
+
     def stop(self) -> None:
         """End the attempt: the engine continues the run later, or elsewhere."""
         if self.run is not None:
@@ -299,8 +309,7 @@ class Attempt:
         """Execute the code of the run on the stage."""
         self._busy = asyncio.Event()
         self._busy.set()
-        begin = partial(until_answered, partial(self._begin, loaded))
-        seen = _SEEN.decode(await self.stage.run(BEGIN, begin))
+        seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
         controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
         began = loaded_at(loaded, seen, self._taken.fence)
@@ -316,11 +325,12 @@ class Attempt:
         return self._endings.end or AttemptEnd.AGAIN
 
     async def _begin(self, loaded: LoadedRun) -> bytes:
-        """Read what the run begins with, on the real loop."""
-        seen = await self._look(loaded.subject, self._taken.wake_seq)
-        if loaded.turn is not None:
-            seen = replace(seen, session=loaded.turn.session)
-        return msgspec.json.encode(seen)
+        """Return what the run begins with; it was read with ``wake_seq``, so a later request wakes the run."""
+        subject, turn = loaded.subject, loaded.turn
+        asked = subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel
+        session = None if turn is None else turn.session
+        now, wake_seq = self._host.clock.now(), self._taken.wake_seq
+        return msgspec.json.encode(Seen(now, wake_seq, bool(asked), session=session))
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from pylash.durable.commands import StartProcess
 from pylash.durable.machines.run_state import Phase, Slot
 from pylash.durable.machines.worker_machine import (
@@ -221,9 +223,18 @@ class Worker:
                 return
             self._scheduler.kick.set()
 
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration without the mark of another engine."""
+        return replace(registration, carrier="") if registration.carrier else registration
+
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
         return self.live.has(run_id)
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before it is closed."""
+        return self.live.busy
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here, if there is one."""
