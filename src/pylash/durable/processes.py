@@ -112,7 +112,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
 def engine_target(engine: str, program: str, version: int = 1) -> str:
     """Return the target of a version of a program.
 
-    The version is in the part before the colon, which has no names of users: any name can be told from a version.
+    The version is in the part before the colon, which has no names of users, so that no name is taken for a version.
 
     >>> engine_target("python", "order"), engine_target("python", "order", 2)
     ('python:order', 'python@2:order')
@@ -293,7 +293,7 @@ def checked_process(process_id: str) -> str:
 
 
 def check_identity(registration: Registration) -> None:
-    """Raise an error if the process or its originator has a blank id: its effects could not be told from others.
+    """Raise an error if the process or its originator has a blank id: its effects could not be distinguished from others.
 
     Workers check stored registrations too. Nothing else about a stored id is checked: see ``names``.
     """

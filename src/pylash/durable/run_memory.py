@@ -99,7 +99,7 @@ class RunMemory(LookAhead, Protocol):
 
     @property
     def replay(self) -> ReplayOrder | None:
-        """The recorded effects that the code has not asked for yet; None if nothing new has to wait for them.
+        """The recorded effects that the code has not requested; None if nothing new has to wait for them.
 
         An engine that replays by position has none: it refuses every difference itself.
         """
@@ -210,7 +210,7 @@ class NullMemory:
         return True
 
     def observe(self, progress_of: ProgressOf) -> None:
-        """Keep the receivers. Whatever they are told, a run without a record is never parked."""
+        """Keep the receivers. Their reports do not matter: a run without a record is never parked."""
         self.progress_of = progress_of
 
     def wake(self) -> None:

@@ -1,7 +1,7 @@
 """The execution of a process by a worker: from its first line to its end.
 
 Rule 1. An exception of user code is the process's failure. An error of the runtime detaches the run where it occurs.
-Rule 2. A detached execution writes nothing more, whatever its code does.
+Rule 2. A detached execution writes nothing more, even if its code continues.
 Rule 3. The settings of a process are its captured environment, never those of the app that executes it.
 Rule 4. The reason of a cancel is in the recorded request: a timeout is one of the reasons.
 """

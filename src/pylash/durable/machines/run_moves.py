@@ -390,7 +390,7 @@ def _perform_next(run: MachineState, out: list[Decision]) -> None:
 
 
 def _become_idle(run: MachineState, out: list[Decision]) -> None:
-    # It has none if it was only stirred since it was idle before.
+    # It has none if it became busy without a request since it was idle before.
     if run.slot is Slot.HELD:
         run.slot = Slot.NONE
         out.append(GiveSlot())

@@ -340,7 +340,7 @@ class JournalController(HostedController):
         else:
             now = self.memory.now()
         assert entry.due is not None
-        if entry.due <= now:  # it is over, whatever came afterwards
+        if entry.due <= now:  # it is over, even if a cancel came after that
             return SleepOutcome()
         progress.rest(entry.due)
         try:
@@ -378,7 +378,7 @@ class JournalController(HostedController):
 
         async def late() -> WaitStatus:
             status = await waits.expire(opening.name)
-            # By what is recorded and not by ``opening``: other code may have begun the effect.
+            # From the recorded entry and not from ``opening``: other code may have started the effect.
             is_limited = self.memory.entries[request.key].due is not None
             if status.terminal is None and not status.revoked and is_limited:
                 status = await waits.leave(fence, request.key, opening.name)
@@ -432,7 +432,7 @@ class JournalController(HostedController):
                 self.memory.entries[request.key] = entry
                 if entry.hash != request.digest:
                     raise await self._mismatch(request)
-                # A bell that has rung has stirred the effect, and it must look again before it rests.
+                # A bell that has rung made the effect busy: it must read the store again before it rests.
                 if not bell.done():
                     progress.rest(entry.due)
                 await wait_until_done(bell, self._host.clock, remaining)

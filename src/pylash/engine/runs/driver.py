@@ -1,9 +1,9 @@
 """The driver of a run: it tells the run's machine what happens, and carries out what the machine decides.
 
-Rule 1. Whatever happens to a run is told through ``tell``. Nothing else changes where the run stands.
-Rule 2. Decisions are carried out in the order in which they were made. A fact that is told while one is carried out
-        has its decisions carried out after those before.
-Rule 3. A caller that waits has a Call until its task goes on; an effect that is executed has a task until that ends.
+Rule 1. Every fact about a run reaches its machine through ``tell``. Nothing else changes the state of the machine.
+Rule 2. Decisions are carried out in the order in which they were made. The decisions of a fact that is reported while
+        others are carried out come after those.
+Rule 3. A caller that waits has a Call until its task continues; an effect that is executed has a task until that ends.
 
 The machine calls a branch of the run a Branch too. Here that one is a ``Node``: ``Branch.node``.
 """
@@ -81,7 +81,7 @@ class Detached(Control):
 class Call:
     """A caller that waits: for an effect, for branches, or at the gate.
 
-    ``answer`` is what the caller gets when it goes on: an outcome, or an exception to raise.
+    ``answer`` is what the caller gets when it continues: an outcome, or an exception to raise.
     """
 
     __slots__ = ("answer", "branch", "context", "envelope", "local", "waiter")
@@ -307,7 +307,7 @@ class RunDriver:
         await self.answer_of(branch.node)
 
     async def answer_of(self, caller: Caller) -> Any:
-        """Wait until a caller goes on; return its answer, or raise it."""
+        """Wait until a caller may continue; return its answer, or raise it."""
         call = self.calls[caller]
         try:
             await call.waiter
@@ -498,7 +498,7 @@ class RunDriver:
             cancelled = await self._memory.deliver(delivery.key, recorded, effects)
             self.tell(self.machine.delivered, delivery.key, cancelled)
         finally:
-            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` goes on.
+            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` continues.
             written.set_result(None)
 
     async def _withdraw(self, caller: Caller, call: Call) -> None:

@@ -450,7 +450,7 @@ def enqueue_drain(run: int, session_id: str) -> Steps[None]:
 
 
 def import_run(row: Row) -> Steps[bool]:
-    """Add a run of another store, which nobody owns; False if its scope or its number is taken.
+    """Add a run of another store, without an owner; False if its scope or its number is taken.
 
     ``row`` has the columns of ``_IMPORT``; after ``at`` it says whether a run without one is ready now.
     """
