@@ -130,7 +130,8 @@ class RestateRunner:
             return
         if taken.subject is None:
             raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
-        turn = None if taken.session is None else TurnStanding(taken.session)
+        session, queued = taken.session, taken.is_queued
+        turn = None if session is None else TurnStanding(session, stirred=queued)
         standing = Standing(taken.subject, Attached(taken.fence, taken.now), turn)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
