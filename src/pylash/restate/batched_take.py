@@ -71,10 +71,9 @@ class BatchedTake:
         while True:
             try:
                 return await self._journal.store.runs.take(runs, membership.worker, token)
-            except StoreError:
+            except LashError as error:
                 if not self._is_open():
                     raise
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:
-                await membership.renew()  # others gave us up: join again
+                if not isinstance(error, StoreError):
+                    await membership.renew()  # others gave us up: join again
                 await asyncio.sleep(STORE_AWAY_SECONDS)

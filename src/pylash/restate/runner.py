@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import Registration, carrier_target
 from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
-from pylash.engine.runs.standings import Standing, TurnStanding
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
-from pylash.restate.carried import ENGINE, carried
 from pylash.restate.courier import Courier
+from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError
-from pylash.values.process_errors import ReplayRefused
+from pylash.values.process_errors import ReplayRefused, StoreOfOthers
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
@@ -38,6 +40,14 @@ _log = logging.getLogger("pylash")
 
 class AttemptFailed(Exception):
     """Ends an attempt whose run is blocked, or is executed again by the server."""
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], AttemptFailed))
+
+
+# The SDK logs an error with a traceback for every handler that raises. We raise AttemptFailed on purpose, and have logged why.
+logging.getLogger("restate.server").addFilter(_is_of_others)
 
 
 class RestateRunner:
@@ -53,9 +63,15 @@ class RestateRunner:
         self._attempt_tasks = TaskOwner()
         # The attempts that are executed here, by the number of their run.
         self._live: dict[int, Attempt] = {}
+        # Set when an attempt ends.
+        self._ended = asyncio.Event()
         self.is_open = False
-        self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
-        self._courier: Courier | None = None
+        # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
+        self._is_draining = False
+        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
+        self._store_id = store_id(parts.journal.store.secret)
+        # Whether that was logged: the server repeats each of them.
+        self._has_foreign_runs = False
         self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
 
     # --- opening and closing ---
@@ -63,18 +79,34 @@ class RestateRunner:
     async def open(self) -> None:
         """Serve the endpoint, register it, and send what is ready."""
         journal = self._journal
-        await journal.membership.announce(self._targets)
-        self.is_open = True
-        client = await self._host.connect()
-        self._courier = Courier(journal.store, journal.hub, client, self._targets)
+        await self._host.open(self)
+        try:
+            await journal.membership.announce(self._targets)
+            self.is_open = True
+            self._endpoint = await self._host.open_endpoint(self._tasks)
+        except BaseException:
+            self.is_open = False
+            await self._host.close()
+            raise
+        courier = Courier(
+            journal.store, journal.hub, self._host.client, self._targets, self._store_id
+        )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
-        self._endpoint = await self._host.open_endpoint(self._tasks)
-        self._tasks.serve(self._courier.work_forever())
+        self._tasks.serve(courier.work_forever())
 
     async def close(self) -> None:
-        """End the attempts that are executed here: the server continues them elsewhere, or later."""
-        if not self.is_open:
+        """Let the attempts that are executed here end within the grace period, and abort the rest.
+
+        The server continues them elsewhere, or later.
+        """
+        if not self.is_open or self._is_draining:
             return
+        self._is_draining = True
+        for attempt in tuple(self._live.values()):
+            attempt.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds(self._parts.config.grace)):
+                await self._drained()
         self.is_open = False
         self._unsubscribe()
         for attempt in tuple(self._live.values()):
@@ -83,7 +115,18 @@ class RestateRunner:
             await self._endpoint.close()
         await self._attempt_tasks.close()
         await self._tasks.close()
-        await self._host.client.close()
+        await self._host.close()
+
+    async def _drained(self) -> None:
+        """Return once no attempt is executed here."""
+        while self._live:
+            self._ended.clear()
+            await self._ended.wait()
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before the app is closed."""
+        return len(self._live)
 
     # --- starting ---
 
@@ -92,9 +135,13 @@ class RestateRunner:
         return self._start(command)
 
     async def _start(self, command: StartProcess) -> Any:
-        command = carried(command)
+        command = mark_for_restate(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
+
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration with the mark of this engine."""
+        return mark_for_restate(StartProcess(registration)).registration
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn: a row that the courier sends."""
@@ -121,8 +168,9 @@ class RestateRunner:
 
     # --- attempts ---
 
-    async def execute(self, context: Any, run: int) -> None:
-        """Execute one attempt of a run in a handler of the server."""
+    async def execute(self, context: Any, run: int, store: str) -> None:
+        """Execute one attempt of a run of a store in a handler of the server."""
+        self._admit(run, store)
         invocation = context.request().id
         taken = await self._batched_take.take(run)
         if taken is None:
@@ -131,8 +179,8 @@ class RestateRunner:
         if taken.subject is None:
             raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
         session, queued = taken.session, taken.is_queued
-        turn = None if session is None else TurnStanding(session, stirred=queued)
-        standing = Standing(taken.subject, Attached(taken.fence, taken.now), turn)
+        turn = None if session is None else LoadedTurn(session, stirred=queued)
+        loaded = LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)
         journal = SdkJournal(
             context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
         )
@@ -144,9 +192,9 @@ class RestateRunner:
             self._host.client.ring,
             lambda: self.is_open,
         )
-        self._live[run] = attempt
+        self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, standing)
+            end = await attempt.execute(taken, loaded)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
@@ -155,12 +203,29 @@ class RestateRunner:
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
+            self._ended.set()
             journal.stop()
         if end is AttemptEnd.BLOCKED:
             await self._host.client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
+
+    def _admit(self, run: int, store: str) -> None:
+        """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
+        if store != self._store_id:
+            error = StoreOfOthers(run)
+            if not self._has_foreign_runs:
+                _log.error("%s", error)
+            self._has_foreign_runs = True
+            raise AttemptFailed(str(error))
+        if self._is_draining:
+            raise AttemptFailed("this worker is closing")
+
+    def _add(self, run: int, attempt: Attempt) -> None:
+        self._live[run] = attempt
+        if self._is_draining:  # since the attempt was admitted
+            attempt.drain()
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""

@@ -27,7 +27,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import carrier_target
 from pylash.durable.runs import Fence, Instant, RunState, RunView, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import TURN_TARGET, NewTurn, session_lane
@@ -519,7 +519,7 @@ def dispatch(carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Row
 
     A turn belongs to whichever takes it first, the engine or a worker of the store. From then on it is the engine's.
     """
-    own = carried_target(carrier, TURN_TARGET)
+    own = carrier_target(carrier, TURN_TARGET)
     return (yield Statement(_DISPATCH, ([*targets, TURN_TARGET], limit, own))).rows
 
 
