@@ -22,6 +22,7 @@ from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant
+from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
@@ -280,6 +281,11 @@ class Attempt:
 
     # --- the attempt ---
 
+    @property
+    def scope(self) -> ExecutionScope:
+        """The scope of the run that is executed."""
+        return self._taken.fence.scope
+
     def hint(self) -> None:
         """Let the watch of the run read the store: something may have happened to it."""
         self._activity.hint()
@@ -334,8 +340,7 @@ class Attempt:
     async def _begin(self, loaded: LoadedRun) -> bytes:
         """Return what the run begins with; it was read with ``wake_seq``, so a later request wakes the run."""
         subject, turn = loaded.subject, loaded.turn
-        asked = subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel
-        seen = Seen(self._host.clock.now(), self._taken.wake_seq, bool(asked))
+        seen = Seen(self._host.clock.now(), self._taken.wake_seq, is_asked_to_end(subject))
         if turn is not None:
             seen = replace(seen, session=turn.session, queued=turn.stirred)
         return msgspec.json.encode(seen)
@@ -421,10 +426,15 @@ class Attempt:
     ) -> bytes:
         """Wait on the real loop until the run is woken, or it is parked because nothing happens.
 
-        ``was_parked``: the attempt had parked it, and it is to count as executed again.
+        ``was_parked``: it was parked before, and is to count as executed again if this attempt has parked it.
         """
-        lookout = Lookout(self._host, self._taken.fence, wake_seq)
-        must_read = was_parked or self._taken.wake_seq != wake_seq
+        taken = self._taken
+        if taken.wake_seq > wake_seq:  # it was read when this attempt took the run
+            assert taken.subject is not None
+            seen = Seen(self._host.clock.now(), taken.wake_seq, is_asked_to_end(taken.subject))
+            return msgspec.json.encode(seen)
+        lookout = Lookout(self._host, taken.fence, wake_seq)
+        must_read = was_parked = was_parked and self._is_parked
         while True:
             try:
                 if self._activity.take_hint() or must_read or lookout.is_due:
@@ -459,6 +469,11 @@ def loaded_at(loaded: LoadedRun, seen: Seen, fence: Fence) -> LoadedRun:
     # Its messages are in the record of its effects, and in the store only when it ends.
     turn = LoadedTurn(seen.session, stirred=seen.queued)
     return LoadedRun(replace(subject, cancel=seen.cancel), attached, turn)
+
+
+def is_asked_to_end(subject: ProcessRecord | TurnRecord) -> bool:
+    """Return whether a process or turn had a request to cancel when it was read."""
+    return bool(subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel)
 
 
 class Lookout:
