@@ -75,7 +75,8 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
 class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_defaults=True):
     """The result of an effect's entry; it is stored, so fields are only added, with defaults.
 
-    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a turn.
+    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a
+    turn; ``woken``: the run was woken meanwhile, so a message that came before the end of the effect joins the turn after it.
     """
 
     digest: str
@@ -83,6 +84,7 @@ class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_
     outcome: msgspec.Raw
     command: bytes | None = None
     message: str = ""
+    woken: bool = False
 
 
 class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,13 +110,29 @@ class Execution(NamedTuple):
     progress: Progress
 
 
+class Wakes(NamedTuple):
+    """Wake-ups that the record of an effect reports, because that of the watch may come after it.
+
+    ``take`` is called on the real loop, and returns whether there is one. ``tell`` is called on the stage.
+    """
+
+    take: Callable[[], bool]
+    tell: Callable[[], None]
+
+
 class StageController(HostedController):
     """The boundary of one attempt of a run."""
 
     def __init__(
-        self, host: JournalHost, stage: Stage, memory: PositionalMemory, fence: Fence
+        self,
+        host: JournalHost,
+        stage: Stage,
+        memory: PositionalMemory,
+        fence: Fence,
+        wakes: Wakes,
     ) -> None:
         super().__init__(host)
+        self._wakes = wakes
         self._stage = stage
         self._memory = memory
         self._fence = fence
@@ -166,6 +184,8 @@ class StageController(HostedController):
         self._check(asked, record.digest, record.command)
         if local.messages is not None:
             local.messages.receive(record.message.encode())
+        if record.woken:
+            self._wakes.tell()
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
     async def _performed(self, asked: EffectRequest, local: LocalExecutor) -> bytes:
@@ -186,6 +206,7 @@ class StageController(HostedController):
             msgspec.Raw(performed.data),
             digest_for_difference(asked.canonical),
             message.decode(),
+            self._wakes.take(),
         )
         return msgspec.json.encode(record)
 
