@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import restate
 from restate.serde import BytesSerde
@@ -15,10 +16,12 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
+from pylash.restate.attempt_journal import AttemptJournal
 from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
 from pylash.restate.endpoint import AsgiApp, EndpointServer
 from pylash.restate.runner import RestateRunner
+from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.process_errors import AppNotOpen
@@ -91,6 +94,12 @@ class RestateHost:
         """Return the runner of an app."""
         self._runner = RestateRunner(self, parts)
         return self._runner
+
+    def open_journal(
+        self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
+    ) -> AttemptJournal:
+        """Return the journal of an attempt that the server has called."""
+        return SdkJournal(context, tasks, on_cancel)
 
     async def open_endpoint(self, tasks: TaskOwner) -> EndpointServer | None:
         """Listen at the endpoint and register it, if there is one."""

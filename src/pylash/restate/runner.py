@@ -23,7 +23,6 @@ from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.carried import ENGINE, carried
 from pylash.restate.controller import until_answered
 from pylash.restate.courier import Courier
-from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError, StoreError
@@ -129,9 +128,8 @@ class RestateRunner:
             await self._end_invocation(context, invocation)
             return
         standing = await self._standing(taken)
-        journal = SdkJournal(
-            context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
-        )
+        on_cancel = partial(self._request_cancel, taken.fence.scope)
+        journal = self._host.open_journal(context, self._attempt_tasks, on_cancel)
         attempt = Attempt(
             self._journal,
             journal,
