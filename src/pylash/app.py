@@ -172,7 +172,7 @@ class Lash:
         self.trigger_types: dict[str, TriggerType] = {}
         self.url = store
         self._deps = deps
-        self._given_host = host
+        self.given_host: Any = host
         self.worker_config = worker
         self.secret = secret
         self._retention = retention
@@ -358,7 +358,7 @@ class Lash:
                 )
             )
             self._signer = journal.signer
-            given = journal if self._given_host is None else self._given_host
+            given = journal if self.given_host is None else self.given_host
             effects = given(journal) if callable(given) else given
             require_durable_stores(effects, journal.store)
             stack.push_async_callback(self._models.close)

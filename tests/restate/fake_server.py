@@ -14,7 +14,6 @@ from typing import Any
 
 from restate.exceptions import SuspendedException
 
-from pylash.engine.runner_parts import RunnerParts
 from pylash.restate import RestateHost
 from pylash.restate.attempt_journal import AttemptJournal
 from pylash.restate.runner import RestateRunner
@@ -37,10 +36,10 @@ class Invocation(FakeInvocation):
     """
 
     def __init__(
-        self, name: str, run: int, random: Random, kills: list[int], calls: dict[int, Call]
+        self, name: str, given: Any, random: Random, kills: list[int], calls: dict[int, Call]
     ) -> None:
         super().__init__(random, name)
-        self.run = run
+        self.given = given
         self.kills = kills
         # What is called at which event.
         self.calls = calls
@@ -119,12 +118,15 @@ class FakeServer:
 
     # --- the client ---
 
-    async def send(self, service: str, key: str, run: int) -> str | None:
+    async def check_ready(self) -> None:
+        pass
+
+    async def send(self, service: str, key: str, given: dict[str, Any]) -> str | None:
         name = f"{service}/{key}"
         if name in self.invocations:
             return name
         plan = self.kills.pop(key, []), self.calls.pop(key, {})
-        invocation = Invocation(name, run, self._random, *plan)
+        invocation = Invocation(name, given, self._random, *plan)
         self.invocations[name] = invocation
         self._tasks.serve(self._drive(invocation))
         return None
@@ -149,7 +151,7 @@ class FakeServer:
             journal = invocation.journal = FakeJournal(invocation)
             context = FakeContext(invocation, journal)
             runner = self._random.choice(self._runners)
-            attempt = self._tasks.start(runner.execute(context, invocation.run))
+            attempt = self._tasks.start(runner.execute(context, **invocation.given))
             invocation.attempt = attempt
             cut = self._tasks.start(journal.cut.wait())
             await asyncio.wait((attempt, cut), return_when=asyncio.FIRST_COMPLETED)
@@ -181,15 +183,12 @@ class FakeHost(RestateHost):
         super().__init__(ingress="http://memory", admin="http://memory")
         self.server = server
 
-    async def connect(self) -> Any:
+    async def open(self, runner: RestateRunner) -> None:
         self.client: Any = self.server
-        # The runner closes the connection of its client, and not the server.
-        return self.client
-
-    def make_runner(self, parts: RunnerParts) -> RestateRunner:
-        runner = super().make_runner(parts)
         self.server.join(runner)
-        return runner
+
+    async def close(self) -> None:
+        pass
 
     def open_journal(self, context: Any, *_: Any) -> AttemptJournal:
         journal: FakeJournal = context.journal

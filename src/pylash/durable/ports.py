@@ -11,6 +11,7 @@ import msgspec
 
 from pylash.durable.commands import ProcessCommand, StartProcess
 from pylash.durable.effects import Command, Envelope, Outcome
+from pylash.durable.processes import Registration
 from pylash.durable.run_memory import NullMemory, RunMemory
 from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope, checked_scope, turn_of
@@ -285,12 +286,21 @@ class Runner(Protocol):
         """
         ...
 
+    def own(self, registration: Registration) -> Registration:
+        """Return the registration of a process so that it is executed by this runner, or others of its kind."""
+        ...
+
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn, once, whether or not runs are executed here."""
         ...
 
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before the runner is closed."""
         ...
 
     def turn_of(self, session_id: str) -> str | None:

@@ -131,10 +131,10 @@ def split_target(target: str) -> tuple[str, int]:
     return (f"{engine}{colon}{program}", int(version)) if at else (target, 1)
 
 
-def carried_target(carrier: str, target: str) -> str:
+def carrier_target(carrier: str, target: str) -> str:
     """Return the target of runs that another engine than the workers of the store executes: no worker claims it.
 
-    >>> carried_target("restate", "python:order"), carried_target("", "python:order")
+    >>> carrier_target("restate", "python:order"), carrier_target("", "python:order")
     ('restate/python:order', 'python:order')
     """
     return f"{carrier}/{target}" if carrier else target
@@ -239,10 +239,10 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
         """The name and version of its program, and its carrier: a worker claims only runs whose targets it has."""
         if isinstance(self.input, EngineInput):
             given = self.input
-            return carried_target(
+            return carrier_target(
                 self.carrier, engine_target(given.engine, given.program, given.version)
             )
-        return carried_target(self.carrier, self.program)
+        return carrier_target(self.carrier, self.program)
 
     @property
     def program(self) -> str:

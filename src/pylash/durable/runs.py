@@ -139,14 +139,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     scope: ExecutionScope
     kind: str
     bell: str | None
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A run that an attempt of its engine owns now."""
-
-    fence: Fence
-    now: Instant
-    wake_seq: int
+    # How often a process has continued as a fresh run.
+    epoch: int = 0
 
 
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):

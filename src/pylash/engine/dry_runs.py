@@ -54,10 +54,10 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.replays import diverged
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import decode, encode
 from pylash.values.errors import LashError
@@ -165,17 +165,17 @@ class DryRuns:
 
     async def _replay_batch(self, batch: Sequence[RecordedRun]) -> list[ReplayReport]:
         # One read for all. The journal of a run that a worker executes meanwhile is replayed as it was at this read.
-        standings = await self._load(batch)
+        loaded_runs = await self._load(batch)
         dry: dict[int, DryRun] = {}
         reports: dict[int, ReplayReport] = {}
         for run in batch:
-            standing = standings.get(run.run)
-            if standing is None:
+            loaded = loaded_runs.get(run.run)
+            if loaded is None:
                 missing = await self._missing(run)
-            elif (unknown := self._unknown_target(standing)) is not None:
+            elif (unknown := self._unknown_target(loaded)) is not None:
                 missing = ReplayReport(run, Verdict.NOT_LOADED, reason=unknown)
             else:
-                dry[run.run] = self._begin(run, standing)
+                dry[run.run] = self._begin(run, loaded)
                 continue
             if missing is not None:
                 reports[run.run] = missing
@@ -185,25 +185,25 @@ class DryRuns:
 
     # --- loading ---
 
-    async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, Standing]:
+    async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, LoadedRun]:
         """Return how runs stand, by run; what cannot be read is left out."""
         store, scopes = self.host.store, {run.run: run.scope for run in batch}
         processes = [run.run for run in batch if run.kind == "process"]
         turns = [run for run in scopes if run not in processes]
-        found: dict[int, Standing] = {}
+        found: dict[int, LoadedRun] = {}
         if processes:
             for run, known in (await store.processes.resume(processes)).items():
                 # Without its timeout: the timer of a process whose deadline is over would write a cancel.
                 registration = msgspec.structs.replace(known.record.registration, timeout=None)
                 record = msgspec.structs.replace(known.record, registration=registration)
                 attached = Attached(Fence(run, 0, scopes[run]), known.now, known.entries)
-                found[run] = Standing(record, attached)
+                found[run] = LoadedRun(record, attached)
         if turns:
             for run, turn in (await store.sessions.resume(turns)).items():
                 attached = Attached(Fence(run, 0, scopes[run]), turn.now, turn.entries)
                 # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
-                stands = TurnStanding(turn.session, turn.nodes, claimed=False)
-                found[run] = Standing(turn.turn, attached, stands)
+                loaded_turn = LoadedTurn(turn.session, turn.nodes, claimed=False)
+                found[run] = LoadedRun(turn.turn, attached, loaded_turn)
         return found
 
     async def _missing(self, run: RecordedRun) -> ReplayReport | None:
@@ -217,10 +217,10 @@ class DryRuns:
                     return None
         return ReplayReport(run, Verdict.NOT_LOADED, reason=reason)
 
-    def _unknown_target(self, standing: Standing) -> str | None:
-        if not isinstance(standing.subject, ProcessRecord):
+    def _unknown_target(self, loaded: LoadedRun) -> str | None:
+        if not isinstance(loaded.subject, ProcessRecord):
             return None
-        target = standing.subject.registration.target
+        target = loaded.subject.registration.target
         if self._programs.knows(target):
             return None
         program, version = split_target(target)
@@ -233,11 +233,11 @@ class DryRuns:
 
     # --- replaying ---
 
-    def _begin(self, run: RecordedRun, standing: Standing) -> DryRun:
-        dry = DryRun(run, standing, self.host, self._tasks, self._work_tasks)
+    def _begin(self, run: RecordedRun, loaded: LoadedRun) -> DryRun:
+        dry = DryRun(run, loaded, self.host, self._tasks, self._work_tasks)
         # Before its task begins: the first step may come to the end of the run.
         self._endings.dry_runs[dry.live] = dry
-        drive = self._drives.processes if standing.turn is None else self._drives.turns
+        drive = self._drives.processes if loaded.turn is None else self._drives.turns
         dry.task = self._tasks.start(self._drive(dry, drive.drive(dry.live)))
         return dry
 
@@ -280,7 +280,7 @@ class DryRun:
     def __init__(
         self,
         run: RecordedRun,
-        standing: Standing,
+        loaded: LoadedRun,
         host: JournalHost,
         tasks: TaskOwner,
         work_tasks: TaskOwner,
@@ -288,10 +288,10 @@ class DryRun:
         self.run = run
         # Set before anything is awaited.
         self.task: asyncio.Task[None]
-        self._controller = DryController(host, standing.attached, work_tasks)
+        self._controller = DryController(host, loaded.attached, work_tasks)
         memory = self._controller.memory
-        self.live = DryLiveRun(standing, 0, self._controller, memory, self, tasks, work_tasks)
-        entries = standing.attached.entries.values()
+        self.live = DryLiveRun(loaded, 0, self._controller, memory, self, tasks, work_tasks)
+        entries = loaded.attached.entries.values()
         self._effects = sum(is_expected(entry.key, entry.kind) for entry in entries)
         # Written once: what is found first counts. Code that is stopped unwinds, and may end in any way.
         self._report: ReplayReport | None = None

@@ -44,3 +44,11 @@ class Engine(Protocol):
     def engine(self) -> str:
         """The name of the engine. It is part of the targets of its runs, so that no other engine claims them."""
         ...
+
+    def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
+        """Change where the engine reaches the app, and where the app listens, before it is opened. None changes nothing."""
+        ...
+
+    def facts(self) -> dict[str, str]:
+        """Return what a worker shows when it starts; raises an error if it would execute nothing."""
+        ...

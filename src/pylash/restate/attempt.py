@@ -21,15 +21,16 @@ from msgspec.structs import replace
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Output, ProcessRecord, Registration
-from pylash.durable.runs import Attached, Fence, Instant, Taken
+from pylash.durable.runs import Attached, Fence, Instant
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
+from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.runs.outside import Outside
 from pylash.engine.runs.programs import Drives
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
 from pylash.restate.attempt_journal import AttemptJournal
@@ -185,6 +186,11 @@ class Activity:
         is_hinted, self._is_hinted = self._is_hinted, False
         return is_hinted
 
+    def park_at_once(self) -> None:
+        """Let the run be parked as soon as all branches wait."""
+        self._park_after = 0.0
+        self._changed.set()
+
     def become_idle(self) -> None:
         """Note that all branches wait."""
         self._idle_since = self._clock.monotonic()
@@ -273,19 +279,23 @@ class Attempt:
         """Let the watch of the run read the store: something may have happened to it."""
         self._activity.hint()
 
+    def drain(self) -> None:
+        """Suspend the run as soon as it waits: the worker closes."""
+        self._activity.park_at_once()
+
     def stop(self) -> None:
         """End the attempt: the engine continues the run later, or elsewhere."""
         if self.run is not None:
             self.run.close()
 
-    async def execute(self, taken: Taken, standing: Standing) -> AttemptEnd:
-        """Execute the attempt on the real loop. ``standing``: the process or turn as it is in the store now.
+    async def execute(self, taken: Taken, loaded: LoadedRun) -> AttemptEnd:
+        """Execute the attempt on the real loop. ``loaded``: the process or turn as it is in the store now.
 
         Raises what the journal raises if the engine suspends or refuses the attempt.
         """
         self._taken = taken
         try:
-            return await self.stage.drive(self._main(standing), self._close)
+            return await self.stage.drive(self._main(loaded), self._close)
         finally:
             self._calls.close()
 
@@ -295,15 +305,14 @@ class Attempt:
         if self.run is not None and not self.run.closed:
             self.run.close()
 
-    async def _main(self, standing: Standing) -> AttemptEnd:
+    async def _main(self, loaded: LoadedRun) -> AttemptEnd:
         """Execute the code of the run on the stage."""
         self._busy = asyncio.Event()
         self._busy.set()
-        begin = partial(until_answered, partial(self._begin, standing))
-        seen = _SEEN.decode(await self.stage.run(BEGIN, begin))
+        seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
         controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
-        began = standing_at(standing, seen, self._taken.fence)
+        began = loaded_at(loaded, seen, self._taken.fence)
         tasks = (self._tasks, self._tasks)
         given = (began, seen.wake_seq, controller, self.memory, self, *tasks)
         run = self.run = StageRun(self._calls, *given)
@@ -315,12 +324,13 @@ class Attempt:
             run.dispose()
         return self._endings.end or AttemptEnd.AGAIN
 
-    async def _begin(self, standing: Standing) -> bytes:
-        """Read what the run begins with, on the real loop."""
-        seen = await self._look(standing.subject, self._taken.wake_seq)
-        if standing.turn is not None:
-            seen = replace(seen, session=standing.turn.session)
-        return msgspec.json.encode(seen)
+    async def _begin(self, loaded: LoadedRun) -> bytes:
+        """Return what the run begins with; it was read with ``wake_seq``, so a later request wakes the run."""
+        subject, turn = loaded.subject, loaded.turn
+        asked = subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel
+        session = None if turn is None else turn.session
+        now, wake_seq = self._host.clock.now(), self._taken.wake_seq
+        return msgspec.json.encode(Seen(now, wake_seq, bool(asked), session=session))
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""
@@ -417,16 +427,16 @@ class Attempt:
                 await self._activity.wait(lookout.seconds_left)
 
 
-def standing_at(standing: Standing, seen: Seen, fence: Fence) -> Standing:
+def loaded_at(loaded: LoadedRun, seen: Seen, fence: Fence) -> LoadedRun:
     """Return a run as it was when it began: whatever changed since is not in its record, and must not be in its state."""
     attached = Attached(fence, Instant(seen.now))
-    subject = standing.subject
+    subject = loaded.subject
     if isinstance(subject, ProcessRecord):
         state = replace(subject.state, cancel=int(seen.cancel))
-        return Standing(replace(subject, state=state), attached)
+        return LoadedRun(replace(subject, state=state), attached)
     assert seen.session is not None
     # Its messages are in the record of its effects, and in the store only when it ends.
-    return Standing(replace(subject, cancel=seen.cancel), attached, TurnStanding(seen.session))
+    return LoadedRun(replace(subject, cancel=seen.cancel), attached, LoadedTurn(seen.session))
 
 
 class Lookout:

@@ -42,7 +42,7 @@ from pylash.engine.races import wait_until_done
 from pylash.engine.records import answer, check_call, failed, perform, withdrawn, wrapped
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
-from pylash.restate.carried import carried
+from pylash.restate.engine_mark import mark_for_restate
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage
 from pylash.values.canonical import digest_for_difference, first_difference
@@ -234,7 +234,7 @@ class StageController(HostedController):
             closing = replace(asked.entry(now), ended=now)
             try:
                 entry = await self._host.store.processes.perform_for(
-                    self._fence, closing, carried(command), wrapped, ()
+                    self._fence, closing, mark_for_restate(command), wrapped, ()
                 )
             except Misuse as error:  # the registry refused, and nothing was written
                 return self._refused(asked, error)

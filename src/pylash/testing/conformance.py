@@ -23,6 +23,11 @@ from pylash.testing.laws.controllers import (
     StartReplay,
     run_replays,
 )
+from pylash.testing.laws.engines.cancels import CANCELS
+from pylash.testing.laws.engines.processes import PROCESSES
+from pylash.testing.laws.engines.repairs import REPAIRS
+from pylash.testing.laws.engines.subjects import EngineSubject
+from pylash.testing.laws.engines.turns import TURNS
 from pylash.testing.laws.hosts import AWAIT_EVENTS, EFFECT_HOST
 from pylash.testing.laws.run_memories import RUN_MEMORY, RUN_RECORDS
 from pylash.testing.laws.stores.handles import HANDLE_LAWS
@@ -41,6 +46,12 @@ from pylash.testing.laws.suites import Make, Suite, holds, made
 
 app_on_host = APP_ON_HOST
 """Turns, processes and programs of an app; ``make`` gives an app that is not open, on the host to check."""
+
+engine = Suite[EngineSubject]("engine", (*PROCESSES, *CANCELS, *REPAIRS, *TURNS))
+"""What executes runs: processes, cancels, repairs and turns, each executed again from its beginning.
+
+Its subjects are those of ``pylash.testing.laws.engines.subjects.EngineSubject``.
+"""
 
 effect_host = EFFECT_HOST
 """Scopes and the capabilities of a host."""
@@ -129,6 +140,7 @@ __all__ = (
     "effect_host",
     "effect_host_await_events",
     "effect_host_durable_steps",
+    "engine",
     "journal_store",
     "process_env_store",
     "process_registry",

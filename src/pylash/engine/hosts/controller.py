@@ -294,8 +294,8 @@ class JournalController(HostedController):
         """Look whether the run is still ours: others gave this worker up since we attached it."""
         # Read before the store is asked: if we are given up during the read, the next effect checks again.
         given_up = self._host.membership.times_given_up
-        standing = await self._host.store.runs.wake_seqs([fence.run])
-        if standing.get(fence.run, (0, -1))[1] != fence.token:
+        found = await self._host.store.runs.wake_seqs([fence.run])
+        if found.get(fence.run, (0, -1))[1] != fence.token:
             raise LeaseLost(fence.name)
         self._given_up = given_up
 

@@ -289,9 +289,10 @@ class JournalMemory:
     def now(self) -> Instant:
         """Return the store's time, as far as we can tell without asking it."""
         assert self.attached is not None
-        # Not our wall clock, which may differ from the store's: due times are compared with this.
+        # Not our wall clock, which may differ from the store's: due times are compared with this. Rounded and not cut
+        # off: the difference of two floats can be a little too small, and what is due now would be due in 1 µs.
         passed = self._clock.monotonic() - self._attached_at
-        return Instant(self.attached.now + int(passed * SECOND))
+        return Instant(self.attached.now + round(passed * SECOND))
 
 
 def _cancel_code(entry: JournalEntry) -> str:

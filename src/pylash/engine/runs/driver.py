@@ -172,7 +172,8 @@ class RunDriver:
         self._tasks = tasks
         # Owned by the host, whose tasks outlive the worker's: a record that is being written is not cancelled with the run.
         self._work_tasks = work_tasks
-        # The tasks that execute effects. An effect that waits for its turn on a serial host has none.
+        # The tasks that execute effects, also those that were stopped and have not ended. An effect that waits for its turn
+        # on a serial host has none.
         self._work: dict[Effect, asyncio.Task[None]] = {}
         # The decisions that are being carried out.
         self._queue: list[Decision] | None = None
@@ -349,7 +350,7 @@ class RunDriver:
     async def _leave(self, caller: Caller, call: Call) -> None:
         """Let a caller go whose task was cancelled; work that only it waited for ends first."""
         call.waiter = asyncio.get_running_loop().create_future()
-        # Taken before ``leave``, whose StopWork removes it from ``_work``.
+        # Taken before ``leave``, after which the caller has no effect.
         work = None if caller.effect is None else self._work.get(caller.effect)
         decisions = self.tell(self.machine.code.leave, caller)
         is_stopped = any(isinstance(decision, StopWork) for decision in decisions)
@@ -368,7 +369,9 @@ class RunDriver:
         assert call.envelope is not None
         assert call.local is not None
         effect.asked = call.envelope
-        work = self._perform(effect, call.envelope, call.local)
+        # On a serial host, an effect that was cancelled has to end before the next one begins.
+        stopped = () if self._controller.supports_concurrent_effects else (*self._work.values(),)
+        work = self._perform(effect, call.envelope, call.local, stopped)
         self._work[effect] = self._work_tasks.start(work, call.context)
 
     def _share(self, effect: Effect, call: Call) -> None:
@@ -379,12 +382,19 @@ class RunDriver:
         except DurabilityError as error:
             self.close(error)
 
-    async def _perform(self, effect: Effect, asked: Envelope, local: LocalExecutor) -> None:
-        """Execute an effect and tell the machine how it ended."""
+    async def _perform(
+        self,
+        effect: Effect,
+        asked: Envelope,
+        local: LocalExecutor,
+        stopped: tuple[asyncio.Task[None], ...],
+    ) -> None:
+        """Execute an effect after the stopped ones have ended, and tell the machine how it ended."""
         result: Outcome | BaseException | None = None
         is_cancel = False
         try:
-            result = await self._controller.execute(asked, local)
+            execute = self._controller.execute(asked, local)
+            result = await (self._execute_after(stopped, execute) if stopped else execute)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
@@ -410,6 +420,16 @@ class RunDriver:
         finally:
             del result, effect  # an exception holds this frame
 
+    async def _execute_after(
+        self, stopped: tuple[asyncio.Task[None], ...], execute: Coroutine[Any, Any, Outcome]
+    ) -> Outcome:
+        try:
+            await asyncio.wait(stopped)
+        except asyncio.CancelledError:
+            execute.close()
+            raise
+        return await execute
+
     def _answer(self, effect: Effect, callers: tuple[Caller, ...]) -> None:
         result = effect.result
         if isinstance(result, BaseException) and not callers:
@@ -420,7 +440,8 @@ class RunDriver:
             self.calls[caller].answer = copy.deepcopy(result) if is_shared else result
 
     def _stop(self, effect: Effect) -> None:
-        if (task := self._work.pop(effect, None)) is not None:
+        task = self._work.get(effect)
+        if task is not None and not task.cancelling():
             task.cancel()
 
     def _break_off(self, effects: tuple[Effect, ...]) -> None:

@@ -35,10 +35,10 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.engine.runs.driver import Call, Detached, RunDriver
+from pylash.engine.runs.loaded_runs import LoadedRun
 from pylash.engine.runs.outside import DirectCalls, Outside
 from pylash.engine.runs.replays import check_end, until_replayed
 from pylash.engine.runs.slots import Slots
-from pylash.engine.runs.standings import Standing
 from pylash.engine.store_answers import Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
@@ -62,7 +62,7 @@ class LiveRun:
 
     def __init__(
         self,
-        standing: Standing,
+        loaded: LoadedRun,
         wake_seq: int,
         controller: EffectController,
         memory: RunMemory,
@@ -70,9 +70,9 @@ class LiveRun:
         tasks: TaskOwner,
         work_tasks: TaskOwner,
     ) -> None:
-        self.record = record = standing.subject
-        self.fence: Fence = standing.attached.fence
-        self.turn = standing.turn
+        self.record = record = loaded.subject
+        self.fence: Fence = loaded.attached.fence
+        self.turn = loaded.turn
         self.memory = memory
         # The tasks of the worker, for the code of branches. Effects run in ``work_tasks`` of the host, which are
         # cancelled later, so that a record that is being written outlives the code that asked for it.
@@ -83,7 +83,7 @@ class LiveRun:
         config = RunConfig(
             is_durable=not memory.cancels_tasks,
             is_serial=not controller.supports_concurrent_effects,
-            is_turn=standing.turn is not None,
+            is_turn=loaded.turn is not None,
             parks_at_once=record.slot is not None,
             deadline=self.deadline,
             heard_before=bool(record.cancel_delivered),

@@ -24,9 +24,9 @@ from pylash.durable.machines.worker_machine import (
 from pylash.durable.runs import Claim
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
+from pylash.engine.runs.loaded_runs import load_runs
 from pylash.engine.runs.programs import Programs
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import standings
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.run_tasks import RunTasks
 from pylash.tasks import TaskOwner
@@ -237,7 +237,7 @@ class Scheduler:
         if not claims:
             return [], []
         try:
-            read = await standings(self._host.store, claims)
+            read = await load_runs(self._host.store, claims)
         except Exception:
             self._runs.orphans.add(claim.fence for claim in claims)
             raise
