@@ -23,7 +23,6 @@ from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
 from pylash.restate.courier import Courier
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
-from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError
@@ -171,7 +170,7 @@ class RestateRunner:
         """Execute one attempt of a run of a store in a handler of the server."""
         self._admit(run, store)
         invocation = context.request().id
-        journal = SdkJournal(
+        journal = self._host.open_journal(
             context, self._attempt_tasks, lambda: self._request_cancel(attempt.scope)
         )
         attempt = Attempt(
