@@ -141,6 +141,13 @@ class Dispatch(msgspec.Struct, frozen=True):
     bell: str | None
 
 
+class EngineRun(msgspec.Struct, frozen=True):
+    """A run of another engine that has not ended."""
+
+    scope: ExecutionScope
+    state: RunState
+
+
 class Taken(msgspec.Struct, frozen=True):
     """A run that an attempt of its engine owns now."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from pylash.durable.runs import SECOND, Dispatch
-from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
+from pylash.durable.scopes import ExecutionScope, ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
 from pylash.restate.carried import ENGINE
@@ -27,6 +28,8 @@ BATCH: Final = 100
 """How many runs are read from the store at a time."""
 CONCURRENCY: Final = 16
 """How many of them are sent at a time."""
+
+_EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+$")
 
 _log = logging.getLogger("pylash")
 
@@ -115,32 +118,39 @@ class Courier:
         if row.bell is not None:
             await self._client.ring(row.bell)
             return
-        service, key = await self._address(row)
+        service, key = await address_of(self._store, row.scope)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
         # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
         if invocation is not None:
             await self._client.resume(invocation)
 
-    async def _address(self, row: Dispatch) -> tuple[str, str]:
-        """Return the service of a run, and its key there."""
-        match row.scope:
-            case ProcessScope(process_id=process_id):
-                record = await self._store.processes.get(process_id)
-                epoch = 0 if record is None else record.state.epoch
-                return PROCESS_SERVICE, process_key(process_id, epoch)
-            case TurnScope(session_id=session, turn_id=turn):
-                return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
-            case QueueDrainScope(session_id=session, drain_id=drain):
-                return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
-            case scope:
-                raise AssertionError(f"no run of {scope} is sent")
+
+async def address_of(store: Store, scope: ExecutionScope) -> tuple[str, str]:
+    """Return the service of a run, and its key there."""
+    record = None
+    if isinstance(scope, ProcessScope):
+        record = await store.processes.get(scope.process_id)
+    return service_and_key(scope, 0 if record is None else record.state.epoch)
 
 
-def process_key(process_id: str, epoch: int) -> str:
-    """Return the key of a process's workflow: its id, and after ``continue_as`` the number of its journal."""
-    name = process_id.replace("~", "~~")
-    return name if epoch == 0 else f"{name}~{epoch}"
+def service_and_key(scope: ExecutionScope, epoch: int = 0) -> tuple[str, str]:
+    """Return the service of a run, and its key there; ``epoch`` is the number of a process's journal, after ``continue_as``."""
+    match scope:
+        case ProcessScope(process_id=process_id):
+            name = process_id.replace("~", "~~")
+            return PROCESS_SERVICE, name if epoch == 0 else f"{name}~{epoch}"
+        case TurnScope(session_id=session, turn_id=turn):
+            return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
+        case QueueDrainScope(session_id=session, drain_id=drain):
+            return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
+        case _:
+            raise AssertionError(f"no run of {scope} is sent")
+
+
+def without_epoch(key: str) -> str:
+    """Return the key of a process's first journal."""
+    return _EPOCH.sub(r"\1", key)
 
 
 def _escaped(name: str) -> str:
