@@ -30,11 +30,15 @@ from tests.restate.server_binary import reason_to_skip
 
 TESTS = Path(__file__).parent
 
-SLOW_FOLDERS = {"crash", "integrations", "models", "restate", "user_types"}
-"""Folders whose tests start or kill processes, or import the libraries of every vendor."""
+SLOW_FOLDERS = {"crash", "exports", "integrations", "models", "restate", "user_types"}
+"""Folders whose tests start or kill processes, use PostgreSQL, or import the libraries of every vendor."""
 OTHER_BACKENDS = {"memory", "postgres", "restate"}
 """Backends on which a test repeats what it does on an SQLite file."""
+REPEATS = {"crash_everywhere", "raced", "TRIES"}
+"""Names by which tests and laws crash an app at every point, or repeat a race."""
 LEAVES_OUT_SLOW = "not slow"
+QUICK_EXAMPLES = 15
+"""Examples that hypothesis tries of each property where slow tests are left out; otherwise it tries 100."""
 SLOW_MARK = "slow: waits, starts another process, or takes long; left out by make quick"
 
 MAY_BLOCK = [
@@ -56,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SLOW_MARK)
     # A deadline for each example would assert speed, and fails on a busy machine.
     settings.register_profile("pylash", deadline=None)
-    settings.load_profile("pylash")
+    settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
+    settings.load_profile("quick" if LEAVES_OUT_SLOW in config.option.markexpr else "pylash")
     config.addinivalue_line("markers", "stumbles: has a bug of pylash's on purpose")
 
 
@@ -96,13 +101,20 @@ def _parameters(item: pytest.Function) -> list[Any]:
 
 
 def _is_slow(item: pytest.Function) -> bool:
-    """Return whether a test is in a slow folder, needs another backend or crashes everywhere."""
+    """Return whether a test is in a slow folder, needs another backend, or tries much more than once."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return (
         item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
         or "postgres" in item.fixturenames
         or any(value in OTHER_BACKENDS for value in _parameters(item))
-        or "crash_everywhere" in item.function.__code__.co_names
+        or any(_calls(function, REPEATS) for function in (item.function, *given))
     )
+
+
+def _calls(function: Any, names: set[str]) -> bool:
+    """Return whether the code of a function uses one of the names; False for other values."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not names.isdisjoint(code.co_names)
 
 
 @pytest.hookimpl(wrapper=True)

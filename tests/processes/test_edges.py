@@ -114,7 +114,7 @@ async def test_a_process_may_go_on_afresh_from_a_branch(backend: Backend) -> Non
         assert await (await app.start(loop, n=0)).result(timeout="10s") == 1
 
 
-@EVERY_ENGINE
+@pytest.mark.slow
 async def test_many_attached_children_end_with_their_parent(backend: Backend) -> None:
     app = backend.app(worker=PARKING)
 
@@ -165,7 +165,6 @@ async def _ignored(work: Any) -> None:
     await work
 
 
-@EVERY_ENGINE
 async def test_one_unreadable_row_stops_no_other(backend: Backend) -> None:
     app = backend.app()
 

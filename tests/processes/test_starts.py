@@ -95,7 +95,6 @@ async def test_an_effect_waits_until_the_start_is_written(backend: Backend) -> N
     assert sorted(seen) == sorted(handle.id for handle in handles)
 
 
-@EVERY_ENGINE
 async def test_a_process_that_waits_for_no_effect_is_running(backend: Backend) -> None:
     app, gate = backend.app(), asyncio.Event()
 

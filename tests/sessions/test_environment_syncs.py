@@ -18,7 +18,7 @@ from pylash import (
     TurnView,
 )
 from pylash.testing import ScriptedModel, call, crash_everywhere, kill, say
-from tests.backends import EVERY_ENGINE, Backend
+from tests.backends import Backend
 from tests.sessions.crash_apps import Skills, make_skilled, skilled_story
 from tests.sessions.scenes import LIVE, Slow, begin, open_wait, transcript
 
@@ -65,7 +65,6 @@ assistant  Done.
 """
 
 
-@EVERY_ENGINE
 @pytest.mark.proves("T7")
 async def test_a_tool_changes_the_tools_and_the_prompt_of_its_turn(backend: Backend) -> None:
     model = ScriptedModel(reply)

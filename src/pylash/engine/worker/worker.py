@@ -215,7 +215,7 @@ class Worker:
             times = 0
             while self._is_busy():  # only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
-                before, found = found, [(run, run.machine.state.questions) for run in self._stuck()]
+                before, found = found, [(run, run.machine.state.requests) for run in self._stuck()]
                 times = times + 1 if found and found == before else 0
                 if times * QUIET_SECONDS > STUCK_SECONDS:
                     raise TimeoutError(_stuck_message(found[0][0]))
@@ -377,8 +377,8 @@ class Worker:
 
 def _stuck_message(run: LiveRun) -> str:
     """Return why a simulated clock cannot go on because of a run."""
-    effects = (effect.asked for effect in run.machine.state.effects.in_flight.values())
-    names = ", ".join(repr(asked.invocation.effect_id) for asked in effects if asked is not None)
+    effects = (effect.envelope for effect in run.machine.state.effects.in_flight.values())
+    names = ", ".join(repr(one.invocation.effect_id) for one in effects if one is not None)
     return (
         f"The clock cannot go on: the code of process {run.id!r} waits for something that is not a call of ctx, such as a "
         f"lock or a semaphore. Its effects that wait: {names or 'none'}. Use ctx.gather(..., limit=n) instead of a "
