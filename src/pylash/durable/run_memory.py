@@ -29,6 +29,11 @@ class LookAhead(Protocol):
         ...
 
     @property
+    def replays_wakes(self) -> bool:
+        """Whether wake-ups reach the run at the same place in every execution."""
+        ...
+
+    @property
     def is_replaying(self) -> bool:
         """Whether there are recorded effects that the code has not reached."""
         ...
@@ -168,6 +173,7 @@ class NullMemory:
     """
 
     looks_ahead = False
+    replays_wakes = False
     is_replaying = False
     replay = None
     cancels_tasks = True

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from pylash.durable.commands import Awaited, ProcessCommand, process_command
+from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal, process_command
 from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
@@ -38,7 +39,7 @@ from pylash.engine.hosts.controller import HostedController, opening_of
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
-from pylash.engine.records import answer, check_call, failed, perform, wrapped
+from pylash.engine.records import answer, check_call, failed, perform, withdrawn, wrapped
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.engine_mark import mark_for_restate
@@ -54,6 +55,7 @@ from pylash.values.errors import (
     StoreError,
     StoreRefused,
 )
+from pylash.values.process_errors import ProcessSignalWaitCancelled
 
 T = TypeVar("T")
 
@@ -75,7 +77,8 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
 class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_defaults=True):
     """The result of an effect's entry; it is stored, so fields are only added, with defaults.
 
-    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a turn.
+    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a
+    turn; ``woken``: the run was woken meanwhile, so a message that came before the end of the effect joins the turn after it.
     """
 
     digest: str
@@ -83,6 +86,7 @@ class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_
     outcome: msgspec.Raw
     command: bytes | None = None
     message: str = ""
+    woken: bool = False
 
 
 class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,16 +112,33 @@ class Execution(NamedTuple):
     progress: Progress
 
 
+class Wakes(NamedTuple):
+    """Wake-ups that the record of an effect reports, because that of the watch may come after it.
+
+    ``take`` is called on the real loop, and returns whether there is one. ``tell`` is called on the stage.
+    """
+
+    take: Callable[[], bool]
+    tell: Callable[[], None]
+
+
 class StageController(HostedController):
     """The boundary of one attempt of a run."""
 
     def __init__(
-        self, host: JournalHost, stage: Stage, memory: PositionalMemory, fence: Fence
+        self,
+        host: JournalHost,
+        stage: Stage,
+        memory: PositionalMemory,
+        fence: Fence,
+        wakes: Wakes,
     ) -> None:
         super().__init__(host)
+        self._wakes = wakes
         self._stage = stage
         self._memory = memory
         self._fence = fence
+        memory.cancel_waits = self._cancel_waits
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return the outcome of the effect: the recorded one, or that of performing it."""
@@ -166,6 +187,8 @@ class StageController(HostedController):
         self._check(asked, record.digest, record.command)
         if local.messages is not None:
             local.messages.receive(record.message.encode())
+        if record.woken:
+            self._wakes.tell()
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
     async def _performed(self, asked: EffectRequest, local: LocalExecutor) -> bytes:
@@ -186,6 +209,7 @@ class StageController(HostedController):
             msgspec.Raw(performed.data),
             digest_for_difference(asked.canonical),
             message.decode(),
+            self._wakes.take(),
         )
         return msgspec.json.encode(record)
 
@@ -328,6 +352,18 @@ class StageController(HostedController):
                 memory.drop_bell(bell)
             progress.stir()
 
+    async def _cancel_waits(self, name: str, effects: list[Envelope]) -> set[str]:
+        """Cancel effects in the store, where a wait may have ended by now; return the keys of those that had not."""
+
+        async def cancel() -> bytes:
+            now = self._host.clock.now()
+            entries = [_cancelled(envelope, now) for envelope in effects]
+            keys = await self._host.store.journal.deliver(self._fence, (), entries)
+            return msgspec.json.encode(sorted(keys))
+
+        data = await self._stage.run(name, partial(until_answered, cancel))
+        return set(msgspec.json.decode(data, type=list[str]))
+
     def _open_status(self, asked: EffectRequest, stored: StoredEntry) -> WaitStatus:
         """Return the status of the wait of an effect; raises if it is another one, or was revoked."""
         entry, status = stored.entry, stored.status
@@ -337,3 +373,13 @@ class StageController(HostedController):
         if status is None or (status.revoked and status.terminal is None):
             raise AwaitEventUnknownOrRevoked
         return status
+
+
+def _cancelled(envelope: Envelope, now: int) -> JournalEntry:
+    """Return the row of a wait that is cancelled."""
+    command = envelope.command
+    is_signal = isinstance(command, Process) and isinstance(
+        process_command(command.command), WaitSignal
+    )
+    data = withdrawn(ProcessSignalWaitCancelled.default_code if is_signal else "cancelled")
+    return asked_of(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,6 +18,7 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
+from pylash.restate.attempt_journal import AttemptJournal
 from pylash.restate.clients import (
     CODE,
     SERVICES,
@@ -37,6 +39,7 @@ from pylash.restate.endpoint import (
 )
 from pylash.restate.engine_mark import ENGINE
 from pylash.restate.runner import RestateRunner
+from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
@@ -182,6 +185,12 @@ class RestateHost:
         """Disconnect from the server."""
         self._runner = None
         await self.client.close()
+
+    def open_journal(
+        self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
+    ) -> AttemptJournal:
+        """Return the journal of an attempt that the server has called."""
+        return SdkJournal(context, tasks, on_cancel)
 
     async def open_endpoint(self, tasks: TaskOwner) -> EndpointServer | None:
         """Listen, unless another server does, and register the endpoint, if there is one."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
@@ -24,7 +23,6 @@ from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
 from pylash.restate.courier import Courier
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
-from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError
@@ -172,16 +170,8 @@ class RestateRunner:
         """Execute one attempt of a run of a store in a handler of the server."""
         self._admit(run, store)
         invocation = context.request().id
-        taken = await self._batched_take.take(run)
-        if taken is None:
-            await self._end_invocation(context, invocation)
-            return
-        if taken.subject is None:
-            raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
-        turn = None if taken.session is None else LoadedTurn(taken.session)
-        loaded = LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)
-        journal = SdkJournal(
-            context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
+        journal = self._host.open_journal(
+            context, self._attempt_tasks, lambda: self._request_cancel(attempt.scope)
         )
         attempt = Attempt(
             self._journal,
@@ -191,14 +181,14 @@ class RestateRunner:
             self._host.client.ring,
             lambda: self.is_open,
         )
+        # Before the run is taken, so that the attempt gets the hint of every later wake-up.
         self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, loaded)
-        except Suspended:
-            raise SuspendedException from None
-        except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
-            end = AttemptEnd.BLOCKED
+            taken = await self._batched_take.take(run)
+            if taken is None:
+                await self._end_invocation(context, invocation)
+                return
+            end = await self._end_of(attempt, taken)
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
@@ -209,6 +199,16 @@ class RestateRunner:
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
+
+    async def _end_of(self, attempt: Attempt, taken: Taken) -> AttemptEnd:
+        """Execute an attempt that has its run."""
+        try:
+            return await attempt.execute(taken, _loaded(taken))
+        except Suspended:
+            raise SuspendedException from None
+        except EngineRefused as refusal:
+            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            return AttemptEnd.BLOCKED
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
@@ -245,3 +245,13 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def _loaded(taken: Taken) -> LoadedRun:
+    """Return a run as it was taken."""
+    if taken.subject is None:
+        raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+    turn = None
+    if taken.session is not None:
+        turn = LoadedTurn(taken.session, stirred=taken.is_queued)
+    return LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from restate.exceptions import SuspendedException
 from restate.server_context import DisconnectedException, ServerInvocationContext
@@ -30,6 +30,9 @@ from restate.vm import (
 from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
+
+QUICK_CYCLES: Final = 3
+"""Cycles of the event loop after which an action that does not wait has ended: its task, that of the effect, and back."""
 
 _RUN_COMPLETED = {"type": "restate.run_completed", "data": None}
 
@@ -51,6 +54,8 @@ class SdkJournal:
         # The actions of entries that have no result, by handle; each is taken when the state machine asks for it.
         self._actions: dict[int, Action] = {}
         self._running: set[asyncio.Task[None]] = set()
+        # Whether an action was started since output was sent.
+        self._has_started = False
         # Set while the attempt may be suspended.
         self._prepare: Callable[[], Awaitable[bool]] | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
@@ -105,7 +110,6 @@ class SdkJournal:
             [SingleUnresolvedFuture(handle) for handle in by_handle]
         )
         while True:
-            await self._context.take_and_send_output()
             progress = self._vm.do_progress(awaited)
             match progress:
                 case Suspended():
@@ -118,6 +122,7 @@ class SdkJournal:
                 case DoProgressCancelSignalReceived():
                     await self._on_cancel()
                 case DoProgressWaitExternalProgress():
+                    await self._send_output()
                     if self._prepare is None or self._running or not await self._prepare():
                         await self._receive()
                     else:
@@ -142,6 +147,14 @@ class SdkJournal:
         assert not isinstance(result, NotReady)
         return result if isinstance(result, bytes) else b""
 
+    async def _send_output(self) -> None:
+        """Send the entries that were asked for and the results of actions: both in one message if an action ends at once."""
+        if self._has_started:
+            self._has_started = False
+            for _ in range(QUICK_CYCLES):
+                await asyncio.sleep(0)
+        await self._context.take_and_send_output()
+
     async def _receive(self) -> None:
         """Wait for a message of the server, or the end of an action."""
         message = await self._context.receive()
@@ -159,6 +172,7 @@ class SdkJournal:
     # --- actions ---
 
     def _start(self, handle: int) -> None:
+        self._has_started = True
         task = self._tasks.start(self._execute(handle, self._actions.pop(handle)))
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -72,6 +72,7 @@ class JournalMemory:
     """
 
     looks_ahead = True
+    replays_wakes = False
     cancels_tasks = False
 
     def __init__(self, journal: Journal, clock: Clock, tasks: TaskOwner) -> None:

@@ -257,6 +257,9 @@ class BranchGroup:
         if self._decision is None:
             await self._decide(NOBODY)
         await self.join()
+        # The wait may have been where a cancel of the run was delivered: it is raised, whatever the group was left with.
+        if self._is_interrupted:
+            self._raise_cancelled()
 
     async def join(self, *, after: int | None = None) -> None:
         """Wait for the branches of the group; with ``after``, until more than that many have ended.
