@@ -382,4 +382,4 @@ def _cancelled(envelope: Envelope, now: int) -> JournalEntry:
         process_command(command.command), WaitSignal
     )
     data = withdrawn(ProcessSignalWaitCancelled.default_code if is_signal else "cancelled")
-    return asked_of(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)
+    return effect_request(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)
