@@ -140,6 +140,16 @@ def carrier_target(carrier: str, target: str) -> str:
     return f"{carrier}/{target}" if carrier else target
 
 
+def split_carrier(target: str) -> tuple[str, str]:
+    """Return the engine in a target, and the rest; "" for runs that workers of the store execute.
+
+    >>> split_carrier("restate/python:order"), split_carrier("python:a/b")
+    (('restate', 'python:order'), ('', 'python:a/b'))
+    """
+    carrier, slash, rest = target.partition("/")
+    return (carrier, rest) if slash and ":" not in carrier else ("", target)
+
+
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
 """Every kind of input."""
 
@@ -565,7 +575,8 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def shown_target(target: str, registration: bytes | None) -> str:
-    """Return the target of a process for display: without its version, and for Lashlang with the name of its process in the module."""
+    """Return the target of a process for display: the name of its program, and for Lashlang that of its process in the module."""
+    _, target = split_carrier(target)
     if target != LASHLANG or registration is None:
         return split_target(target)[0]
     given = REGISTRATIONS.decode(registration).input

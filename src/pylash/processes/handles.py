@@ -154,7 +154,8 @@ class ProcessHandle(Generic[R]):
         """Return the effects of the process so far, with their times: draw them with ``draw_timeline``."""
         self._services.refuse_inside_process("handle.timeline")
         await self._check_access()
-        return await effects_of(self._services.store, self.id)
+        services = self._services
+        return await effects_of(services.control.effects, services.store, self.id)
 
     @property
     def _by(self) -> By:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -33,6 +34,9 @@ CODE: Final = "pylash"
 
 DISCOVERY_FAILED: Final = ("META0003", "META0012", "META0013", "META0014")
 """The codes with which the server says that it cannot read the services of an endpoint."""
+
+
+_NAME: Final = re.compile(r":([a-z]+)\b")
 
 
 class BackOff:
@@ -69,6 +73,8 @@ class RestateClient:
         timeout = httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
         self._ingress = httpx.AsyncClient(base_url=ingress, timeout=timeout)
         self._admin = httpx.AsyncClient(base_url=admin, timeout=timeout)
+        # For people: without passwords.
+        self.ingress, self.admin = shown_url(ingress), shown_url(admin)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -134,23 +140,26 @@ class RestateClient:
 
         Raises EndpointUnreachable if the server cannot reach it.
         """
-        answer = await self._deploy(url, force=False)
+        answer = await self.deploy(url)
         # The server does not read a known URL again, although other code may be there now, or another URL was
         # registered since.
         is_same = sorted(map(Service.of, answer["services"])) == sorted(own)
         if not is_same or set((await self.deployment_ids()).values()) != {answer["id"]}:
-            await self._deploy(url, force=True)
+            await self.deploy(url, force=True)
 
-    async def _deploy(self, url: str, *, force: bool) -> dict[str, Any]:
+    async def deploy(
+        self, url: str, *, force: bool = False, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Register a URL, and read its services if it is new or ``force`` is set; ``dry_run`` only reads them."""
+        body = {"uri": url, "force": force or dry_run, "dry_run": dry_run}
         try:
             answer: dict[str, Any] = await self._call(
-                self._admin, "POST", "/deployments", json={"uri": url, "force": force}
+                self._admin, "POST", "/deployments", json=body
             )
         except RestateRefused as error:
             reason = str(error.data["reason"])
             if any(code in reason for code in DISCOVERY_FAILED):
-                admin = shown_url(str(self._admin.base_url))
-                raise EndpointUnreachable(url, admin, reason) from error
+                raise EndpointUnreachable(url, self.admin, reason) from error
             raise
         return answer
 
@@ -162,8 +171,16 @@ class RestateClient:
         ]
         return {one["name"]: one["deployment_id"] for one in services if one}
 
-    async def query(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of a query of the server's tables."""
+    async def deployments(self) -> list[dict[str, Any]]:
+        """Return all deployments."""
+        found: list[dict[str, Any]] = (await self._call(self._admin, "GET", "/deployments"))[
+            "deployments"
+        ]
+        return found
+
+    async def query(self, sql: str, **values: str | int) -> list[dict[str, Any]]:
+        """Return the rows of a query of the server's tables; ``:name`` in it is replaced by the value of that name."""
+        sql = _NAME.sub(lambda found: _literal(values[found[1]]), sql)
         headers = {"accept": "application/json"}
         answer = await self._call(
             self._admin, "POST", "/query", json={"query": sql}, headers=headers
@@ -198,6 +215,11 @@ class RestateClient:
         if answer.status_code in allow:
             return {}
         raise _refusal(f"{url}{path.lstrip('/')}", answer.status_code, _reason(answer))
+
+
+def _literal(value: str | int) -> str:
+    """Return a value in the language of the server, which has no parameters of queries."""
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def _refusal(url: str, status: int, reason: str) -> RestateRefused:

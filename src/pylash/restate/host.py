@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,6 +15,7 @@ from restate.serde import BytesSerde
 
 from pylash import __version__
 from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
@@ -27,6 +29,7 @@ from pylash.restate.clients import (
     Service,
     check_url,
 )
+from pylash.restate.courier import address_of
 from pylash.restate.endpoint import (
     Address,
     AsgiApp,
@@ -38,11 +41,13 @@ from pylash.restate.endpoint import (
     prepare,
 )
 from pylash.restate.engine_mark import ENGINE
+from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.runner import RestateRunner
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
+from pylash.values.findings import Finding
 from pylash.values.process_errors import (
     AppNotOpen,
     ArgumentsInvalid,
@@ -125,6 +130,21 @@ class RestateHost:
             shown["listens"] = str(self._address)
         return shown
 
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[RestateClient]:
+        """Connect to the server for a few calls, whether or not the app is open."""
+        # In a thread: httpx reads the certificates of the system.
+        client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def examine(self, runs: Sequence[EngineRun]) -> list[Finding]:
+        """Check the server and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
+        async with self.connected() as client:
+            return await examine(client, self._endpoint, runs)
+
     # --- the endpoint ---
 
     def asgi(self, app: HostedApp) -> ServedApp:
@@ -172,19 +192,16 @@ class RestateHost:
         """Connect to the server, for the one app that uses this host."""
         if self._runner is not None:
             raise HostInUse
-        # In a thread: httpx reads the certificates of the system.
-        self.client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
-        try:
+        async with AsyncExitStack() as stack:
+            self.client = await stack.enter_async_context(self.connected())
             await self.client.check()
-        except BaseException:
-            await self.client.close()
-            raise
+            self._connection = stack.pop_all()
         self._runner = runner
 
     async def close(self) -> None:
         """Disconnect from the server."""
         self._runner = None
-        await self.client.close()
+        await self._connection.aclose()
 
     def open_journal(
         self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
@@ -242,6 +259,12 @@ class RestateEffects(EffectHost):
     def make_runner(self, parts: RunnerParts) -> Runner:
         """Return the runner of the app."""
         return RestateRunner(self._host, parts)
+
+    async def recorded_outside(self, scope: ExecutionScope) -> list[JournalEntry]:
+        """Return the effects that the server has recorded for a run."""
+        service, key = await address_of(self._journal.store, scope)
+        async with self._host.connected() as client:
+            return await recorded_effects(client, service, key)
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for callers outside a run: their effects are recorded in the store."""

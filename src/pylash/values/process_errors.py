@@ -286,6 +286,12 @@ class RunUnknown(Misuse):
     template = "There is no process, turn or session {text!r} in this store: see pylash ps."
 
 
+class AppNeeded(Misuse, fields="id engine"):
+    template = (
+        "The effects of {id!r} are recorded by {engine}: name its app, with --store MODULE:APP."
+    )
+
+
 class RunAmbiguous(Misuse, fields="text found"):
     template = "{text!r} is ambiguous ({found}): write one of them in full."
 
