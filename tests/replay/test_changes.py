@@ -41,6 +41,9 @@ from tests.replay.changed_apps import (
     without,
 )
 
+POLL_SECONDS = 0.05
+"""Each poll reads every run, and there are many."""
+
 # --- the code of processes ---
 
 
@@ -513,7 +516,7 @@ async def parked(backend: Backend, folder: Path, kinds: Collection[str]) -> list
     async def all_wait() -> bool:
         return len(await shop.app.waits()) == len(cells)
 
-    await eventually(all_wait, 30)
+    await eventually(all_wait, 30, POLL_SECONDS)
     await shop.app.close()
     return shop.ledger.lines
 
@@ -536,7 +539,7 @@ async def answer(app: Lash) -> None:
             await app.resolve(wait.key, True)
 
 
-async def standing(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
+async def settled(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
     """Return how each run stands, once all have ended or are blocked, or if they do not in time."""
 
     async def stand() -> bool:
@@ -544,13 +547,13 @@ async def standing(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
         return all(found[one].status in ("completed", "failed", "blocked") for one in ids)
 
     with suppress(TimeoutError):
-        await eventually(stand, 30)
+        await eventually(stand, 30, POLL_SECONDS)
     return await statuses(app)
 
 
 async def outcomes(app: Lash, cells: Collection[Cell]) -> dict[Cell, str]:
     """Return what becomes of each run: ``RUNS`` if it completes, or why it does not."""
-    found = await standing(app, [cell.changed for cell in cells])
+    found = await settled(app, [cell.changed for cell in cells])
     changed = {cell: found[cell.changed] for cell in cells}
     return {
         cell: RUNS if one.status == "completed" else (one.reason or one.status).partition(":")[0]
@@ -563,7 +566,7 @@ async def results(app: Lash, cells: Collection[Cell]) -> dict[Cell, Any]:
     for one in (await statuses(app)).values():
         if one.status == "blocked":
             await (app.retry(one.id) if one.session is None else app.session(one.session).retry())
-    stand = await standing(app, [cell.id for cell in cells])
+    stand = await settled(app, [cell.id for cell in cells])
     return {cell: await result_of(app, cell, stand[cell.id]) for cell in cells}
 
 
