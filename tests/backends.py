@@ -279,15 +279,13 @@ async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached
     return await store.journal.attach(ProcessScope(process), WorkerId(worker))
 
 
-async def eventually(
-    look: Callable[[], Awaitable[T | None]], seconds: float = 10, every: float = 0.005
-) -> T:
-    """Return the first true result of look, which is called every so many seconds until the time is over."""
+async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 10) -> T:
+    """Return the first true result of look, which is called again and again until the time is over."""
     async with asyncio.timeout(seconds):
         while True:
             if found := await look():
                 return found
-            await asyncio.sleep(every)
+            await asyncio.sleep(0.005)
 
 
 @contextmanager

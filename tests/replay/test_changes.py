@@ -41,9 +41,6 @@ from tests.replay.changed_apps import (
     without,
 )
 
-POLL_SECONDS = 0.05
-"""Each poll reads every run, and there are many."""
-
 # --- the code of processes ---
 
 
@@ -516,7 +513,7 @@ async def parked(backend: Backend, folder: Path, kinds: Collection[str]) -> list
     async def all_wait() -> bool:
         return len(await shop.app.waits()) == len(cells)
 
-    await eventually(all_wait, 30, POLL_SECONDS)
+    await eventually(all_wait, 30)
     await shop.app.close()
     return shop.ledger.lines
 
@@ -547,7 +544,7 @@ async def settled(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
         return all(found[one].status in ("completed", "failed", "blocked") for one in ids)
 
     with suppress(TimeoutError):
-        await eventually(stand, 30, POLL_SECONDS)
+        await eventually(stand, 30)
     return await statuses(app)
 
 
