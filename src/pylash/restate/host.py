@@ -14,7 +14,7 @@ import restate
 from restate.serde import BytesSerde
 
 from pylash import __version__
-from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.ports import Cancellation, DurabilityTier, EffectHost, ScopedController
 from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
@@ -42,6 +42,7 @@ from pylash.restate.endpoint import (
 )
 from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.runner import RestateRunner
+from pylash.restate.sdk_journal import Disconnected
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
@@ -181,7 +182,11 @@ class RestateHost:
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
         if self._runner is None:
             raise AppNotOpen
-        await self._runner.execute(ctx, **json.loads(given))
+        try:
+            await self._runner.execute(ctx, **json.loads(given))
+        except asyncio.CancelledError:
+            # The server of the endpoint ends the call. The SDK ignores that, and would wait for the other side to close.
+            raise Disconnected from None
         return b""
 
     # --- the runner ---
@@ -242,9 +247,9 @@ class RestateEffects(EffectHost):
     """The effect host of an app on Restate."""
 
     supports_durable_effects = True
+    durability = DurabilityTier.DURABLE
 
     def __init__(self, host: RestateHost, journal: JournalHost) -> None:
-        self.durability = journal.durability
         self._host = host
         self._journal = journal
 

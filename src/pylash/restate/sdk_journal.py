@@ -31,6 +31,9 @@ from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
 
+Disconnected = DisconnectedException
+"""Ends a handler without an answer."""
+
 _RUN_COMPLETED = {"type": "restate.run_completed", "data": None}
 
 
