@@ -112,7 +112,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
 def engine_target(engine: str, program: str, version: int = 1) -> str:
     """Return the target of a version of a program.
 
-    The version is in the part before the colon, which has no names of users: any name can be told from a version.
+    The version is in the part before the colon, which has no names of users, so that no name is taken for a version.
 
     >>> engine_target("python", "order"), engine_target("python", "order", 2)
     ('python:order', 'python@2:order')
@@ -131,10 +131,10 @@ def split_target(target: str) -> tuple[str, int]:
     return (f"{engine}{colon}{program}", int(version)) if at else (target, 1)
 
 
-def carried_target(carrier: str, target: str) -> str:
+def carrier_target(carrier: str, target: str) -> str:
     """Return the target of runs that another engine than the workers of the store executes: no worker claims it.
 
-    >>> carried_target("restate", "python:order"), carried_target("", "python:order")
+    >>> carrier_target("restate", "python:order"), carrier_target("", "python:order")
     ('restate/python:order', 'python:order')
     """
     return f"{carrier}/{target}" if carrier else target
@@ -249,10 +249,10 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
         """The name and version of its program, and its carrier: a worker claims only runs whose targets it has."""
         if isinstance(self.input, EngineInput):
             given = self.input
-            return carried_target(
+            return carrier_target(
                 self.carrier, engine_target(given.engine, given.program, given.version)
             )
-        return carried_target(self.carrier, self.program)
+        return carrier_target(self.carrier, self.program)
 
     @property
     def program(self) -> str:
@@ -303,7 +303,7 @@ def checked_process(process_id: str) -> str:
 
 
 def check_identity(registration: Registration) -> None:
-    """Raise an error if the process or its originator has a blank id: its effects could not be told from others.
+    """Raise an error if the process or its originator has a blank id: its effects could not be distinguished from others.
 
     Workers check stored registrations too. Nothing else about a stored id is checked: see ``names``.
     """

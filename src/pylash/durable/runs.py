@@ -139,6 +139,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     scope: ExecutionScope
     kind: str
     bell: str | None
+    # How often a process has continued as a fresh run.
+    epoch: int = 0
 
 
 class EngineRun(msgspec.Struct, frozen=True):
@@ -146,14 +148,6 @@ class EngineRun(msgspec.Struct, frozen=True):
 
     scope: ExecutionScope
     state: RunState
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A run that an attempt of its engine owns now."""
-
-    fence: Fence
-    now: Instant
-    wake_seq: int
 
 
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):

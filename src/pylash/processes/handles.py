@@ -115,7 +115,7 @@ class ProcessHandle(Generic[R]):
         processes = self._services.store.processes
         outputs = await processes.outputs([self.id])
         view = None if self.id in outputs else await processes.view(self.id)
-        # After the reads: a session that has lost access meanwhile is told nothing about the process.
+        # After the reads: a session that has lost access meanwhile learns nothing about the process.
         await self._check_access()
         if self.id in outputs:
             return outputs[self.id]

@@ -19,8 +19,8 @@ from pylash.durable.runs import SECOND, Dispatch
 from pylash.durable.scopes import ExecutionScope, ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
-from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, BackOff, RestateClient
+from pylash.restate.engine_mark import ENGINE
 from pylash.values.errors import StoreError
 from pylash.values.process_errors import RestateRefused
 
@@ -90,15 +90,14 @@ class Courier:
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
         self._failure = None
-        while rows := await self._store.runs.dispatch(ENGINE, self._targets, BATCH):
-            async with asyncio.TaskGroup() as group:
-                for row in rows:
-                    group.create_task(self._send(row))
-            if self._failure is not None:
-                raise self._failure
-            if len(rows) < BATCH:
-                break
-        due, _ = await self._store.runs.next_due(self._targets)
+        rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(self._send(row))
+        if self._failure is not None:
+            raise self._failure
+        if len(rows) == BATCH:
+            return 0.0
         return NET_SECONDS if due is None else min(NET_SECONDS, max(0.0, due / SECOND))
 
     async def _send(self, row: Dispatch) -> None:
@@ -118,7 +117,7 @@ class Courier:
         if row.bell is not None:
             await self._client.ring(row.bell)
             return
-        service, key = await address_of(self._store, row.scope)
+        service, key = service_and_key(row.scope, row.epoch)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
         # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.

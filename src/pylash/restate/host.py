@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,7 +20,7 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
-from pylash.restate.carried import ENGINE
+from pylash.restate.attempt_journal import AttemptJournal
 from pylash.restate.clients import (
     CODE,
     SERVICES,
@@ -40,9 +40,10 @@ from pylash.restate.endpoint import (
     bind_address,
     prepare,
 )
+from pylash.restate.engine_mark import ENGINE
 from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.runner import RestateRunner
-from pylash.restate.sdk_journal import Disconnected
+from pylash.restate.sdk_journal import Disconnected, SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
@@ -205,6 +206,12 @@ class RestateHost:
         """Disconnect from the server."""
         self._runner = None
         await self._connection.aclose()
+
+    def open_journal(
+        self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
+    ) -> AttemptJournal:
+        """Return the journal of an attempt that the server has called."""
+        return SdkJournal(context, tasks, on_cancel)
 
     async def open_endpoint(self, tasks: TaskOwner) -> EndpointServer | None:
         """Listen, unless another server does, and register the endpoint, if there is one."""

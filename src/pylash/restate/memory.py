@@ -2,30 +2,40 @@
 
 Rule 1. Nothing is known ahead. The code of the run is executed from its beginning in every attempt, and gets the recorded
         completions in their order; so decisions and deliveries of cancels are made again, with the same result.
-Rule 2. Time is that of the last completion: it is recorded, and the same in every attempt.
+Rule 2. A cancel of an effect whose work is in the store is decided there: a wait that has taken its signal keeps it.
+        Any other effect that the machine takes for cancellable has no outcome.
+Rule 3. Time is that of the last completion: it is recorded, and the same in every attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pylash.durable.effects import Envelope
+from pylash.durable.commands import Awaited, process_command
+from pylash.durable.effects import AwaitEvent, Envelope, Process
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.run_memory import Progress, ProgressOf, unobserved
 from pylash.durable.runs import Instant, JournalEntry
+
+CancelWaits = Callable[[str, list[Envelope]], Awaitable[set[str]]]
+"""Cancels effects whose work is in the store, as an entry of a name; returns the keys of those that have no outcome."""
 
 
 class PositionalMemory:
     """The memory of one attempt."""
 
     looks_ahead = False
+    # They are entries of the journal.
+    replays_wakes = True
     replay = None
     cancels_tasks = False
 
     def __init__(self, is_replaying: Callable[[], bool]) -> None:
         self.progress_of: ProgressOf = unobserved
+        # Set by the controller before the code begins.
+        self.cancel_waits: CancelWaits | None = None
         # Set once the attempt has ended: its tasks are then cancelled, and not by the code.
         self.is_stopping = False
         self._is_replaying = is_replaying
@@ -70,14 +80,18 @@ class PositionalMemory:
     # --- cancels ---
 
     async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:  # noqa: ARG002
-        """Return the keys of the effects: those that the machine takes for cancellable have no outcome."""
-        keys = {str(envelope.invocation.replay_key) for envelope in effects}
+        """Cancel effects; return the keys of those that have no outcome."""
+        waits = [envelope for envelope in effects if is_wait(envelope)]
+        keys = {_key(envelope) for envelope in effects if not is_wait(envelope)}
+        if waits:
+            assert self.cancel_waits is not None
+            keys |= await self.cancel_waits(key, waits)
         self._cancelled |= keys
         return keys
 
     async def withdraw(self, envelope: Envelope) -> bool:
         """Return True: an effect that has not begun can always be cancelled."""
-        self._cancelled.add(str(envelope.invocation.replay_key))
+        self._cancelled.add(_key(envelope))
         return True
 
     # --- effects in flight ---
@@ -118,3 +132,18 @@ class PositionalMemory:
     def advance(self, now: int) -> None:
         """Note the time of a completion."""
         self._now = Instant(max(self._now, now))
+
+
+def is_wait(envelope: Envelope) -> bool:
+    """Return whether an effect waits in the store: for a signal, an answer, or the end of another run."""
+    match envelope.command:
+        case AwaitEvent():
+            return True
+        case Process(command=command):
+            return isinstance(process_command(command), Awaited)
+        case _:
+            return False
+
+
+def _key(envelope: Envelope) -> str:
+    return str(envelope.invocation.replay_key)

@@ -6,28 +6,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import Registration, carried_target
-from pylash.durable.runs import Attached, Taken
-from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
+from pylash.durable.processes import Registration, carrier_target
+from pylash.durable.runs import Attached
+from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
+from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
-from pylash.engine.runs.standings import Standing, TurnStanding
-from pylash.engine.store_answers import STORE_AWAY_SECONDS
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
-from pylash.restate.carried import ENGINE, carried, store_id
-from pylash.restate.controller import until_answered
+from pylash.restate.batched_take import BatchedTake
 from pylash.restate.courier import Courier
-from pylash.restate.sdk_journal import SdkJournal
+from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
+from pylash.values.errors import LashError
 from pylash.values.process_errors import ReplayRefused, StoreOfOthers
 
 if TYPE_CHECKING:
@@ -68,10 +66,11 @@ class RestateRunner:
         self.is_open = False
         # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
         self._is_draining = False
-        self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
+        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
+        self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
 
     # --- opening and closing ---
 
@@ -134,13 +133,13 @@ class RestateRunner:
         return self._start(command)
 
     async def _start(self, command: StartProcess) -> Any:
-        command = carried(command)
+        command = mark_for_restate(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
 
     def own(self, registration: Registration) -> Registration:
         """Return a registration with the mark of this engine."""
-        return carried(StartProcess(registration)).registration
+        return mark_for_restate(StartProcess(registration)).registration
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn: a row that the courier sends."""
@@ -171,13 +170,8 @@ class RestateRunner:
         """Execute one attempt of a run of a store in a handler of the server."""
         self._admit(run, store)
         invocation = context.request().id
-        taken = await self._take(run)
-        if taken is None:
-            await self._end_invocation(context, invocation)
-            return
-        standing = await self._standing(taken)
-        journal = SdkJournal(
-            context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
+        journal = self._host.open_journal(
+            context, self._attempt_tasks, lambda: self._request_cancel(attempt.scope)
         )
         attempt = Attempt(
             self._journal,
@@ -187,14 +181,14 @@ class RestateRunner:
             self._host.client.ring,
             lambda: self.is_open,
         )
+        # Before the run is taken, so that the attempt gets the hint of every later wake-up.
         self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, standing)
-        except Suspended:
-            raise SuspendedException from None
-        except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
-            end = AttemptEnd.BLOCKED
+            taken = await self._batched_take.take(run)
+            if taken is None:
+                await self._end_invocation(context, invocation)
+                return
+            end = await self._end_of(attempt, taken)
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
@@ -205,6 +199,16 @@ class RestateRunner:
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
+
+    async def _end_of(self, attempt: Attempt, taken: Taken) -> AttemptEnd:
+        """Execute an attempt that has its run."""
+        try:
+            return await attempt.execute(taken, _loaded(taken))
+        except Suspended:
+            raise SuspendedException from None
+        except EngineRefused as refusal:
+            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            return AttemptEnd.BLOCKED
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
@@ -221,34 +225,6 @@ class RestateRunner:
         self._live[run] = attempt
         if self._is_draining:  # since the attempt was admitted
             attempt.drain()
-
-    async def _take(self, run: int) -> Taken | None:
-        """Own the run for this attempt; None if it has ended."""
-        membership, token = self._journal.membership, self._journal.new_token()
-        while True:
-            try:
-                return await self._journal.store.runs.take(run, membership.worker, token)
-            except StoreError:
-                if not self.is_open:
-                    raise
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:
-                if not self.is_open:
-                    raise
-                await membership.renew()  # others gave us up: join again
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-
-    async def _standing(self, taken: Taken) -> Standing:
-        """Return the process or turn of a run as it is in the store."""
-        store, fence = self._journal.store, taken.fence
-        attached = Attached(fence, taken.now)
-        if isinstance(fence.scope, ProcessScope):
-            process = (await until_answered(partial(store.processes.resume, [fence.run])))[
-                fence.run
-            ]
-            return Standing(process.record, attached)
-        turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
-        return Standing(turn.turn, attached, TurnStanding(turn.session))
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
@@ -269,3 +245,13 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def _loaded(taken: Taken) -> LoadedRun:
+    """Return a run as it was taken."""
+    if taken.subject is None:
+        raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+    turn = None
+    if taken.session is not None:
+        turn = LoadedTurn(taken.session, stirred=taken.is_queued)
+    return LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from pylash.durable.keys import PATCHED, patch_of
-from pylash.durable.processes import ProcessFilter, carried_target
+from pylash.durable.processes import ProcessFilter, carrier_target
 from pylash.durable.runs import EngineRun, Instant, RunState, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import session_lane
@@ -273,7 +273,7 @@ class SqlInspection(Port):
     @operation(read_only=True)
     def of_engine(self, carrier: str, limit: int) -> Steps[list[EngineRun]]:
         """Return the runs of another engine that have not ended, the oldest first."""
-        prefix = carried_target(carrier, "")
+        prefix = carrier_target(carrier, "")
         rows = (yield Statement(_OF_ENGINE, (len(prefix), prefix, limit))).rows
         return [EngineRun(scope_from_text(scope), RunState(state)) for scope, state in rows]
 

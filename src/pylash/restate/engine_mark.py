@@ -21,7 +21,7 @@ def store_id(secret: bytes) -> str:
     return blake2b(secret, digest_size=8, person=b"pylash-store").hexdigest()
 
 
-def carried(command: CommandT) -> CommandT:
+def mark_for_restate(command: CommandT) -> CommandT:
     """Return a command so that the process it starts, if it starts one, is executed by Restate."""
     if not isinstance(command, StartProcess):
         return command
