@@ -99,10 +99,10 @@ class RestateHost:
         self._endpoint: str | None = None
         # Where the app listens; None if nothing is served here.
         self._address: Address | None = None
-        self.choose_endpoint(endpoint, bind)
-        self._runner: RestateRunner | None = None
         # Whether another server serves the endpoint, with ``asgi``.
         self._is_mounted = False
+        self.choose_endpoint(endpoint, bind)
+        self._runner: RestateRunner | None = None
         self._asgi = self._make_asgi()
 
     def __call__(self, journal: EffectHost) -> RestateEffects:
@@ -111,7 +111,8 @@ class RestateHost:
         return RestateEffects(self, journal)
 
     def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
-        """Change where the server reaches this app, and where the app listens, before it is opened. None changes nothing."""
+        """Let the app listen itself, whether or not ``asgi`` was called. None leaves an address as it is."""
+        self._is_mounted = False
         if endpoint is not None:
             self._endpoint, self._address = endpoint, address_in(endpoint)
         if bind is not None:
