@@ -30,5 +30,5 @@ async def test_a_server_without_the_key_cannot_call_the_endpoint(
 
 
 def test_a_key_that_is_none_is_refused() -> None:
-    with pytest.raises(ArgumentsInvalid, match="identity_keys= .* publickeyv1_"):
+    with pytest.raises(ArgumentsInvalid, match=r"identity_keys= .* publickeyv1_"):
         RestateHost(ingress="http://a:8080", admin="http://a:9070", identity_keys=["secret"])
