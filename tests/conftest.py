@@ -19,17 +19,19 @@ import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from pylash.stores.drivers import sqlite_connections
 from pylash.stores.drivers.postgres import PostgresDriver
 from tests import mission
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
+from tests.restate.server_binary import reason_to_skip
 
 TESTS = Path(__file__).parent
 
 SLOW_FOLDERS = {"crash", "exports", "integrations", "models", "restate", "user_types"}
 """Folders whose tests start or kill processes, use PostgreSQL, or import the libraries of every vendor."""
-OTHER_BACKENDS = {"memory", "postgres"}
+OTHER_BACKENDS = {"memory", "postgres", "restate"}
 """Backends on which a test repeats what it does on an SQLite file."""
 REPEATS = {"crash_everywhere", "raced", "TRIES"}
 """Names by which tests and laws crash an app at every point, or repeat a race."""
@@ -77,9 +79,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the garbage collector what was collected: it stays until the end of the run."""
+    # Installed before the first test: a download may take longer than a test may.
+    if not session.config.option.collectonly and any(map(_needs_restate, session.items)):
+        reason_to_skip()
     gc.freeze()
+
+
+def _needs_restate(item: pytest.Item) -> bool:
+    is_chosen = isinstance(item, pytest.Function) and "restate" in _parameters(item)
+    return is_chosen or item.path.is_relative_to(TESTS / "restate")
+
+
+def _parameters(item: pytest.Function) -> list[Any]:
+    """Return the parameters that choose a backend or another variant of a test."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return [value for value in given if isinstance(value, str)]
 
 
 def _is_slow(item: pytest.Function) -> bool:
@@ -88,7 +104,7 @@ def _is_slow(item: pytest.Function) -> bool:
     return (
         item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
         or "postgres" in item.fixturenames
-        or any(isinstance(value, str) and value in OTHER_BACKENDS for value in given)
+        or any(value in OTHER_BACKENDS for value in _parameters(item))
         or any(_calls(function, REPEATS) for function in (item.function, *given))
     )
 
@@ -130,6 +146,12 @@ def nothing_blocks_the_loop() -> Iterator[None]:
         for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pydantic_has_looked_for_plugins() -> None:
+    """Let pydantic look for its plugins before a loop runs: it reads files, once in a process."""
+    TypeAdapter(int)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -177,6 +199,22 @@ def postgres() -> Iterator[str]:
     # Not in pytest's folder: another run would close that to the user that the server runs as.
     with TemporaryDirectory(prefix="pylash-pg-") as folder, postgres_url(Path(folder)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def restate_server() -> Iterator[Any]:
+    """Start one Restate server for all tests of this process."""
+    from tests.restate.server import RestateServer  # noqa: PLC0415 - few tests need it
+
+    if reason := reason_to_skip():
+        skip_or_fail(reason)
+    with TemporaryDirectory(prefix="pylash-restate-") as folder:
+        server = RestateServer(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -228,5 +266,9 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
             return MemoryBackend()
         case "sqlite":
             return SqliteBackend(tmp_path)
+        case "restate":
+            from tests.restate.backend import RestateBackend  # noqa: PLC0415 - few tests need it
+
+            return RestateBackend(tmp_path, request.getfixturevalue("restate_server"))
         case _:
             return PostgresBackend(request.getfixturevalue("postgres"))

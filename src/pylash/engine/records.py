@@ -59,7 +59,7 @@ WITHDRAWN: Final = b'{"type":"cancelled"'
 """How the record of a cancelled effect begins; the ends of waits begin otherwise."""
 
 # Mistakes of the caller. A record would make one permanent, although the next deploy may correct it.
-_NEVER_RECORDED = (
+NEVER_RECORDED = (
     EffectNested,
     MissingReplayKey,
     RuntimeEffectLocalExecutorMismatch,
@@ -161,7 +161,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         outcome = await local.execute(envelope)
         # Encoded within the try: a result that cannot be recorded is a failure of the effect.
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
-    except _NEVER_RECORDED:
+    except NEVER_RECORDED:
         raise
     except BaseException as error:
         # A composite effect performs others, at which a cancel of the run is raised without cancelling a task.

@@ -39,7 +39,15 @@ from pylash.engine.hosts.controller import HostedController, opening_of
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
-from pylash.engine.records import answer, check_call, failed, perform, withdrawn, wrapped
+from pylash.engine.records import (
+    NEVER_RECORDED,
+    answer,
+    check_call,
+    failed,
+    perform,
+    withdrawn,
+    wrapped,
+)
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.engine_mark import mark_for_restate
@@ -152,7 +160,7 @@ class StageController(HostedController):
         asked = effect_request(envelope, key)
         execution = Execution(asked, local, self._memory.progress_of(key))
         match command:
-            case Sleep():
+            case Sleep() if local.cancel is None:
                 local.check(command)
                 return await self._sleep(execution, command)
             case AwaitEvent():
@@ -195,6 +203,9 @@ class StageController(HostedController):
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
+        except NEVER_RECORDED as error:
+            # A mistake of the caller is raised there, and its entry needs a result.
+            performed = failed(error, asked.envelope.command.kind)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

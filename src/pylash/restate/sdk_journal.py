@@ -8,7 +8,6 @@ fails if one of them is gone.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from restate.vm import (
     Failure,
     FirstCompletedUnresolvedFuture,
     NotReady,
-    RunRetryConfig,
     SingleUnresolvedFuture,
     Suspended,
 )
@@ -60,6 +58,8 @@ class SdkJournal:
         self._prepare: Callable[[], Awaitable[bool]] | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
+        # What an action has raised: it ends the attempt, and the server tries again.
+        self._failure: Exception | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -104,12 +104,13 @@ class SdkJournal:
 
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result."""
-        self._check()
+        self._check()  # an entry that was refused has no handle
         by_handle = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         awaited = FirstCompletedUnresolvedFuture(
             [SingleUnresolvedFuture(handle) for handle in by_handle]
         )
         while True:
+            self._check()
             progress = self._vm.do_progress(awaited)
             match progress:
                 case Suspended():
@@ -129,9 +130,10 @@ class SdkJournal:
                         self._vm.notify_input_closed()
                 case BaseException():
                     self._refusal = progress
-                    self._check()
 
     def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._refusal is not None:
             raise EngineRefused(str(self._refusal)) from self._refusal
 
@@ -187,10 +189,7 @@ class SdkJournal:
                 raise
             return  # the effect was cancelled: nobody awaits the entry, and it has no result
         except Exception as error:  # noqa: BLE001 - the server tries again
-            failure = Failure(
-                500, repr(error), stacktrace="".join(traceback.format_exception(error))
-            )
-            self._vm.propose_run_completion_transient(handle, failure, 0, RunRetryConfig())
+            self._failure = self._failure or error
         else:
             self._vm.propose_run_completion_success(handle, result)
         finally:

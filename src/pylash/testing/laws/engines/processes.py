@@ -12,6 +12,7 @@ from pylash.testing.laws.engines.subjects import (
     PATIENCE_SECONDS,
     Deployment,
     EngineSubject,
+    Gate,
     Ledger,
     until,
 )
@@ -68,6 +69,26 @@ async def a_step_that_failed_stays_failed(subject: EngineSubject) -> None:
         await deployment.handle(process).signal("go")
         equal(await deployment.result(process), ["KeyError", "'missing'"], "the failure")
     equal(ledger.executed, ["fail"], "the executions of the step")
+
+
+async def a_step_that_was_cut_off_is_executed_again(subject: EngineSubject) -> None:
+    ledger, gate = Ledger(), Gate()
+
+    async def work() -> str:
+        ledger.executed.append("work")
+        return await gate.enter() if len(ledger.executed) == 2 else "done"
+
+    def declare(app: Lash) -> None:
+        @app.process
+        async def story(ctx: Context) -> list[Any]:
+            return [await ctx.step(ledger.note, "first"), await ctx.step(work)]
+
+    async with Deployment(subject, declare) as deployment:
+        process = await deployment.start("story")
+        await gate.until_entered()
+        await deployment.restart()
+        equal(await deployment.result(process), ["first", "done"], "the result")
+    equal(ledger.executed, ["first", "work", "work"], "the executions")
 
 
 async def overlapping_effects_are_replayed_each_from_its_own_record(subject: EngineSubject) -> None:
@@ -417,6 +438,7 @@ async def a_delayed_process_begins_later(subject: EngineSubject) -> None:
 PROCESSES: tuple[Law[EngineSubject], ...] = (
     a_step_is_executed_once,
     a_step_that_failed_stays_failed,
+    a_step_that_was_cut_off_is_executed_again,
     overlapping_effects_are_replayed_each_from_its_own_record,
     a_race_has_the_same_winner_again,
     time_and_chance_are_the_same_again,
