@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -130,6 +131,21 @@ class RestateClient:
         """Resume a paused invocation; any other is left alone."""
         path = f"/invocations/{invocation}/resume?deployment=latest"
         await self._call(self._admin, "PATCH", path, allow=(404, 409))
+
+    async def input_of(self, invocation: str) -> dict[str, Any]:
+        """Return the input of an invocation; {} if the server has forgotten it."""
+        rows = await self.query(
+            f"select entry_json from sys_journal where id = '{invocation}' and \"index\" = 0"  # noqa: S608 - its own id
+        )
+        if not rows:
+            return {}
+        payload = json.loads(rows[0]["entry_json"])["Command"]["Input"]["payload"]
+        given: dict[str, Any] = json.loads(bytes(payload))
+        return given
+
+    async def purge(self, invocation: str) -> None:
+        """Forget an invocation that has completed, so that its key can be used again."""
+        await self._call(self._admin, "PATCH", f"/invocations/{invocation}/purge", allow=(404, 409))
 
     async def kill(self, invocation: str) -> None:
         """End an invocation without executing it again."""

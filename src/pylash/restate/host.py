@@ -82,7 +82,8 @@ class RestateHost:
 
     ``ingress`` and ``admin`` are the addresses of the server. ``endpoint`` is the address at which the server reaches
     this app: an app with a worker listens there and registers itself. ``bind`` is where it listens if that differs, as behind
-    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it.
+    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it. ``identity_keys`` are public keys
+    of servers (``publickeyv1_…``): calls of any other are refused.
 
     >>> app = Lash("postgresql://localhost/agents",
     ...            host=RestateHost(ingress="http://localhost:8080", admin="http://localhost:9070",
@@ -92,7 +93,13 @@ class RestateHost:
     engine = ENGINE
 
     def __init__(
-        self, *, ingress: str, admin: str, endpoint: str | None = None, bind: str | None = None
+        self,
+        *,
+        ingress: str,
+        admin: str,
+        endpoint: str | None = None,
+        bind: str | None = None,
+        identity_keys: Sequence[str] = (),
     ) -> None:
         self._ingress = check_url("ingress", ingress)
         self._admin = check_url("admin", admin)
@@ -103,7 +110,7 @@ class RestateHost:
         self._is_mounted = False
         self.choose_endpoint(endpoint, bind)
         self._runner: RestateRunner | None = None
-        self._asgi = self._make_asgi()
+        self._asgi = self._make_asgi(identity_keys)
 
     def __call__(self, journal: EffectHost) -> RestateEffects:
         """Return the host of an app's effects over the journal of its store."""
@@ -161,7 +168,7 @@ class RestateHost:
         self._is_mounted = True
         return ServedApp(app, self._asgi)
 
-    def _make_asgi(self) -> AsgiApp:
+    def _make_asgi(self, identity_keys: Sequence[str]) -> AsgiApp:
         policy = restate.InvocationRetryPolicy(
             initial_interval=timedelta(milliseconds=50),
             max_interval=timedelta(seconds=10),
@@ -178,7 +185,11 @@ class RestateHost:
             )
             workflow.main(HANDLER, input_serde=BytesSerde(), output_serde=BytesSerde())(self._run)
             services.append(workflow)
-        endpoint: AsgiApp = restate.app(services)
+        try:
+            endpoint: AsgiApp = restate.app(services, identity_keys=list(identity_keys))
+        except Exception as error:  # the class is not documented
+            reason = f"identity_keys= has a key that Restate does not accept: {error}"
+            raise ArgumentsInvalid("RestateHost", reason) from error
         return endpoint
 
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
