@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from pylash.durable.runs import SECOND, Dispatch
@@ -30,6 +31,9 @@ CONCURRENCY: Final = 16
 """How many of them are sent at a time."""
 
 _EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+$")
+
+REPLACE_TRIES, REPLACE_SECONDS = 10, 0.05
+"""How often, and after which pauses, the key of an invocation that was killed is asked for before the next delivery."""
 
 _log = logging.getLogger("pylash")
 
@@ -120,9 +124,23 @@ class Courier:
         service, key = service_and_key(row.scope, row.epoch)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
-        # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
-        if invocation is not None:
+        if invocation is None:
+            return
+        known = await self._client.input_of(invocation)
+        if known.get("store") == self._store_id and known["run"] != row.run:
+            await self._replace(invocation, partial(self._client.send, service, key, given))
+        else:
+            # The engine executes the run again by itself, unless it is paused because it was blocked.
             await self._client.resume(invocation)
+
+    async def _replace(self, invocation: str, send: Callable[[], Awaitable[str | None]]) -> None:
+        """Send a run whose key was that of an earlier one, which has ended: a session was deleted, and its ids are used again."""
+        await self._client.kill(invocation)
+        for _ in range(REPLACE_TRIES):
+            await self._client.purge(invocation)
+            if await send() is None:
+                return
+            await asyncio.sleep(REPLACE_SECONDS)
 
 
 async def address_of(store: Store, scope: ExecutionScope) -> tuple[str, str]:

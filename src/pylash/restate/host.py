@@ -14,7 +14,7 @@ import restate
 from restate.serde import BytesSerde
 
 from pylash import __version__
-from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.ports import Cancellation, DurabilityTier, EffectHost, ScopedController
 from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
@@ -43,7 +43,7 @@ from pylash.restate.endpoint import (
 from pylash.restate.engine_mark import ENGINE
 from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.runner import RestateRunner
-from pylash.restate.sdk_journal import SdkJournal
+from pylash.restate.sdk_journal import Disconnected, SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
@@ -106,10 +106,10 @@ class RestateHost:
         self._endpoint: str | None = None
         # Where the app listens; None if nothing is served here.
         self._address: Address | None = None
-        self.choose_endpoint(endpoint, bind)
-        self._runner: RestateRunner | None = None
         # Whether another server serves the endpoint, with ``asgi``.
         self._is_mounted = False
+        self.choose_endpoint(endpoint, bind)
+        self._runner: RestateRunner | None = None
         self._asgi = self._make_asgi(identity_keys)
 
     def __call__(self, journal: EffectHost) -> RestateEffects:
@@ -118,7 +118,8 @@ class RestateHost:
         return RestateEffects(self, journal)
 
     def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
-        """Change where the server reaches this app, and where the app listens, before it is opened. None changes nothing."""
+        """Let the app listen itself, whether or not ``asgi`` was called. None leaves an address as it is."""
+        self._is_mounted = False
         if endpoint is not None:
             self._endpoint, self._address = endpoint, address_in(endpoint)
         if bind is not None:
@@ -194,7 +195,11 @@ class RestateHost:
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
         if self._runner is None:
             raise AppNotOpen
-        await self._runner.execute(ctx, **json.loads(given))
+        try:
+            await self._runner.execute(ctx, **json.loads(given))
+        except asyncio.CancelledError:
+            # The server of the endpoint ends the call. The SDK ignores that, and would wait for the other side to close.
+            raise Disconnected from None
         return b""
 
     # --- the runner ---
@@ -261,9 +266,9 @@ class RestateEffects(EffectHost):
     """The effect host of an app on Restate."""
 
     supports_durable_effects = True
+    durability = DurabilityTier.DURABLE
 
     def __init__(self, host: RestateHost, journal: JournalHost) -> None:
-        self.durability = journal.durability
         self._host = host
         self._journal = journal
 

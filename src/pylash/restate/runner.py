@@ -56,7 +56,6 @@ class RestateRunner:
     def __init__(self, host: RestateHost, parts: RunnerParts) -> None:
         self._host = host
         self._parts = parts
-        self._park_after = seconds(parts.config.park_after)
         self._tasks = TaskOwner()
         # Effects under way. Closed after the endpoint, so that their results are still proposed to the server.
         self._attempt_tasks = TaskOwner()
@@ -196,7 +195,7 @@ class RestateRunner:
             self._journal,
             journal,
             self._parts.drives,
-            self._park_after,
+            seconds(self._parts.config.park_after),
             self._host.client.ring,
             lambda: self.is_open,
         )

@@ -29,6 +29,9 @@ from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
 
+Disconnected = DisconnectedException
+"""Ends a handler without an answer."""
+
 QUICK_CYCLES: Final = 3
 """Cycles of the event loop after which an action that does not wait has ended: its task, that of the effect, and back."""
 
