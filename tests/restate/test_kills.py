@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pylash.testing.laws.suites import together
 from tests.restate.apps import sqlite_url
 from tests.restate.killed_app import make_app
@@ -61,6 +63,7 @@ class Workers:
         return Counter(self.file.read_text().splitlines())
 
 
+@pytest.mark.proves("X1")
 async def test_every_run_ends_right_when_workers_and_the_server_are_killed(
     restate: RestateServer, tmp_path: Path
 ) -> None:
