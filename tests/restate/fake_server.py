@@ -102,6 +102,9 @@ class FakeServer:
         # By the key of an invocation: at which events its attempts are killed, and what is called.
         self.kills: dict[str, list[int]] = {}
         self.calls: dict[str, dict[int, Call]] = {}
+        # When bells were rung, and how many of the next ones are lost.
+        self.rung: list[float] = []
+        self.lost_rings = 0
         self._random = Random(seed)
         self._runners: list[RestateRunner] = []
         self._tasks = TaskOwner()
@@ -132,6 +135,10 @@ class FakeServer:
         return None
 
     async def ring(self, bell: str) -> None:
+        self.rung.append(asyncio.get_running_loop().time())
+        if self.lost_rings:
+            self.lost_rings -= 1
+            return
         self.invocations[bell.rpartition("-")[0]].ring(bell)
 
     async def pause(self, name: str) -> None:
