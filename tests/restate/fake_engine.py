@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Collection
 from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Suspended, Ticket
+from pylash.restate.attempt_journal import (
+    Action,
+    ActionFailed,
+    Bell,
+    EngineRefused,
+    Suspended,
+    Ticket,
+)
 
 
 class Entry(NamedTuple):
@@ -147,7 +154,7 @@ class FakeJournal:
         by_index = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         while True:
             if self._failure is not None:
-                raise self._failure
+                raise ActionFailed from self._failure
             for index in tuple(self._ready):
                 if index in by_index:
                     return by_index[index], self._ready.pop(index)

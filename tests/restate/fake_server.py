@@ -73,10 +73,8 @@ class Invocation(FakeInvocation):
             return
         self.killed += 1
         self.journal.cut.set()
-        if self.killed % 2:
-            self.attempt.cancel()
-        else:
-            self._loop.call_later(FROZEN_SECONDS, self.attempt.cancel)
+        pause = 0.0 if self.killed % 2 else FROZEN_SECONDS
+        self._loop.call_later(pause, self.attempt.cancel)
 
 
 class FakeContext:

@@ -89,9 +89,11 @@ class Program:
         self._trace: list[str] = []
         self._world.traces[f"{ctx.id} {seed}"].append(self._trace)
         self._gate = asyncio.Semaphore(2)
+        self._lock = asyncio.Lock()
         leaves = [
-            self._step, self._failing_step, self._nap, self._plain_nap, self._gated, self._signal,
-            self._late_signal, self._answer, self._emit, self._late, self._collect, self._generator,
+            self._gated, self._locked, self._step, self._failing_step, self._nap, self._plain_nap,
+            self._signal, self._late_signal, self._answer, self._emit, self._late, self._collect,
+            self._generator,
         ]  # fmt: skip
         trees = [
             self._queue, self._event, self._all, self._limited, self._first, self._group,
@@ -106,8 +108,8 @@ class Program:
         values: list[Any] = []
         try:
             for number in range(random.randrange(1, 4)):
-                is_tree = random.random() < 0.4 * depth
-                choice = random.choice(self._choices(name) if is_tree else self._leaves)
+                choices = self._trees if random.random() < 0.4 * depth else self._leaves
+                choice = random.choice(choices[self._shares(name) :])
                 values.append(await choice(random, f"{name}.{number}", depth))
                 self._saw(f"{name}.{number} {choice.__name__}")
             return values
@@ -115,14 +117,14 @@ class Program:
             if random.random() < 0.3:  # also while it is being cancelled
                 await self._step(random, f"{name} cleanup", 0)
 
-    def _choices(self, name: str) -> list[Any]:
-        """Return the trees that a block may have.
+    def _shares(self, name: str) -> int:
+        """Return how many of the choices a block must not have, which come first: those in which branches share something.
 
-        A cancel reaches branches at effects. While it is being delivered, no effect begins, so a branch that waits for
-        another one at a queue or an event would wait for ever: both are only in blocks that are not cancelled.
+        A cancel reaches branches at effects. While it is being delivered no effect begins, so a branch that waits for
+        another one, at a semaphore, a queue or an event, would wait for ever: these are only in blocks that are not
+        cancelled.
         """
-        is_cancelled = self._is_cancelled or LOSER in name
-        return self._trees[2:] if is_cancelled else self._trees
+        return 2 if self._is_cancelled or LOSER in name else 0
 
     def _saw(self, what: str) -> None:
         self._trace.append(f"{what} {self._ctx.now().timestamp()}")
@@ -165,6 +167,10 @@ class Program:
     async def _gated(self, random: Random, label: str, depth: int) -> str:
         async with self._gate:
             return await self._step(random, label, depth)
+
+    async def _locked(self, random: Random, label: str, depth: int) -> list[str]:
+        async with self._lock:
+            return [await self._step(random, f"{label}+{n}", depth) for n in range(2)]
 
     async def _signal(self, _: Random, label: str, __: int) -> Any:
         self._world.signal(self._ctx.id, label)

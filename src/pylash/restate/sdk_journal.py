@@ -8,8 +8,8 @@ fails if one of them is gone.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from restate.exceptions import SuspendedException
@@ -22,12 +22,12 @@ from restate.vm import (
     Failure,
     FirstCompletedUnresolvedFuture,
     NotReady,
-    RunRetryConfig,
     SingleUnresolvedFuture,
     Suspended,
+    VMException,
 )
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
+from pylash.restate.attempt_journal import Action, ActionFailed, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
 
@@ -53,6 +53,8 @@ class SdkJournal:
         self._running: set[asyncio.Task[None]] = set()
         # Set while the attempt may be suspended.
         self._prepare: Callable[[], Awaitable[bool]] | None = None
+        # Why an action has failed.
+        self._failure: Exception | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
 
@@ -105,6 +107,8 @@ class SdkJournal:
             [SingleUnresolvedFuture(handle) for handle in by_handle]
         )
         while True:
+            if self._failure is not None:
+                raise ActionFailed(str(self._failure)) from self._failure
             await self._context.take_and_send_output()
             progress = self._vm.do_progress(awaited)
             match progress:
@@ -164,7 +168,7 @@ class SdkJournal:
         task.add_done_callback(self._running.discard)
 
     async def _execute(self, handle: int, action: Action) -> None:
-        """Perform an action and propose its result; a failure ends the attempt."""
+        """Perform an action and propose its result; ``next_completed`` raises its failure, which ends the attempt."""
         try:
             result = await action()
         except asyncio.CancelledError:
@@ -173,12 +177,11 @@ class SdkJournal:
                 raise
             return  # the effect was cancelled: nobody awaits the entry, and it has no result
         except Exception as error:  # noqa: BLE001 - the server tries again
-            failure = Failure(
-                500, repr(error), stacktrace="".join(traceback.format_exception(error))
-            )
-            self._vm.propose_run_completion_transient(handle, failure, 0, RunRetryConfig())
+            self._failure = error
         else:
-            self._vm.propose_run_completion_success(handle, result)
+            # The state machine is closed if the attempt has failed meanwhile: the result is not recorded.
+            with suppress(VMException):
+                self._vm.propose_run_completion_success(handle, result)
         finally:
             await self._context.receive.enqueue_restate_event(dict(_RUN_COMPLETED))
 
