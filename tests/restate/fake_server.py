@@ -49,6 +49,7 @@ class Invocation(FakeInvocation):
         self.journal: FakeJournal | None = None
         self.attempt: asyncio.Task[None] | None = None
         self.is_over = False
+        self.is_suspended = False
         self.may_run = asyncio.Event()
         self.may_run.set()
         self._loop = asyncio.get_running_loop()
@@ -151,28 +152,40 @@ class FakeServer:
     # --- attempts ---
 
     async def _drive(self, invocation: Invocation) -> None:
-        while not invocation.is_over:
+        taken: int | None = 0
+        while taken is not None and not invocation.is_over:
             await invocation.may_run.wait()
-            journal = invocation.journal = FakeJournal(invocation)
-            context = FakeContext(invocation, journal)
-            runner = self._random.choice(self._runners)
-            attempt = self._tasks.start(runner.execute(context, **invocation.given))
-            invocation.attempt = attempt
-            cut = self._tasks.start(journal.cut.wait())
-            await asyncio.wait((attempt, cut), return_when=asyncio.FIRST_COMPLETED)
-            cut.cancel()
-            if journal.cut.is_set():
-                self._tasks.serve(_end(attempt))
-            elif attempt.cancelled() or (error := attempt.exception()) is None:
-                return
-            elif isinstance(error, SuspendedException):
-                while not journal.is_behind:
-                    invocation.changed.clear()
-                    await invocation.changed.wait()
-            else:
-                invocation.failures.append(error)
-                assert len(invocation.failures) < MAX_FAILURES, invocation.name
-                await asyncio.sleep(0.001)
+            invocation.is_suspended = taken > 0
+            while len(invocation.completions) < taken:
+                invocation.changed.clear()
+                await invocation.changed.wait()
+            invocation.is_suspended = False
+            taken = await self._execute(invocation)
+
+    async def _execute(self, invocation: Invocation) -> int | None:
+        """Execute an attempt; return how many completions the next one needs, None if there is none.
+
+        Nothing of it is kept: a test measures what a suspended run costs.
+        """
+        journal = invocation.journal = FakeJournal(invocation)
+        runner = self._random.choice(self._runners)
+        work = runner.execute(FakeContext(invocation, journal), **invocation.given)
+        attempt = invocation.attempt = self._tasks.start(work)
+        cut = self._tasks.start(journal.cut.wait())
+        await asyncio.wait((attempt, cut), return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        invocation.journal = invocation.attempt = None
+        if journal.cut.is_set():
+            self._tasks.serve(_end(attempt))
+            return 0
+        if attempt.cancelled() or (error := attempt.exception()) is None:
+            return None
+        if isinstance(error, SuspendedException):
+            return journal.taken + 1
+        invocation.failures.append(error)
+        assert len(invocation.failures) < MAX_FAILURES, invocation.name
+        await asyncio.sleep(0.001)
+        return 0
 
 
 async def _end(attempt: asyncio.Task[None]) -> None:

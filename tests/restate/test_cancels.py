@@ -62,6 +62,7 @@ async def test_a_cancel_of_another_app_stops_a_step_and_a_tool_that_run(
     apps: RestateApps, what: str, tmp_path: Path
 ) -> None:
     tool, tasks = Tool(), TaskOwner()
+    cancel: Any
     app = apps.make(model=model())
     client = apps.make(submits_only=True, model=model())
     busy = add_tool(app, tool)

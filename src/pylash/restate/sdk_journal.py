@@ -24,7 +24,6 @@ from restate.vm import (
     NotReady,
     SingleUnresolvedFuture,
     Suspended,
-    VMException,
 )
 
 from pylash.restate.attempt_journal import Action, ActionFailed, Bell, EngineRefused, Ticket
@@ -179,8 +178,8 @@ class SdkJournal:
         except Exception as error:  # noqa: BLE001 - the server tries again
             self._failure = error
         else:
-            # The state machine is closed if the attempt has failed meanwhile: the result is not recorded.
-            with suppress(VMException):
+            # The state machine refuses it if the attempt has failed meanwhile. The class of that is not documented.
+            with suppress(Exception):
                 self._vm.propose_run_completion_success(handle, result)
         finally:
             await self._context.receive.enqueue_restate_event(dict(_RUN_COMPLETED))
