@@ -23,8 +23,6 @@ from pylash.values.process_errors import ProcessEnded
 QUICK = 0.01
 """Seconds, at most, of sleeps and of timeouts that expire."""
 NEVER = "never"
-LOSER = "?"
-"""In the name of a block that may be cancelled by another one."""
 
 
 class World:
@@ -78,14 +76,11 @@ class World:
 class Program:
     """A program in execution, one attempt of it."""
 
-    def __init__(
-        self, ctx: ProcessContext[World], seed: str, child: Any, *, is_cancelled: bool
-    ) -> None:
+    def __init__(self, ctx: ProcessContext[World], seed: str, child: Any) -> None:
         self._ctx = ctx
         self._world = ctx.deps
         self._seed = seed
         self._child = child
-        self._is_cancelled = is_cancelled
         self._trace: list[str] = []
         self._world.traces[f"{ctx.id} {seed}"].append(self._trace)
         self._gate = asyncio.Semaphore(2)
@@ -108,23 +103,15 @@ class Program:
         values: list[Any] = []
         try:
             for number in range(random.randrange(1, 4)):
-                choices = self._trees if random.random() < 0.4 * depth else self._leaves
-                choice = random.choice(choices[self._shares(name) :])
+                choice = random.choice(
+                    self._trees if random.random() < 0.4 * depth else self._leaves
+                )
                 values.append(await choice(random, f"{name}.{number}", depth))
                 self._saw(f"{name}.{number} {choice.__name__}")
             return values
         finally:
             if random.random() < 0.3:  # also while it is being cancelled
                 await self._step(random, f"{name} cleanup", 0)
-
-    def _shares(self, name: str) -> int:
-        """Return how many of the choices a block must not have, which come first: those in which branches share something.
-
-        A cancel reaches branches at effects. While it is being delivered no effect begins, so a branch that waits for
-        another one, at a semaphore, a queue or an event, would wait for ever: these are only in blocks that are not
-        cancelled.
-        """
-        return 2 if self._is_cancelled or LOSER in name else 0
 
     def _saw(self, what: str) -> None:
         self._trace.append(f"{what} {self._ctx.now().timestamp()}")
@@ -236,7 +223,7 @@ class Program:
         return await self._ctx.gather(*self._inner(label, depth), limit=2)
 
     async def _first(self, random: Random, label: str, depth: int) -> str:
-        works = self._inner(label + LOSER, depth, 2)
+        works = self._inner(label, depth, 2)
         if random.random() < 0.5:
             works.append(self._ctx.wait_signal(NEVER))
         await self._ctx.race(*works)
@@ -251,7 +238,7 @@ class Program:
     async def _failing_group(self, random: Random, label: str, depth: int) -> str:
         try:
             async with self._ctx.task_group() as group:
-                for one in self._inner(label + LOSER, depth):
+                for one in self._inner(label, depth):
                     group.create_task(one)
                 await self._step(random, f"{label}!", 0)
                 raise ValueError(label)  # noqa: TRY301 - as users do
@@ -260,11 +247,15 @@ class Program:
         return label
 
     async def _queue(self, random: Random, label: str, _: int) -> Any:
-        queue = asyncio.Queue[str](maxsize=1)
+        queue = asyncio.Queue[str]()
 
         async def produce() -> None:
-            for number in range(3):
-                await queue.put(await self._step(random, f"{label}/{number}", 0))
+            try:
+                for number in range(3):
+                    await queue.put(await self._step(random, f"{label}/{number}", 0))
+            finally:  # a cancel reaches a branch at its effects, and not at a queue
+                for _ in range(3):
+                    queue.put_nowait("cancelled")
 
         async def consume() -> list[str]:
             return [await queue.get() for _ in range(3)]
@@ -279,9 +270,10 @@ class Program:
             return await self._step(random, f"{label}/then {number}", 0)
 
         async def release() -> Any:
-            value = await self.block(f"{label}/first", depth - 1)
-            event.set()
-            return value
+            try:
+                return await self.block(f"{label}/first", depth - 1)
+            finally:
+                event.set()
 
         return await self._ctx.gather(wait(1), wait(2), release())
 
@@ -303,16 +295,14 @@ def add_processes(app: Lash) -> tuple[Any, Any]:
 
     @app.process
     async def small(ctx: ProcessContext[World], seed: str) -> Any:
-        return await Program(ctx, seed, None, is_cancelled=True).block("child", 0)
+        return await Program(ctx, seed, None).block("child", 0)
 
     @app.process
-    async def large(
-        ctx: ProcessContext[World], seed: str, is_cancelled: bool = False, epoch: int = 0
-    ) -> Any:
-        program = Program(ctx, f"{seed} {epoch}", small, is_cancelled=is_cancelled)
+    async def large(ctx: ProcessContext[World], seed: str, epoch: int = 0) -> Any:
+        program = Program(ctx, f"{seed} {epoch}", small)
         value = await program.block("root", 2)
         if epoch == 0 and Random(seed).random() < 0.1:
-            ctx.continue_as(seed=seed, is_cancelled=is_cancelled, epoch=1)
+            ctx.continue_as(seed=seed, epoch=1)
         return value
 
     return large, small

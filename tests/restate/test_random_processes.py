@@ -75,9 +75,8 @@ class Fuzz:
         result = await self.result(name, seed, kills)
         assert result == expected, f"SEED={seed}: {result} instead of {expected}"
 
-    async def _start(self, name: str, seed: int, *, is_cancelled: bool = False) -> Any:
-        chosen = self._large.options(id=name)
-        return await self.app.start(chosen, seed=str(seed), is_cancelled=is_cancelled)
+    async def _start(self, name: str, seed: int) -> Any:
+        return await self.app.start(self._large.options(id=name), seed=str(seed))
 
     async def result(self, name: str, seed: int, kills: list[int] | None = None) -> Any:
         self.server.kills[name] = kills or []
@@ -118,7 +117,7 @@ class Fuzz:
         self.server.kills[name] = _kills(random, length) if random.random() < 0.7 else []
         moment, known = asyncio.Event(), list[int]()
         self.server.calls[name] = {random.randrange(1, length): moment.set}
-        handle = await self._start(name, seed, is_cancelled=True)
+        handle = await self._start(name, seed)
 
         async def cancel() -> None:
             await moment.wait()
@@ -259,7 +258,7 @@ async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> 
 
     async def check(seed: int, expected: Any) -> None:
         name, is_cancelled = f"{prefix}-{seed}", seed % 4 == 0
-        handle = await app.start(large.options(id=name), seed=str(seed), is_cancelled=is_cancelled)
+        handle = await app.start(large.options(id=name), seed=str(seed))
         if is_cancelled:
             await asyncio.sleep(Random(seed).random() * 0.2)
             await handle.cancel("enough")
