@@ -106,17 +106,11 @@ class EngineContender(Contender):
 
     async def step_commits(self, load: Load) -> list[float]:
         """Measure R5: commits of the database for 1,000 steps."""
-        commits = await self._commits(lambda: self._rate(load))
-        return [commits * 1_000 / load.total]
+        return [await self._commits(self._rate, load) * 1_000 / load.total]
 
     async def turn_commits(self, load: Load) -> list[float]:
         """Measure R6: commits of the database for a turn with one tool call."""
-
-        async def turns() -> None:
-            for _ in range(load.steps):
-                await self._turn()
-
-        return [await self._commits(turns) / load.steps]
+        return [await self._commits(self.turns, load) / load.steps]
 
     async def _rate(self, load: Load) -> float:
         started = time.perf_counter()
@@ -135,23 +129,24 @@ class EngineContender(Contender):
 
     # --- commits ---
 
-    async def _commits(self, work: Callable[[], Awaitable[Any]]) -> int:
+    async def _commits(self, work: Callable[[Load], Awaitable[Any]], load: Load) -> int:
         """Return by how much the commits of the database grow with some work.
 
-        A connection reports its commits late, but always when it ends. So the app is opened for the work, and what
-        opening and closing it costs is subtracted.
+        A connection reports its commits late, but always when it ends. So the app is opened for the work. Opening it and
+        preparing statements costs commits as well: those of an app that does less of the work are subtracted.
         """
         await self._stack.aclose()
-        nothing = await self._commits_of(_nothing)
-        found = await self._commits_of(work) - nothing
+        less = await self._commits_of(work, load.less())
+        found = await self._commits_of(work, load.less(), load) - less
         await self._open_app()
         return found
 
-    async def _commits_of(self, work: Callable[[], Awaitable[Any]]) -> int:
+    async def _commits_of(self, work: Callable[[Load], Awaitable[Any]], *loads: Load) -> int:
         async with _counting(self.url) as count:
             before = await count()
             await self._open_app()
-            await work()
+            for load in loads:
+                await work(load)
             await self._stack.aclose()
             return await count() - before
 
@@ -199,10 +194,6 @@ async def _counting(url: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
         yield count
     finally:
         await connection.close()
-
-
-async def _nothing() -> None:
-    pass
 
 
 async def _work() -> dict[str, Any]:

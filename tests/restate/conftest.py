@@ -1,62 +1,36 @@
-"""A Restate server for each process that runs tests."""
+"""The Restate server of a test."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from functools import cache
+from collections.abc import AsyncIterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from pydantic import TypeAdapter
 
-from tests.conftest import skip_or_fail
+from tests.restate.apps import sqlite_url
+from tests.restate.ports import LOOPBACK, reserved_port
 from tests.restate.server import RestateServer
-from tests.restate.server_binary import ServerUnavailable, find_server
-
-FOLDER = Path(__file__).parent
-
-
-@cache
-def reason_to_skip() -> str | None:
-    """Return why there is no server program; install it if necessary."""
-    try:
-        find_server()
-    except ServerUnavailable as error:
-        return f"Restate tests need its server. {error}"
-    return None
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Install the server before the first test: a download may take longer than a test may."""
-    if session.config.option.collectonly:
-        return
-    if any(item.path.is_relative_to(FOLDER) for item in session.items):
-        reason_to_skip()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pydantic_has_looked_for_plugins() -> None:
-    """Let pydantic look for its plugins before a loop runs: it reads files, once in a process."""
-    TypeAdapter(int)
-
-
-@pytest.fixture(scope="session")
-def restate_server() -> Iterator[RestateServer]:
-    """Start one server for all tests of this process."""
-    if reason := reason_to_skip():
-        skip_or_fail(reason)
-    with TemporaryDirectory(prefix="pylash-restate-") as folder:
-        server = RestateServer(Path(folder))
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture
 async def restate(restate_server: RestateServer) -> AsyncIterator[RestateServer]:
-    """Give the server to a test; afterwards it runs, without deployments and running invocations."""
+    """Give the server to a test; afterwards it runs, without deployments and invocations."""
     yield restate_server
     await restate_server.clear()
+
+
+@pytest.fixture
+def shop_environment(
+    restate_server: RestateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """Set the addresses of ``tests.restate.shop``, with a new store."""
+    given = {
+        "SHOP_STORE": sqlite_url(tmp_path),
+        "SHOP_INGRESS": restate_server.ingress,
+        "SHOP_ADMIN": restate_server.admin,
+        "SHOP_ENDPOINT": f"http://{LOOPBACK}:{reserved_port()}",
+        "SHOP_FILE": str(tmp_path / "naps"),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return given

@@ -14,8 +14,11 @@ from typing import Any
 
 from restate.exceptions import SuspendedException
 
+from pylash.durable.ports import EffectHost
+from pylash.engine.hosts.journal import JournalHost
 from pylash.restate import RestateHost
 from pylash.restate.attempt_journal import AttemptJournal
+from pylash.restate.host import RestateEffects
 from pylash.restate.runner import RestateRunner
 from pylash.tasks import TaskOwner
 from tests.restate.fake_engine import FakeInvocation, FakeJournal
@@ -194,12 +197,24 @@ async def _end(attempt: asyncio.Task[None]) -> None:
         await attempt
 
 
+class FakeEffects(RestateEffects):
+    """Effects of a server in memory: a store in memory is as durable."""
+
+    def __init__(self, host: RestateHost, journal: JournalHost) -> None:
+        super().__init__(host, journal)
+        self.durability = journal.durability
+
+
 class FakeHost(RestateHost):
     """A host whose server is in memory."""
 
     def __init__(self, server: FakeServer) -> None:
         super().__init__(ingress="http://memory", admin="http://memory")
         self.server = server
+
+    def __call__(self, journal: EffectHost) -> RestateEffects:
+        assert isinstance(journal, JournalHost)
+        return FakeEffects(self, journal)
 
     async def open(self, runner: RestateRunner) -> None:
         self.client: Any = self.server

@@ -25,7 +25,7 @@ from pylash import (
     Usage,
 )
 from pylash.testing import ScriptedModel, call, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import begin, open_wait, transcript
 
 
@@ -81,8 +81,9 @@ async def test_sessions_are_listed_newest_first_in_stable_pages(backend: Backend
             await app.sessions(limit=0)
 
 
+@EVERY_ENGINE
 async def test_a_listed_session_has_the_status_of_its_turn(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Paid.")]))
+    app = backend.app(model=ScriptedModel([call("pay"), say("Paid.")]))
 
     @app.tool(approval=True)
     async def pay() -> str:
@@ -234,8 +235,9 @@ async def test_a_deleted_session_begins_anew(backend: Backend) -> None:
         assert len(await session.history()) == 2
 
 
+@EVERY_ENGINE
 async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Done.")]))
+    app = backend.app(model=ScriptedModel([call("pay"), say("Done.")]))
 
     @app.tool(approval=True)
     async def pay() -> str:
@@ -266,9 +268,10 @@ async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
         assert (await again.turn("go", turn_id="t1", timeout="10s")).text == "Done."
 
 
+@EVERY_ENGINE
 async def test_other_options_hold_from_the_next_turn(backend: Backend) -> None:
     model, fast = ScriptedModel(echo), ScriptedModel(lambda _: say("Fast."))
-    app = Lash(backend.url, model=model, instructions="App.")
+    app = backend.app(model=model, instructions="App.")
     app.model("fast", fast)
     async with app:
         await app.session("chat", instructions="Be kind.").turn("one", timeout="10s")
@@ -309,10 +312,11 @@ async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> 
     assert sent == [[b"\x89PNG"] * n for n in (1, 2, 3)]
 
 
+@EVERY_ENGINE
 async def test_what_a_model_made_is_stored_with_its_answer(backend: Backend) -> None:
     drawn = ModelReply(text="A cat.", attachments=(Attachment(b"\x89PNG", "image/png", "cat.png"),))
     model = ScriptedModel([drawn, say("Black.")])
-    async with Lash(backend.url, model=model) as app:
+    async with backend.app(model=model) as app:
         session = app.session("chat")
         async with session.stream("Draw a cat", turn_id="t1") as stream:
             async for _ in stream:

@@ -15,8 +15,7 @@ from pylash.app import Lash, store_url
 from pylash.cli.log_format import LogFormatter, log_handler
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import SECOND, duration_text, print_json
-from pylash.cli.store_options import choose_store, load_app, root_options, run
-from pylash.engine.runner_parts import Engine
+from pylash.cli.store_options import choose_store, engine_of, load_app, root_options, run
 from pylash.engine.worker.config import WorkerConfig
 from pylash.values.durations import micros
 from pylash.values.process_errors import AppInvalid
@@ -81,11 +80,14 @@ def worker(  # noqa: PLR0913, PLR0917 - its options
     if log_level != "debug":  # a line for each call of a model, or of Restate
         logging.getLogger("httpx").setLevel(logging.WARNING)
     chosen = _configure(load_app(app), app, concurrency)
-    if restate or endpoint is not None or bind is not None:
-        if not isinstance(chosen.given_host, Engine):
-            reason = "its host is not a RestateHost: --restate, --endpoint and --bind are for one that is"
-            raise AppInvalid(app, reason)
-        chosen.given_host.choose_endpoint(endpoint, bind)
+    engine = engine_of(chosen)
+    if engine is not None:
+        engine.choose_endpoint(endpoint, bind)
+    elif restate or endpoint is not None or bind is not None:
+        reason = (
+            "its host is not a RestateHost: --restate, --endpoint and --bind are for one that is"
+        )
+        raise AppInvalid(app, reason)
     handler.setFormatter(LogFormatter(FORMAT, url_secrets(choose_store(chosen, chosen_store))))
     run(_work(chosen, as_json))
 
@@ -93,7 +95,7 @@ def worker(  # noqa: PLR0913, PLR0917 - its options
 def _configure(app: Lash, named: str, concurrency: int | None) -> Lash:
     if app.worker_config is None:
         raise AppInvalid(named, "it was created with worker=None, which runs nothing")
-    if concurrency is not None and isinstance(app.given_host, Engine):
+    if concurrency is not None and engine_of(app) is not None:
         raise click.UsageError(
             "--concurrency is for workers of a store: Restate limits its runs itself."
         )
@@ -137,8 +139,9 @@ def _exit_now(status: int) -> None:
 
 def worker_facts(app: Lash) -> dict[str, Any]:
     """Return what identifies a worker; passwords in the store's URL are hidden."""
-    engine = app.given_host.facts() if isinstance(app.given_host, Engine) else {}
-    return {"pid": os.getpid(), "store": shown_url(store_url(app.url)), **engine}
+    engine = engine_of(app)
+    facts = {} if engine is None else engine.facts()
+    return {"pid": os.getpid(), "store": shown_url(store_url(app.url)), **facts}
 
 
 def show_event(as_json: bool, event: str, **more: Any) -> None:

@@ -246,6 +246,10 @@ class EffectHost(Boundary, ABC):
         """Return the open waits of this host, each with the key that resolves it."""
         return []
 
+    async def recorded_outside(self, scope: ExecutionScope) -> list[JournalEntry]:
+        """Return the effects of a run that this host has recorded outside the store, in the order in which they started."""
+        return []
+
     @abstractmethod
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for scope, valid while the caller runs."""

@@ -112,7 +112,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
 def engine_target(engine: str, program: str, version: int = 1) -> str:
     """Return the target of a version of a program.
 
-    The version is in the part before the colon, which has no names of users: any name can be told from a version.
+    The version is in the part before the colon, which has no names of users, so that no name is taken for a version.
 
     >>> engine_target("python", "order"), engine_target("python", "order", 2)
     ('python:order', 'python@2:order')
@@ -138,6 +138,16 @@ def carrier_target(carrier: str, target: str) -> str:
     ('restate/python:order', 'python:order')
     """
     return f"{carrier}/{target}" if carrier else target
+
+
+def split_carrier(target: str) -> tuple[str, str]:
+    """Return the engine in a target, and the rest; "" for runs that workers of the store execute.
+
+    >>> split_carrier("restate/python:order"), split_carrier("python:a/b")
+    (('restate', 'python:order'), ('', 'python:a/b'))
+    """
+    carrier, slash, rest = target.partition("/")
+    return (carrier, rest) if slash and ":" not in carrier else ("", target)
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
@@ -293,7 +303,7 @@ def checked_process(process_id: str) -> str:
 
 
 def check_identity(registration: Registration) -> None:
-    """Raise an error if the process or its originator has a blank id: its effects could not be told from others.
+    """Raise an error if the process or its originator has a blank id: its effects could not be distinguished from others.
 
     Workers check stored registrations too. Nothing else about a stored id is checked: see ``names``.
     """
@@ -565,7 +575,8 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def shown_target(target: str, registration: bytes | None) -> str:
-    """Return the target of a process for display: without its version, and for Lashlang with the name of its process in the module."""
+    """Return the target of a process for display: the name of its program, and for Lashlang that of its process in the module."""
+    _, target = split_carrier(target)
     if target != LASHLANG or registration is None:
         return split_target(target)[0]
     given = REGISTRATIONS.decode(registration).input

@@ -143,6 +143,13 @@ class Dispatch(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
+class EngineRun(msgspec.Struct, frozen=True):
+    """A run of another engine that has not ended."""
+
+    scope: ExecutionScope
+    state: RunState
+
+
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker's lease lives and how often it is renewed, in microseconds."""
 

@@ -97,7 +97,8 @@ class WaitStatus(msgspec.Struct, frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """A run that an attempt of its engine owns now, and its process, or its turn with the session.
 
-    ``subject`` is None if it cannot be read: newer code has written it, or the session is gone.
+    ``subject`` is None if it cannot be read: newer code has written it, or the session is gone. ``is_queued``: messages
+    are queued for the turn.
     """
 
     fence: Fence
@@ -105,6 +106,7 @@ class Taken(msgspec.Struct, frozen=True):
     wake_seq: int
     subject: ProcessRecord | TurnRecord | None = None
     session: SessionRecord | None = None
+    is_queued: bool = False
 
 
 class Journal(Protocol):

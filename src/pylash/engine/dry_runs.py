@@ -3,7 +3,7 @@
 Rule 1. Nothing is executed, nothing is written, and no lease is taken. Recorded effects are answered from the journal,
         and waits from the store if what they wait for is there. All other effects wait here until the run is stopped.
 Rule 2. A run is driven by the same machine, driver and drives as on a worker. So a dry run ends where a worker would
-        come to something new, and finds what would block there.
+        start a new effect, and finds what would block there.
 Rule 3. The code between two effects runs: that is what a replay is. It is ended as the code of a parked run is.
 """
 
@@ -51,10 +51,10 @@ from pylash.durable.stores import Journal
 from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, JournalMemory
+from pylash.engine.hosts.journal_memory import EffectRequest, JournalMemory
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
-from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.runs.loaded_runs import LoadedRun, load_runs
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.replays import diverged
 from pylash.engine.runs.run import LiveRun
@@ -77,7 +77,7 @@ SHOWN: Final = 3
 
 POLL_SECONDS: Final = 0.5
 SETTLED_SECONDS: Final = 2.0
-"""How long the code of a run that has come to something new may take to come to something else in another task."""
+"""How long a run that waits at a new effect may take to reach another effect in another task."""
 STUCK_SECONDS: Final = 10.0
 """How long the code of a run may take between two effects."""
 
@@ -109,7 +109,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
 class ReplayReport(msgspec.Struct, frozen=True):
     """What the replay of one run has shown.
 
-    ``effects`` counts what is recorded, ``at`` are the names of the effects at which a run that fits goes on. ``code`` and
+    ``effects`` counts the recorded effects, ``at`` are the names of the effects at which a run that fits continues. ``code`` and
     ``reason`` are those of the error otherwise. ``passed_over`` are the keys of the recorded effects that the code has passed
     over, and ``new_names`` has the names that it gives to effects by those that are recorded.
     """
@@ -186,25 +186,11 @@ class DryRuns:
     # --- loading ---
 
     async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, LoadedRun]:
-        """Return how runs stand, by run; what cannot be read is left out."""
-        store, scopes = self.host.store, {run.run: run.scope for run in batch}
+        """Read runs and return them by number; runs that cannot be read are left out."""
+        fences = {run.run: Fence(run.run, 0, run.scope) for run in batch}
         processes = [run.run for run in batch if run.kind == "process"]
-        turns = [run for run in scopes if run not in processes]
-        found: dict[int, LoadedRun] = {}
-        if processes:
-            for run, known in (await store.processes.resume(processes)).items():
-                # Without its timeout: the timer of a process whose deadline is over would write a cancel.
-                registration = msgspec.structs.replace(known.record.registration, timeout=None)
-                record = msgspec.structs.replace(known.record, registration=registration)
-                attached = Attached(Fence(run, 0, scopes[run]), known.now, known.entries)
-                found[run] = LoadedRun(record, attached)
-        if turns:
-            for run, turn in (await store.sessions.resume(turns)).items():
-                attached = Attached(Fence(run, 0, scopes[run]), turn.now, turn.entries)
-                # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
-                loaded_turn = LoadedTurn(turn.session, turn.nodes, claimed=False)
-                found[run] = LoadedRun(turn.turn, attached, loaded_turn)
-        return found
+        loaded = await load_runs(self.host.store, fences, processes)
+        return {number: _without_writes(run) for number, run in loaded.items()}
 
     async def _missing(self, run: RecordedRun) -> ReplayReport | None:
         """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
@@ -247,13 +233,13 @@ class DryRuns:
         except Exception as error:  # noqa: BLE001 - a bug of ours; other runs go on
             dry.judge(Verdict.NOT_LOADED, error)
         finally:
-            # The drive has made its last "write", so nobody looks for the run any more.
+            # The drive has made its last "write", which was the last use of this entry.
             del self._endings.dry_runs[dry.live]
             dry.live.dispose()
 
     async def _watch(self, dry_runs: Iterable[DryRun]) -> None:
         """Wait until all have ended; stop those whose code waits for something else than effects."""
-        # A run that comes to rest stops itself (``become_idle``). Those polled here wait in a task of their own, which the
+        # A run that becomes idle stops itself (``become_idle``). Those polled here wait in a task of their own, which the
         # machine takes for work, or do not wait for effects at all.
         pending = {dry.task: dry for dry in dry_runs}
         while pending:
@@ -293,7 +279,7 @@ class DryRun:
         self.live = DryLiveRun(loaded, 0, self._controller, memory, self, tasks, work_tasks)
         entries = loaded.attached.entries.values()
         self._effects = sum(is_expected(entry.key, entry.kind) for entry in entries)
-        # Written once: what is found first counts. Code that is stopped unwinds, and may end in any way.
+        # Written once: the first verdict counts. Code that is stopped unwinds, and may end in any way.
         self._report: ReplayReport | None = None
         # The progress of the replay when it was last polled and had changed, and when that was.
         self._seen: tuple[int, int] = (-1, 0)
@@ -315,7 +301,7 @@ class DryRun:
             self._conclude(verdict)
 
     def judge_end(self, end: Output) -> None:
-        """Decide what it means that a process ends, unless that is decided."""
+        """Set the verdict for a process that ends, unless there is one."""
         if not isinstance(end, Failure) or self.run.status is RunState.FAILED:
             self._conclude(Verdict.FITS)
         elif end.failure_class == "execution":  # something that it was captured with is missing
@@ -341,7 +327,7 @@ class DryRun:
             )
 
     def is_stuck(self) -> bool:
-        """Return whether the code has not come to an effect for too long."""
+        """Return whether the code has not reached an effect for too long."""
         replay, now = self._controller.memory.replay, asyncio.get_running_loop().time()
         seen = (-1 if replay is None else replay.progress, len(self._controller.stopped_at))
         if seen != self._seen:
@@ -351,7 +337,7 @@ class DryRun:
         return now - self._seen_at > limit
 
     def stop(self) -> None:
-        """End the replay where the code has come to something new, or does not come to anything."""
+        """End the replay: the code waits at new effects, or does not reach any effect."""
         if not self._controller.stopped_at:
             reason = f"its code did not come to an effect within {STUCK_SECONDS:g} s"
             self._conclude(Verdict.NOT_LOADED, reason=reason)
@@ -364,9 +350,9 @@ class DryRun:
         self.live.close()
 
     def _expected(self) -> Expected | None:
-        """Return a recorded effect that would block the next new one, because the code has not asked for it by now."""
-        # The run rests, so nothing recorded is left that could make its code ask for more. Unchanged code has asked for
-        # everything by now; code that dropped a branch has not, and is blocked at its next new effect.
+        """Return a recorded effect that would block the next new one, because the code has not requested it by now."""
+        # The run is idle, so no recorded outcome is left that could make its code request more. Unchanged code has
+        # requested everything by now; code that dropped a branch has not, and is blocked at its next new effect.
         replay = self._controller.memory.replay
         return None if replay is None or self.live.cancelled else replay.expected_at_rest()
 
@@ -380,8 +366,8 @@ class DryRun:
         """Do nothing, because the number of slots is not limited."""
 
     def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - all are stopped
-        """Stop the run unless it goes on at once."""
-        # Not now: this is called while a decision is carried out, and the next one may let the code go on.
+        """Stop the run unless it continues at once."""
+        # Not now: this is called while a decision is carried out, and the next one may let the code continue.
         asyncio.get_running_loop().call_soon(self._stop_idle, run)
 
     def _stop_idle(self, run: LiveRun) -> None:
@@ -389,10 +375,22 @@ class DryRun:
             self.stop()
 
     def become_busy(self, run: LiveRun) -> None:
-        """Do nothing: ``_stop_idle`` looks."""
+        """Do nothing: ``_stop_idle`` checks the phase."""
 
     def forget(self, run: LiveRun) -> None:
         """Do nothing."""
+
+
+def _without_writes(run: LoadedRun) -> LoadedRun:
+    """Return a run without the settings that would make it write to the store."""
+    if run.turn is not None:
+        # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
+        return msgspec.structs.replace(run, turn=msgspec.structs.replace(run.turn, claimed=False))
+    assert isinstance(run.subject, ProcessRecord)
+    # Without its timeout: the timer of a process whose deadline is over would write a cancel.
+    registration = msgspec.structs.replace(run.subject.registration, timeout=None)
+    subject = msgspec.structs.replace(run.subject, registration=registration)
+    return msgspec.structs.replace(run, subject=subject)
 
 
 class DryLiveRun(LiveRun):
@@ -420,22 +418,22 @@ class DryController(JournalController):
         return self._stop(execution)
 
     async def _stop(self, execution: Execution) -> Outcome:
-        asked, _, _, progress = execution
-        arrived = await self._arrived(asked)
+        request, _, _, progress = execution
+        arrived = await self._arrived(request)
         if arrived is not None:
             return arrived
         # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
-        self.stopped_at.append(asked.envelope.invocation.effect_id)
+        self.stopped_at.append(request.envelope.invocation.effect_id)
         progress.rest()
         await _never()
         raise AssertionError
 
-    async def _arrived(self, asked: Asked) -> Outcome | None:
+    async def _arrived(self, request: EffectRequest) -> Outcome | None:
         """Return the outcome of an effect that waits for something which is there, or whose time is over."""
-        entry = self.memory.entries.get(asked.key)
+        entry = self.memory.entries.get(request.key)
         due = None if entry is None else entry.due
         is_late = due is not None and due <= self.memory.now()
-        match asked.envelope.command:
+        match request.envelope.command:
             case Sleep():
                 return SleepOutcome() if is_late else None
             case AwaitEvent(key=key):
@@ -534,7 +532,7 @@ class DryEndings:
         return await self._store.processes.cancel_reason(run.id)
 
     async def is_asked_to_end(self, run: LiveRun) -> bool:
-        """Return whether somebody asked a turn to end."""
+        """Return whether a turn was asked to end."""
         return await self._store.sessions.asked_to_end(run.record.run)
 
 

@@ -81,7 +81,7 @@ class ProcessControl:
         self._store = store
         # Ids of operations: a random part for this object and a number, since random bytes are a system call each.
         self._operations = map(f"{new_id()}-{{}}".format, count(1))
-        # The runner of an app executes what is started here at once, if it can.
+        # The runner of an app executes a process that is started here at once, if it can.
         self._runner = runner
         self._result_of = result_of
         self._upgrade = upgrade
@@ -166,7 +166,7 @@ class ProcessControl:
             return {"output": decode(write(await result_of(process)))}
         await self.registry.check_visible(holder, [process])
         output = await result_of(process)
-        # Again: who lost access while it waited does not get the result.
+        # Again: a session that lost access while it waited does not get the result.
         await self.registry.check_visible(holder, [process])
         return {"output": decode(write(output))}
 

@@ -22,6 +22,7 @@ from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant
+from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
@@ -34,7 +35,7 @@ from pylash.engine.runs.run import LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
 from pylash.restate.attempt_journal import AttemptJournal
-from pylash.restate.controller import StageController, until_answered
+from pylash.restate.controller import StageController, Wakes, until_answered
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
@@ -67,6 +68,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: bool = False
     # The session of a turn when it began: its options may change before the next turn.
     session: SessionRecord | None = None
+    # Whether messages were queued for the turn.
+    queued: bool = False
 
 
 _SEEN = msgspec.json.Decoder(Seen)
@@ -170,15 +173,17 @@ class Activity:
     def __init__(self, clock: Clock, park_after: float) -> None:
         self._clock = clock
         self._park_after = park_after
-        # Set by every change of the two below; the watch clears it before it reads them.
+        # Set by every change of the hint and of the time below; the watch clears it before it reads them.
         self._changed = asyncio.Event()
         self._is_hinted = False
+        # Whether a hint came that the code has not been told of: the watch may have taken it, and not returned yet.
+        self.is_untold = False
         # When all branches began to wait; None while one of them does not.
         self._idle_since: float | None = None
 
     def hint(self) -> None:
         """Note that something may have happened to the run."""
-        self._is_hinted = True
+        self._is_hinted = self.is_untold = True
         self._changed.set()
 
     def take_hint(self) -> bool:
@@ -244,6 +249,7 @@ class Attempt:
         self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
         self._activity = Activity(host.clock, park_after)
+        self._wakes = Wakes(self._take_news, self._tell_woken)
         # Whether the row of the run is parked, by this attempt.
         self._is_parked = False
         # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
@@ -274,6 +280,11 @@ class Attempt:
         """Do nothing: the attempt ends with the run."""
 
     # --- the attempt ---
+
+    @property
+    def scope(self) -> ExecutionScope:
+        """The scope of the run that is executed."""
+        return self._taken.fence.scope
 
     def hint(self) -> None:
         """Let the watch of the run read the store: something may have happened to it."""
@@ -311,7 +322,9 @@ class Attempt:
         self._busy.set()
         seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
-        controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
+        controller = StageController(
+            self._host, self.stage, self.memory, self._taken.fence, self._wakes
+        )
         began = loaded_at(loaded, seen, self._taken.fence)
         tasks = (self._tasks, self._tasks)
         given = (began, seen.wake_seq, controller, self.memory, self, *tasks)
@@ -327,10 +340,10 @@ class Attempt:
     async def _begin(self, loaded: LoadedRun) -> bytes:
         """Return what the run begins with; it was read with ``wake_seq``, so a later request wakes the run."""
         subject, turn = loaded.subject, loaded.turn
-        asked = subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel
-        session = None if turn is None else turn.session
-        now, wake_seq = self._host.clock.now(), self._taken.wake_seq
-        return msgspec.json.encode(Seen(now, wake_seq, bool(asked), session=session))
+        seen = Seen(self._host.clock.now(), self._taken.wake_seq, is_asked_to_end(subject))
+        if turn is not None:
+            seen = replace(seen, session=turn.session, queued=turn.stirred)
+        return msgspec.json.encode(seen)
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""
@@ -342,6 +355,18 @@ class Attempt:
         return Seen(self._host.clock.now(), wake_seq, bool(asked))
 
     # --- wake-ups and parking ---
+
+    def _take_news(self) -> bool:
+        """Return whether the record of an effect is to tell the turn that it was woken; on the real loop."""
+        if self.run is None or self.run.turn is None:
+            return False
+        is_untold, self._activity.is_untold = self._activity.is_untold, False
+        return is_untold
+
+    def _tell_woken(self) -> None:
+        """Tell the run what the record of an effect says, on the stage."""
+        if self.run is not None:
+            self.run.driver.tell(self.run.machine.woken)
 
     async def _watch(self, run: LiveRun, seen: Seen) -> None:
         """Report wake-ups to the run, on the stage, until the attempt ends."""
@@ -358,6 +383,7 @@ class Attempt:
                 continue
             bell.cancel()
             wake_seq = seen.wake_seq
+            self._activity.is_untold = False
             run.driver.tell(run.machine.woken)
             if seen.cancel:
                 run.driver.tell(run.machine.cancel_seen)
@@ -400,10 +426,15 @@ class Attempt:
     ) -> bytes:
         """Wait on the real loop until the run is woken, or it is parked because nothing happens.
 
-        ``was_parked``: the attempt had parked it, and it is to count as executed again.
+        ``was_parked``: it was parked before, and is to count as executed again if this attempt has parked it.
         """
-        lookout = Lookout(self._host, self._taken.fence, wake_seq)
-        must_read = was_parked or self._taken.wake_seq != wake_seq
+        taken = self._taken
+        if taken.wake_seq > wake_seq:  # it was read when this attempt took the run
+            assert taken.subject is not None
+            seen = Seen(self._host.clock.now(), taken.wake_seq, is_asked_to_end(taken.subject))
+            return msgspec.json.encode(seen)
+        lookout = Lookout(self._host, taken.fence, wake_seq)
+        must_read = was_parked = was_parked and self._is_parked
         while True:
             try:
                 if self._activity.take_hint() or must_read or lookout.is_due:
@@ -436,7 +467,13 @@ def loaded_at(loaded: LoadedRun, seen: Seen, fence: Fence) -> LoadedRun:
         return LoadedRun(replace(subject, state=state), attached)
     assert seen.session is not None
     # Its messages are in the record of its effects, and in the store only when it ends.
-    return LoadedRun(replace(subject, cancel=seen.cancel), attached, LoadedTurn(seen.session))
+    turn = LoadedTurn(seen.session, stirred=seen.queued)
+    return LoadedRun(replace(subject, cancel=seen.cancel), attached, turn)
+
+
+def is_asked_to_end(subject: ProcessRecord | TurnRecord) -> bool:
+    """Return whether a process or turn had a request to cancel when it was read."""
+    return bool(subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel)
 
 
 class Lookout:

@@ -37,9 +37,17 @@ from pylash.durable.runs import Fence, JournalEntry
 from pylash.durable.stores import WaitStatus
 from pylash.engine.hosts.controller import HostedController, opening_of
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, asked_of
+from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
-from pylash.engine.records import answer, check_call, failed, perform, withdrawn, wrapped
+from pylash.engine.records import (
+    NEVER_RECORDED,
+    answer,
+    check_call,
+    failed,
+    perform,
+    withdrawn,
+    wrapped,
+)
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.engine_mark import mark_for_restate
@@ -77,7 +85,8 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
 class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_defaults=True):
     """The result of an effect's entry; it is stored, so fields are only added, with defaults.
 
-    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a turn.
+    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a
+    turn; ``woken``: the run was woken meanwhile, so a message that came before the end of the effect joins the turn after it.
     """
 
     digest: str
@@ -85,6 +94,7 @@ class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_
     outcome: msgspec.Raw
     command: bytes | None = None
     message: str = ""
+    woken: bool = False
 
 
 class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,18 +115,34 @@ _STORED = msgspec.json.Decoder(StoredEntry)
 class Execution(NamedTuple):
     """One effect that is being executed: what was asked, and where its progress is reported."""
 
-    asked: Asked
+    asked: EffectRequest
     local: LocalExecutor
     progress: Progress
+
+
+class Wakes(NamedTuple):
+    """Wake-ups that the record of an effect reports, because that of the watch may come after it.
+
+    ``take`` is called on the real loop, and returns whether there is one. ``tell`` is called on the stage.
+    """
+
+    take: Callable[[], bool]
+    tell: Callable[[], None]
 
 
 class StageController(HostedController):
     """The boundary of one attempt of a run."""
 
     def __init__(
-        self, host: JournalHost, stage: Stage, memory: PositionalMemory, fence: Fence
+        self,
+        host: JournalHost,
+        stage: Stage,
+        memory: PositionalMemory,
+        fence: Fence,
+        wakes: Wakes,
     ) -> None:
         super().__init__(host)
+        self._wakes = wakes
         self._stage = stage
         self._memory = memory
         self._fence = fence
@@ -131,10 +157,10 @@ class StageController(HostedController):
         command = envelope.command
         if command.kind in COMPOSITE:
             return (await perform(envelope, local)).answer(command.kind)
-        asked = asked_of(envelope, key)
+        asked = effect_request(envelope, key)
         execution = Execution(asked, local, self._memory.progress_of(key))
         match command:
-            case Sleep():
+            case Sleep() if local.cancel is None:
                 local.check(command)
                 return await self._sleep(execution, command)
             case AwaitEvent():
@@ -169,12 +195,17 @@ class StageController(HostedController):
         self._check(asked, record.digest, record.command)
         if local.messages is not None:
             local.messages.receive(record.message.encode())
+        if record.woken:
+            self._wakes.tell()
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
-    async def _performed(self, asked: Asked, local: LocalExecutor) -> bytes:
+    async def _performed(self, asked: EffectRequest, local: LocalExecutor) -> bytes:
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
+        except NEVER_RECORDED as error:
+            # A mistake of the caller is raised there, and its entry needs a result.
+            performed = failed(error, asked.envelope.command.kind)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -189,10 +220,11 @@ class StageController(HostedController):
             msgspec.Raw(performed.data),
             digest_for_difference(asked.canonical),
             message.decode(),
+            self._wakes.take(),
         )
         return msgspec.json.encode(record)
 
-    def _check(self, asked: Asked, digest: str, command: bytes | None) -> None:
+    def _check(self, asked: EffectRequest, digest: str, command: bytes | None) -> None:
         if digest != asked.digest.hex():
             raise EffectReplayMismatch(asked.key, first_difference(command, asked.canonical))
 
@@ -242,11 +274,11 @@ class StageController(HostedController):
 
         return self._outcome(asked, await self._stored(asked.key, ask))
 
-    def _refused(self, asked: Asked, error: LashError) -> StoredEntry:
+    def _refused(self, asked: EffectRequest, error: LashError) -> StoredEntry:
         data = failed(error, asked.envelope.command.kind).data
         return StoredEntry(self._host.clock.now(), refused=msgspec.Raw(data))
 
-    def _outcome(self, asked: Asked, stored: StoredEntry) -> Outcome:
+    def _outcome(self, asked: EffectRequest, stored: StoredEntry) -> Outcome:
         """Return the outcome in the store's row, or raise the failure in it."""
         kind = asked.envelope.command.kind
         if stored.entry is None:
@@ -343,7 +375,7 @@ class StageController(HostedController):
         data = await self._stage.run(name, partial(until_answered, cancel))
         return set(msgspec.json.decode(data, type=list[str]))
 
-    def _open_status(self, asked: Asked, stored: StoredEntry) -> WaitStatus:
+    def _open_status(self, asked: EffectRequest, stored: StoredEntry) -> WaitStatus:
         """Return the status of the wait of an effect; raises if it is another one, or was revoked."""
         entry, status = stored.entry, stored.status
         if entry is not None and entry.hash != asked.digest:
@@ -361,4 +393,4 @@ def _cancelled(envelope: Envelope, now: int) -> JournalEntry:
         process_command(command.command), WaitSignal
     )
     data = withdrawn(ProcessSignalWaitCancelled.default_code if is_signal else "cancelled")
-    return asked_of(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)
+    return effect_request(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)

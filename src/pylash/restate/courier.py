@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from pylash.durable.runs import SECOND, Dispatch
-from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
+from pylash.durable.scopes import ExecutionScope, ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, BackOff, RestateClient
@@ -27,6 +29,11 @@ BATCH: Final = 100
 """How many runs are read from the store at a time."""
 CONCURRENCY: Final = 16
 """How many of them are sent at a time."""
+
+_EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+$")
+
+REPLACE_TRIES, REPLACE_SECONDS = 10, 0.05
+"""How often, and after which pauses, the key of an invocation that was killed is asked for before the next delivery."""
 
 _log = logging.getLogger("pylash")
 
@@ -114,31 +121,53 @@ class Courier:
         if row.bell is not None:
             await self._client.ring(row.bell)
             return
-        service, key = _address(row)
+        service, key = service_and_key(row.scope, row.epoch)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
-        # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
-        if invocation is not None:
+        if invocation is None:
+            return
+        known = await self._client.input_of(invocation)
+        if known.get("store") == self._store_id and known["run"] != row.run:
+            await self._replace(invocation, partial(self._client.send, service, key, given))
+        else:
+            # The engine executes the run again by itself, unless it is paused because it was blocked.
             await self._client.resume(invocation)
 
+    async def _replace(self, invocation: str, send: Callable[[], Awaitable[str | None]]) -> None:
+        """Send a run whose key was that of an earlier one, which has ended: a session was deleted, and its ids are used again."""
+        await self._client.kill(invocation)
+        for _ in range(REPLACE_TRIES):
+            await self._client.purge(invocation)
+            if await send() is None:
+                return
+            await asyncio.sleep(REPLACE_SECONDS)
 
-def _address(row: Dispatch) -> tuple[str, str]:
+
+async def address_of(store: Store, scope: ExecutionScope) -> tuple[str, str]:
     """Return the service of a run, and its key there."""
-    match row.scope:
+    record = None
+    if isinstance(scope, ProcessScope):
+        record = await store.processes.get(scope.process_id)
+    return service_and_key(scope, 0 if record is None else record.state.epoch)
+
+
+def service_and_key(scope: ExecutionScope, epoch: int = 0) -> tuple[str, str]:
+    """Return the service of a run, and its key there; ``epoch`` is the number of a process's journal, after ``continue_as``."""
+    match scope:
         case ProcessScope(process_id=process_id):
-            return PROCESS_SERVICE, process_key(process_id, row.epoch)
+            name = process_id.replace("~", "~~")
+            return PROCESS_SERVICE, name if epoch == 0 else f"{name}~{epoch}"
         case TurnScope(session_id=session, turn_id=turn):
             return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
         case QueueDrainScope(session_id=session, drain_id=drain):
             return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
-        case scope:
+        case _:
             raise AssertionError(f"no run of {scope} is sent")
 
 
-def process_key(process_id: str, epoch: int) -> str:
-    """Return the key of a process's workflow: its id, and after ``continue_as`` the number of its journal."""
-    name = process_id.replace("~", "~~")
-    return name if epoch == 0 else f"{name}~{epoch}"
+def without_epoch(key: str) -> str:
+    """Return the key of a process's first journal."""
+    return _EPOCH.sub(r"\1", key)
 
 
 def _escaped(name: str) -> str:

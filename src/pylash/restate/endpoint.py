@@ -170,9 +170,10 @@ def _listen(address: Address) -> int:
         # Several workers may share the address: the server connects to any of them.
         listener = socket.create_server(place[:2], family=family, backlog=1024, reuse_port=True)
     except OSError as error:
-        is_foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        reason = (
-            "it is not an address of this machine" if is_foreign else os.strerror(error.errno or 0)
-        )
+        reason = os.strerror(error.errno or 0)
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            reason = "it is not an address of this machine"
+        elif error.errno == errno.EADDRINUSE:
+            reason = "another program listens there"
         raise EndpointTaken(address, reason) from error
     return listener.detach()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,7 +14,8 @@ import restate
 from restate.serde import BytesSerde
 
 from pylash import __version__
-from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.ports import Cancellation, DurabilityTier, EffectHost, ScopedController
+from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
@@ -27,6 +29,7 @@ from pylash.restate.clients import (
     Service,
     check_url,
 )
+from pylash.restate.courier import address_of
 from pylash.restate.endpoint import (
     Address,
     AsgiApp,
@@ -38,11 +41,13 @@ from pylash.restate.endpoint import (
     prepare,
 )
 from pylash.restate.engine_mark import ENGINE
+from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.runner import RestateRunner
-from pylash.restate.sdk_journal import SdkJournal
+from pylash.restate.sdk_journal import Disconnected, SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
+from pylash.values.findings import Finding
 from pylash.values.process_errors import (
     AppNotOpen,
     ArgumentsInvalid,
@@ -77,7 +82,8 @@ class RestateHost:
 
     ``ingress`` and ``admin`` are the addresses of the server. ``endpoint`` is the address at which the server reaches
     this app: an app with a worker listens there and registers itself. ``bind`` is where it listens if that differs, as behind
-    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it.
+    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it. ``identity_keys`` are public keys
+    of servers (``publickeyv1_…``): calls of any other are refused.
 
     >>> app = Lash("postgresql://localhost/agents",
     ...            host=RestateHost(ingress="http://localhost:8080", admin="http://localhost:9070",
@@ -87,18 +93,24 @@ class RestateHost:
     engine = ENGINE
 
     def __init__(
-        self, *, ingress: str, admin: str, endpoint: str | None = None, bind: str | None = None
+        self,
+        *,
+        ingress: str,
+        admin: str,
+        endpoint: str | None = None,
+        bind: str | None = None,
+        identity_keys: Sequence[str] = (),
     ) -> None:
         self._ingress = check_url("ingress", ingress)
         self._admin = check_url("admin", admin)
         self._endpoint: str | None = None
         # Where the app listens; None if nothing is served here.
         self._address: Address | None = None
-        self.choose_endpoint(endpoint, bind)
-        self._runner: RestateRunner | None = None
         # Whether another server serves the endpoint, with ``asgi``.
         self._is_mounted = False
-        self._asgi = self._make_asgi()
+        self.choose_endpoint(endpoint, bind)
+        self._runner: RestateRunner | None = None
+        self._asgi = self._make_asgi(identity_keys)
 
     def __call__(self, journal: EffectHost) -> RestateEffects:
         """Return the host of an app's effects over the journal of its store."""
@@ -106,7 +118,8 @@ class RestateHost:
         return RestateEffects(self, journal)
 
     def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
-        """Change where the server reaches this app, and where the app listens, before it is opened. None changes nothing."""
+        """Let the app listen itself, whether or not ``asgi`` was called. None leaves an address as it is."""
+        self._is_mounted = False
         if endpoint is not None:
             self._endpoint, self._address = endpoint, address_in(endpoint)
         if bind is not None:
@@ -125,6 +138,21 @@ class RestateHost:
             shown["listens"] = str(self._address)
         return shown
 
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[RestateClient]:
+        """Connect to the server for a few calls, whether or not the app is open."""
+        # In a thread: httpx reads the certificates of the system.
+        client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def examine(self, runs: Sequence[EngineRun]) -> list[Finding]:
+        """Check the server and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
+        async with self.connected() as client:
+            return await examine(client, self._endpoint, runs)
+
     # --- the endpoint ---
 
     def asgi(self, app: HostedApp) -> ServedApp:
@@ -140,7 +168,7 @@ class RestateHost:
         self._is_mounted = True
         return ServedApp(app, self._asgi)
 
-    def _make_asgi(self) -> AsgiApp:
+    def _make_asgi(self, identity_keys: Sequence[str]) -> AsgiApp:
         policy = restate.InvocationRetryPolicy(
             initial_interval=timedelta(milliseconds=50),
             max_interval=timedelta(seconds=10),
@@ -157,13 +185,21 @@ class RestateHost:
             )
             workflow.main(HANDLER, input_serde=BytesSerde(), output_serde=BytesSerde())(self._run)
             services.append(workflow)
-        endpoint: AsgiApp = restate.app(services)
+        try:
+            endpoint: AsgiApp = restate.app(services, identity_keys=list(identity_keys))
+        except Exception as error:  # the class is not documented
+            reason = f"identity_keys= has a key that Restate does not accept: {error}"
+            raise ArgumentsInvalid("RestateHost", reason) from error
         return endpoint
 
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
         if self._runner is None:
             raise AppNotOpen
-        await self._runner.execute(ctx, **json.loads(given))
+        try:
+            await self._runner.execute(ctx, **json.loads(given))
+        except asyncio.CancelledError:
+            # The server of the endpoint ends the call. The SDK ignores that, and would wait for the other side to close.
+            raise Disconnected from None
         return b""
 
     # --- the runner ---
@@ -172,19 +208,16 @@ class RestateHost:
         """Connect to the server, for the one app that uses this host."""
         if self._runner is not None:
             raise HostInUse
-        # In a thread: httpx reads the certificates of the system.
-        self.client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
-        try:
+        async with AsyncExitStack() as stack:
+            self.client = await stack.enter_async_context(self.connected())
             await self.client.check()
-        except BaseException:
-            await self.client.close()
-            raise
+            self._connection = stack.pop_all()
         self._runner = runner
 
     async def close(self) -> None:
         """Disconnect from the server."""
         self._runner = None
-        await self.client.close()
+        await self._connection.aclose()
 
     def open_journal(
         self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
@@ -233,15 +266,21 @@ class RestateEffects(EffectHost):
     """The effect host of an app on Restate."""
 
     supports_durable_effects = True
+    durability = DurabilityTier.DURABLE
 
     def __init__(self, host: RestateHost, journal: JournalHost) -> None:
-        self.durability = journal.durability
         self._host = host
         self._journal = journal
 
     def make_runner(self, parts: RunnerParts) -> Runner:
         """Return the runner of the app."""
         return RestateRunner(self._host, parts)
+
+    async def recorded_outside(self, scope: ExecutionScope) -> list[JournalEntry]:
+        """Return the effects that the server has recorded for a run."""
+        service, key = await address_of(self._journal.store, scope)
+        async with self._host.connected() as client:
+            return await recorded_effects(client, service, key)
 
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for callers outside a run: their effects are recorded in the store."""

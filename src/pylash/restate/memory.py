@@ -27,6 +27,8 @@ class PositionalMemory:
     """The memory of one attempt."""
 
     looks_ahead = False
+    # They are entries of the journal.
+    replays_wakes = True
     replay = None
     cancels_tasks = False
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
@@ -56,7 +55,6 @@ class RestateRunner:
         self._host = host
         self._journal = parts.journal
         self._parts = parts
-        self._park_after = seconds(parts.config.park_after)
         self._tasks = TaskOwner()
         # Effects under way. Closed after the endpoint, so that their results are still proposed to the server.
         self._attempt_tasks = TaskOwner()
@@ -171,38 +169,25 @@ class RestateRunner:
         """Execute one attempt of a run of a store in a handler of the server."""
         self._admit(run, store)
         invocation = context.request().id
-        taken = await self._batched_take.take(run)
-        if taken is None:
-            await self._end_invocation(context, invocation)
-            return
-        if taken.subject is None:
-            raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
-        turn = None if taken.session is None else LoadedTurn(taken.session)
-        loaded = LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)
-        on_cancel = partial(self._request_cancel, taken.fence.scope)
-        journal = self._host.open_journal(context, self._attempt_tasks, on_cancel)
+        journal = self._host.open_journal(
+            context, self._attempt_tasks, lambda: self._request_cancel(attempt.scope)
+        )
         attempt = Attempt(
             self._journal,
             journal,
             self._parts.drives,
-            self._park_after,
+            seconds(self._parts.config.park_after),
             self._host.client.ring,
             lambda: self.is_open,
         )
+        # Before the run is taken, so that the attempt gets the hint of every later wake-up.
         self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, loaded)
-        except Suspended:
-            raise SuspendedException from None
-        except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
-            end = AttemptEnd.BLOCKED
-        except ActionFailed as failure:
-            # Others own the run: an attempt that was taken over, or that ends this moment.
-            is_expected = isinstance(failure.__cause__, LeaseLost)
-            level = logging.DEBUG if is_expected else logging.WARNING
-            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
-            end = AttemptEnd.AGAIN
+            taken = await self._batched_take.take(run)
+            if taken is None:
+                await self._end_invocation(context, invocation)
+                return
+            end = await self._end_of(attempt, taken)
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
@@ -213,6 +198,22 @@ class RestateRunner:
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
+
+    async def _end_of(self, attempt: Attempt, taken: Taken) -> AttemptEnd:
+        """Execute an attempt that has its run."""
+        try:
+            return await attempt.execute(taken, _loaded(taken))
+        except Suspended:
+            raise SuspendedException from None
+        except EngineRefused as refusal:
+            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            return AttemptEnd.BLOCKED
+        except ActionFailed as failure:
+            # Others own the run: an attempt that was taken over, or that ends this moment.
+            is_expected = isinstance(failure.__cause__, LeaseLost)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
+            return AttemptEnd.AGAIN
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
@@ -249,3 +250,13 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def _loaded(taken: Taken) -> LoadedRun:
+    """Return a run as it was taken."""
+    if taken.subject is None:
+        raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+    turn = None
+    if taken.session is not None:
+        turn = LoadedTurn(taken.session, stirred=taken.is_queued)
+    return LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)

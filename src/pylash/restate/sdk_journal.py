@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from restate.exceptions import SuspendedException
 from restate.server_context import DisconnectedException, ServerInvocationContext
@@ -29,6 +29,12 @@ from restate.vm import (
 from pylash.restate.attempt_journal import Action, ActionFailed, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
+
+Disconnected = DisconnectedException
+"""Ends a handler without an answer."""
+
+QUICK_CYCLES: Final = 3
+"""Cycles of the event loop after which an action that does not wait has ended: its task, that of the effect, and back."""
 
 _RUN_COMPLETED = {"type": "restate.run_completed", "data": None}
 
@@ -50,12 +56,14 @@ class SdkJournal:
         # The actions of entries that have no result, by handle; each is taken when the state machine asks for it.
         self._actions: dict[int, Action] = {}
         self._running: set[asyncio.Task[None]] = set()
+        # Whether an action was started since output was sent.
+        self._has_started = False
         # Set while the attempt may be suspended.
         self._prepare: Callable[[], Awaitable[bool]] | None = None
-        # Why an action has failed.
-        self._failure: Exception | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
+        # What an action has raised: it ends the attempt, and the server tries again.
+        self._failure: Exception | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -100,15 +108,13 @@ class SdkJournal:
 
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result."""
-        self._check()
+        self._check()  # an entry that was refused has no handle
         by_handle = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         awaited = FirstCompletedUnresolvedFuture(
             [SingleUnresolvedFuture(handle) for handle in by_handle]
         )
         while True:
-            if self._failure is not None:
-                raise ActionFailed(str(self._failure)) from self._failure
-            await self._context.take_and_send_output()
+            self._check()
             progress = self._vm.do_progress(awaited)
             match progress:
                 case Suspended():
@@ -121,15 +127,17 @@ class SdkJournal:
                 case DoProgressCancelSignalReceived():
                     await self._on_cancel()
                 case DoProgressWaitExternalProgress():
+                    await self._send_output()
                     if self._prepare is None or self._running or not await self._prepare():
                         await self._receive()
                     else:
                         self._vm.notify_input_closed()
                 case BaseException():
                     self._refusal = progress
-                    self._check()
 
     def _check(self) -> None:
+        if self._failure is not None:
+            raise ActionFailed(str(self._failure)) from self._failure
         if self._refusal is not None:
             raise EngineRefused(str(self._refusal)) from self._refusal
 
@@ -144,6 +152,14 @@ class SdkJournal:
             raise EngineRefused(f"{result.message} ({result.code})")
         assert not isinstance(result, NotReady)
         return result if isinstance(result, bytes) else b""
+
+    async def _send_output(self) -> None:
+        """Send the entries that were asked for and the results of actions: both in one message if an action ends at once."""
+        if self._has_started:
+            self._has_started = False
+            for _ in range(QUICK_CYCLES):
+                await asyncio.sleep(0)
+        await self._context.take_and_send_output()
 
     async def _receive(self) -> None:
         """Wait for a message of the server, or the end of an action."""
@@ -162,6 +178,7 @@ class SdkJournal:
     # --- actions ---
 
     def _start(self, handle: int) -> None:
+        self._has_started = True
         task = self._tasks.start(self._execute(handle, self._actions.pop(handle)))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -176,7 +193,7 @@ class SdkJournal:
                 raise
             return  # the effect was cancelled: nobody awaits the entry, and it has no result
         except Exception as error:  # noqa: BLE001 - the server tries again
-            self._failure = error
+            self._failure = self._failure or error
         else:
             # The state machine refuses it if the attempt has failed meanwhile. The class of that is not documented.
             with suppress(Exception):

@@ -17,6 +17,7 @@ from pylash.testing.laws.apps import APP_ON_HOST
 from pylash.testing.laws.controllers import (
     DURABLE_STEPS,
     OVERLAPS,
+    POSITIONALS,
     REPLAYS,
     SERIALS,
     Controller,
@@ -122,6 +123,14 @@ async def effect_controller_concurrent_replay_deterministic(
     await run_replays(name, OVERLAPS, controller, start_replay)
 
 
+async def effect_controller_positional_replay_deterministic(
+    controller: Controller, start_replay: StartReplay
+) -> None:
+    """Check the same for a controller that replays by position: effects are asked for in their first order."""
+    name = "effect_controller_positional_replay_deterministic"
+    await run_replays(name, POSITIONALS, controller, start_replay)
+
+
 async def effect_controller_serial_replay_deterministic(
     controller: Controller, start_replay: StartReplay
 ) -> None:
@@ -136,6 +145,7 @@ __all__ = (
     "effect_controller_concurrent_replay_deterministic",
     "effect_controller_durable_steps",
     "effect_controller_durable_steps_replay",
+    "effect_controller_positional_replay_deterministic",
     "effect_controller_serial_replay_deterministic",
     "effect_host",
     "effect_host_await_events",

@@ -70,7 +70,7 @@ class EndpointMissing(Misuse):
 
 
 class EndpointTaken(Misuse, fields="address reason"):
-    template = "The worker cannot listen at {address}: {reason}. Stop what listens there, or choose another address with --bind or bind=."
+    template = "The worker cannot listen at {address}: {reason}. Choose another address with --bind or bind=."
 
 
 class EndpointUnreachable(StoreError, fields="url admin reason"):
@@ -284,6 +284,12 @@ class AppInvalid(Misuse, fields="named reason"):
 
 class RunUnknown(Misuse):
     template = "There is no process, turn or session {text!r} in this store: see pylash ps."
+
+
+class AppNeeded(Misuse, fields="id engine"):
+    template = (
+        "The effects of {id!r} are recorded by {engine}: name its app, with --store MODULE:APP."
+    )
 
 
 class RunAmbiguous(Misuse, fields="text found"):

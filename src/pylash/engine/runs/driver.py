@@ -1,9 +1,9 @@
 """The driver of a run: it tells the run's machine what happens, and carries out what the machine decides.
 
-Rule 1. Whatever happens to a run is told through ``tell``. Nothing else changes where the run stands.
-Rule 2. Decisions are carried out in the order in which they were made. A fact that is told while one is carried out
-        has its decisions carried out after those before.
-Rule 3. A caller that waits has a Call until its task goes on; an effect that is executed has a task until that ends.
+Rule 1. Every fact about a run reaches its machine through ``tell``. Nothing else changes the state of the machine.
+Rule 2. Decisions are carried out in the order in which they were made. The decisions of a fact that is reported while
+        others are carried out come after those.
+Rule 3. A caller that waits has a Call until its task continues; an effect that is executed has a task until that ends.
 
 The machine calls a branch of the run a Branch too. Here that one is a ``Node``: ``Branch.node``.
 """
@@ -84,7 +84,7 @@ class Detached(Control):
 class Call:
     """A caller that waits: for an effect, for branches, or at the gate.
 
-    ``answer`` is what the caller gets when it goes on: an outcome, or an exception to raise.
+    ``answer`` is what the caller gets when it continues: an outcome, or an exception to raise.
     """
 
     __slots__ = ("answer", "branch", "context", "envelope", "local", "waiter")
@@ -230,7 +230,7 @@ class RunDriver:
             case Share(effect=effect, caller=caller):
                 self._share(effect, self.calls[caller])
             case Queue(effect=effect, caller=caller):
-                effect.asked = self.calls[caller].envelope
+                effect.envelope = self.calls[caller].envelope
             case BecomeIdle(park_now=park_now):
                 self._slots.become_idle(self.run, park_now=park_now)
             case BecomeBusy():
@@ -314,7 +314,7 @@ class RunDriver:
         await self.answer_of(branch.node)
 
     async def answer_of(self, caller: Caller) -> Any:
-        """Wait until a caller goes on; return its answer, or raise it."""
+        """Wait until a caller may continue; return its answer, or raise it."""
         call = self.calls[caller]
         try:
             await call.waiter
@@ -375,7 +375,7 @@ class RunDriver:
     def _begin(self, effect: Effect, call: Call) -> None:
         assert call.envelope is not None
         assert call.local is not None
-        effect.asked = call.envelope
+        effect.envelope = call.envelope
         # On a serial host, an effect that was cancelled has to end before the next one begins.
         stopped = () if self._controller.supports_concurrent_effects else (*self._work.values(),)
         work = self._perform(effect, call.envelope, call.local, stopped)
@@ -385,14 +385,14 @@ class RunDriver:
         """Let a caller wait for the effect of another one, if both ask for the same."""
         assert call.envelope is not None
         try:
-            check_same(effect.asked, call.envelope)
+            check_same(effect.envelope, call.envelope)
         except DurabilityError as error:
             self.close(error)
 
     async def _perform(
         self,
         effect: Effect,
-        asked: Envelope,
+        envelope: Envelope,
         local: LocalExecutor,
         stopped: tuple[asyncio.Task[None], ...],
     ) -> None:
@@ -400,7 +400,7 @@ class RunDriver:
         result: Outcome | BaseException | None = None
         is_cancel = False
         try:
-            execute = self._controller.execute(asked, local)
+            execute = self._controller.execute(envelope, local)
             result = await (self._execute_after(stopped, execute) if stopped else execute)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
@@ -414,7 +414,7 @@ class RunDriver:
                 raise
             # The cancel is in the record, unless user code has cancelled the task that it runs in.
             if task is not None and task.cancelling():
-                result = _failure(error, asked)
+                result = _failure(error, envelope)
             else:
                 is_cancel = True
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
@@ -516,12 +516,12 @@ class RunDriver:
         self, delivery: Deliver, recorded: dict[str, Any], written: asyncio.Future[None]
     ) -> None:
         # An effect whose record is being written by now is left to the answer of that write.
-        effects = [effect.asked for effect in delivery.effects if effect.is_cancellable]
+        effects = [effect.envelope for effect in delivery.effects if effect.is_cancellable]
         try:
             cancelled = await self._memory.deliver(delivery.key, recorded, effects)
             self.tell(self.machine.delivered, delivery.key, cancelled)
         finally:
-            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` goes on.
+            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` continues.
             written.set_result(None)
 
     async def _withdraw(self, caller: Caller, call: Call) -> None:
@@ -562,9 +562,9 @@ def _is_aside(caller: Caller) -> bool:
     return isinstance(caller, SideCall) and caller.excuses
 
 
-def _failure(error: BaseException, asked: Envelope) -> BaseException:
+def _failure(error: BaseException, envelope: Envelope) -> BaseException:
     """Return the failure of an effect as its callers get it."""
-    kind = asked.command.kind
+    kind = envelope.command.kind
     try:
         failed(error, kind).answer(kind)
     except LashError as failure:

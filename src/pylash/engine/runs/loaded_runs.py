@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from pylash.durable.processes import ProcessRecord
-from pylash.durable.runs import Attached, Claim
+from pylash.durable.runs import Attached, Fence
 from pylash.durable.sessions import SessionRecord, Submitted, TurnRecord
 from pylash.durable.stores import Store
 
@@ -39,11 +39,15 @@ def loaded_turn(submitted: Submitted) -> LoadedRun | None:
     return LoadedRun(submitted.turn, Attached(submitted.fence, submitted.now), turn)
 
 
-async def load_runs(store: Store, claims: Sequence[Claim]) -> dict[int, LoadedRun]:
-    """Read claimed runs and return them by number; runs that cannot be read are left out."""
-    fences = {claim.fence.run: claim.fence for claim in claims}
-    processes = [claim.fence.run for claim in claims if claim.run.kind == "process"]
-    # The journals are read after the claim: from then on the fence refuses writes of an earlier owner.
+async def load_runs(
+    store: Store, fences: Mapping[int, Fence], processes: Sequence[int]
+) -> dict[int, LoadedRun]:
+    """Read runs by their fences and return them by number; runs that cannot be read are left out.
+
+    ``processes`` are the numbers of those that are processes; the others are turns.
+    """
+    # Called after the runs were claimed: from then on their fences refuse writes of an earlier owner, so that the
+    # journals that are read here stay complete.
     turns = [run for run in fences if run not in processes]
     loaded: dict[int, LoadedRun] = {}
     if processes:

@@ -1,7 +1,7 @@
 """The run of a process or a turn, while it is executed here.
 
 Its code asks for effects through ``effect`` and reads the store through ``read``; its worker begins, wakes, parks and
-ends it. What follows from that is decided by its machine and carried out by its driver.
+ends it. Its machine decides what follows, and its driver carries that out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger("pylash")
 
 
 class ContinueAs(Control):
-    """The process goes on with a fresh journal and this input."""
+    """The process continues with a fresh journal and this input."""
 
     def __init__(self, given: EngineInput) -> None:
         self.input = given
@@ -188,7 +188,7 @@ class LiveRun:
         if is_replay and branch is not None:
             self.driver.tell(code.replay, branch.node, recorded)
         else:
-            # The call is there before the machine is asked: the answer may come within ``tell``.
+            # The call is registered before the machine gets the request: the answer may come within ``tell``.
             self.driver.calls[caller] = Call(branch or owner, asked, local)
             self.driver.tell(code.ask, caller, key, recorded)
             outcome: Outcome = await self.driver.answer_of(caller)
@@ -205,7 +205,7 @@ class LiveRun:
     async def enclose(self, asked: Envelope, local: LocalExecutor) -> Outcome:
         """Execute a composite effect, which consists of others and is never recorded.
 
-        A host that takes one effect at a time is not asked: the effects inside would wait for it.
+        A host that takes one effect at a time is left out: the effects inside would wait for it.
         """
         if self._controller.supports_concurrent_effects:
             return await self._controller.execute(asked, local)

@@ -64,13 +64,13 @@ async def retry_fitting(
             tried, last = tried + len(views), views[-1].id
     except StoreError:  # away for the moment; the next start tries them
         pass
-    except Exception:  # noqa: BLE001 - the worker goes on
+    except Exception:  # noqa: BLE001 - the worker continues
         _log.exception("the blocked processes could not be tried")
 
 
 async def _fitting(dry_runs: DryRuns, views: list[RunView]) -> list[RunView]:
     """Return the runs that a worker with this code would continue."""
-    # The journals cannot change meanwhile: a blocked run is executed by nobody. Only answers to its waits may come, and
+    # The journals cannot change meanwhile: no worker executes a blocked run. Only answers to its waits may come, and
     # the worker that claims it then decides again.
     try:
         reports = await dry_runs.replay(

@@ -48,7 +48,7 @@ class RunChecks:
         """Read everything the run waits for. ``wake_seq`` was read from the store before.
 
         The run takes it over only when everything has been read, and cannot be parked until then: parking
-        compares the count with the store, and a wake-up that nobody acted on would be lost.
+        compares the count with the store, and a wake-up that no task acted on would be lost.
         """
         await self._host.live.check(run.memory.open_waits())
         run.driver.tell(run.machine.woken)

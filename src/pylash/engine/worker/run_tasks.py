@@ -48,7 +48,7 @@ class RunTasks:
         self._slots = slots
 
     def add(self, loaded: LoadedRun, wake_seq: int) -> LiveRun:
-        """Return a live run for a run that is ours."""
+        """Return a live run for a run that this worker owns."""
         controller, memory = self._effects.adopt(loaded.attached, self._host.clock)
         tasks = (self.tasks, self._host.tasks)
         run = LiveRun(loaded, wake_seq, controller, memory, self._slots, *tasks)
@@ -70,7 +70,7 @@ class RunTasks:
             if output is not None:
                 self._live.end(run, output)
         except BaseException as error:
-            # The task was cancelled with the worker: nobody else knows that the run is ours.
+            # The task was cancelled with the worker: no other task knows that this worker owns the run.
             if not is_failure(error, task):
                 self.orphans.add((run.fence,))
                 raise
@@ -86,6 +86,6 @@ class RunTasks:
         run.driver.stumble(error)
         try:
             await self._endings.leave(run, LastWrite.BLOCK)
-        except Exception:  # noqa: BLE001 - whatever it is, another worker may succeed
+        except Exception:  # noqa: BLE001 - another worker may succeed
             _log.exception("%s cannot be blocked and is released", run.fence.name)
             self.orphans.add((run.fence,))

@@ -20,6 +20,7 @@ from pylash.stores.operation import (
 from pylash.stores.ports.numbers import RunPort
 from pylash.stores.ports.process_reads import process_records
 from pylash.stores.ports.session_reads import turn_records
+from pylash.stores.tables import queue
 from pylash.stores.tables import runs as table
 from pylash.stores.tables.packed_effects import RECORDED
 from pylash.stores.tables.workers import is_member
@@ -152,10 +153,17 @@ class SqlRuns(RunPort):
         of_processes = [run for run, one in fences.items() if isinstance(one.scope, ProcessScope)]
         processes = yield from process_records(of_processes)
         turns = yield from turn_records([run for run in fences if run not in of_processes])
-        return {
-            run: Taken(fences[run], Instant(now), wake_seq, *turns.get(run, (processes.get(run),)))
-            for run, _, _, wake_seq, now in rows
-        }
+        sessions = [session.id for _, session in turns.values()]
+        queued = (yield from queue.with_messages(sessions)) if sessions else ()
+        taken = {}
+        for run, _, _, wake_seq, now in rows:
+            begun = fences[run], Instant(now), wake_seq
+            if run in turns:
+                turn, session = turns[run]
+                taken[run] = Taken(*begun, turn, session, session.id in queued)
+            else:
+                taken[run] = Taken(*begun, processes.get(run))
+        return taken
 
     @operation()
     def unpark(self, fence: Fence, worker: WorkerId) -> Steps[int]:

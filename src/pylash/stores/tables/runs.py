@@ -153,7 +153,8 @@ select at - {now} from pylash_runs where at is not null and target in ({texts})
 _TAKE_FOR_ENGINE = """
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1, at = null, attempts = 0,
   reason = null, bell = null
-where id in ({bigints}) and settled is null and (token is null or token <> ?)"""
+where id in ({bigints}) and settled is null and (token is null or token <> ?)
+returning id, fence, scope, wake_seq, {now}"""
 
 _TAKEN = """
 select id, fence, scope, wake_seq, {now} from pylash_runs
@@ -451,7 +452,7 @@ def enqueue_drain(run: int, session_id: str) -> Steps[None]:
 
 
 def import_run(row: Row) -> Steps[bool]:
-    """Add a run of another store, which nobody owns; False if its scope or its number is taken.
+    """Add a run of another store, without an owner; False if its scope or its number is taken.
 
     ``row`` has the columns of ``_IMPORT``; after ``at`` it says whether a run without one is ready now.
     """
@@ -535,8 +536,10 @@ def take(runs: Sequence[int], worker: WorkerId, token: str) -> Steps[list[Row]]:
 
     A run that is blocked is executed again: its engine decides when.
     """
-    yield Statement(_TAKE_FOR_ENGINE, (worker, token, list(runs), token))
-    return (yield Statement(_TAKEN, (list(runs), token))).rows
+    rows = (yield Statement(_TAKE_FOR_ENGINE, (worker, token, list(runs), token))).rows
+    # An earlier attempt of this operation may have been committed and its answer lost.
+    left = sorted(set(runs) - {row[0] for row in rows})
+    return [*rows, *(yield Statement(_TAKEN, (left, token))).rows] if left else rows
 
 
 def unpark(fence: Fence, worker: WorkerId) -> Steps[int]:

@@ -12,6 +12,7 @@ from pylash.testing.laws.engines.subjects import (
     PATIENCE_SECONDS,
     Deployment,
     EngineSubject,
+    Gate,
     Ledger,
     until,
 )
@@ -68,6 +69,26 @@ async def a_step_that_failed_stays_failed(subject: EngineSubject) -> None:
         await deployment.handle(process).signal("go")
         equal(await deployment.result(process), ["KeyError", "'missing'"], "the failure")
     equal(ledger.executed, ["fail"], "the executions of the step")
+
+
+async def a_step_that_was_cut_off_is_executed_again(subject: EngineSubject) -> None:
+    ledger, gate = Ledger(), Gate()
+
+    async def work() -> str:
+        ledger.executed.append("work")
+        return await gate.enter() if len(ledger.executed) == 2 else "done"
+
+    def declare(app: Lash) -> None:
+        @app.process
+        async def story(ctx: Context) -> list[Any]:
+            return [await ctx.step(ledger.note, "first"), await ctx.step(work)]
+
+    async with Deployment(subject, declare) as deployment:
+        process = await deployment.start("story")
+        await gate.until_entered()
+        await deployment.restart()
+        equal(await deployment.result(process), ["first", "done"], "the result")
+    equal(ledger.executed, ["first", "work", "work"], "the executions")
 
 
 async def overlapping_effects_are_replayed_each_from_its_own_record(subject: EngineSubject) -> None:
@@ -185,7 +206,8 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         async def listener(ctx: Context) -> list[Any]:
             received = [await ctx.wait_signal("word") for _ in range(4)]
             await ctx.emit("half")
-            return [*received, *[await ctx.wait_signal("word") for _ in range(4)]]
+            received += [await ctx.wait_signal("word") for _ in range(4)]
+            return [*received, await ctx.wait_signal("other")]
 
     async with Deployment(subject, declare) as deployment:
         process = await deployment.start("listener")
@@ -194,7 +216,7 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         await deployment.comes_to(process, "waiting")
         await deployment.handle(process).signal("word", 2, id="two")
         await deployment.handle(process).signal("word", 2, id="two")  # the same one again
-        await deployment.handle(process).signal("other", "for nobody")
+        await deployment.handle(process).signal("other", "of another name")  # not yet waited for
         await deployment.restart()
         for number in range(3, 6):  # more than it waits for
             await deployment.handle(process).signal("word", number)
@@ -202,7 +224,8 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         await deployment.comes_to(process, "waiting")
         for number in range(6, 8):
             await deployment.handle(process).signal("word", number)
-        equal(await deployment.result(process), list(range(8)), "what it received")
+        expected = [*range(8), "of another name"]
+        equal(await deployment.result(process), expected, "what it received")
 
 
 async def branches_receive_different_signals(subject: EngineSubject) -> None:
@@ -417,6 +440,7 @@ async def a_delayed_process_begins_later(subject: EngineSubject) -> None:
 PROCESSES: tuple[Law[EngineSubject], ...] = (
     a_step_is_executed_once,
     a_step_that_failed_stays_failed,
+    a_step_that_was_cut_off_is_executed_again,
     overlapping_effects_are_replayed_each_from_its_own_record,
     a_race_has_the_same_winner_again,
     time_and_chance_are_the_same_again,
