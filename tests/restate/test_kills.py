@@ -11,6 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random, SystemRandom  # noqa: TID251 - seeded
@@ -161,7 +162,7 @@ class Load:
         """Wait for everything, and check results, logs and messages."""
         async with asyncio.timeout(PATIENCE):
             for handle in self.jobs:
-                assert await answered(lambda handle=handle: handle.result()) == RESULT
+                assert await answered(handle.result) == RESULT
                 events = [event async for event in handle.events()]
                 assert [one.sequence for one in events] == list(range(1, len(events) + 1))
                 said = [one.payload for one in events if one.type == "said"]
@@ -169,9 +170,7 @@ class Load:
                 kinds = [one.type for one in events if one.type != "said"]
                 assert kinds == ["process.started", "signal.go", "process.completed"], kinds
             for session in self.sessions:
-                turn = await answered(
-                    lambda session=session: session.turn(session.id, turn_id="t1")
-                )
+                turn = await answered(partial(session.turn, session.id, turn_id="t1"))
                 assert turn.text == "done"
                 texts = [one.text for one in await session.history()]
                 worked = [f"worked {n}" for n in range(4)]
