@@ -21,13 +21,13 @@ from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import EngineRefused, Suspended
+from pylash.restate.attempt_journal import ActionFailed, EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
 from pylash.restate.courier import Courier
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
+from pylash.values.errors import LashError, LeaseLost, StoreError
 from pylash.values.process_errors import ReplayRefused, StoreOfOthers
 
 if TYPE_CHECKING:
@@ -227,6 +227,12 @@ class RestateRunner:
         except EngineRefused as refusal:
             await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
             return AttemptEnd.BLOCKED
+        except ActionFailed as failure:
+            # Others own the run: an attempt that was taken over, or that ends this moment.
+            is_expected = isinstance(failure.__cause__, LeaseLost)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
+            return AttemptEnd.AGAIN
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
