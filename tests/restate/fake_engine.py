@@ -7,11 +7,18 @@ gets them in that order. Timers are due when nothing else can happen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Suspended, Ticket
+from pylash.restate.attempt_journal import (
+    Action,
+    Bell,
+    EngineRefused,
+    RecordedName,
+    Suspended,
+    Ticket,
+)
 
 
 class Entry(NamedTuple):
@@ -92,6 +99,13 @@ class FakeJournal:
     @property
     def is_replaying(self) -> bool:
         return self._position < len(self._invocation.entries)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    async def recorded(self) -> Sequence[RecordedName]:
+        return [RecordedName(one.name, 0) for one in self._invocation.entries]
 
     def _add(self, entry: Entry) -> Ticket:
         index, known = self._position, self._invocation.entries

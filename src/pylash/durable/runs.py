@@ -133,20 +133,25 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked."""
+    """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked.
+
+    ``moves``: how often its records were moved to a new journal of the engine.
+    """
 
     run: int
     scope: ExecutionScope
     kind: str
     bell: str | None
+    moves: int = 0
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A run that an attempt of its engine owns now."""
+    """A run that an attempt of its engine owns now; ``moves`` as in ``Dispatch``."""
 
     fence: Fence
     now: Instant
     wake_seq: int
+    moves: int = 0
 
 
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):

@@ -131,6 +131,23 @@ class Journal(Protocol):
         """Record decisions and notes, and open effects as cancelled; return the keys that are cancelled now."""
         ...
 
+    def collect(self, run: int, entries: Sequence[JournalEntry]) -> Awaitable[None]:
+        """Add what another engine has recorded for a run; what is there stays."""
+        ...
+
+    def move(
+        self,
+        fence: Fence,
+        entries: Sequence[JournalEntry],
+        cancelled: Sequence[JournalEntry],
+        moves: int,
+    ) -> Awaitable[None]:
+        """Add what another engine has recorded for a run, and make the run ready for a new journal there.
+
+        ``cancelled`` are effects that were cancelled; ``moves``: how often the records were moved by now.
+        """
+        ...
+
     def prune(self, age: int, limit: int) -> Awaitable[int]:
         """Delete the effects of up to ``limit`` runs that ended longer ago than age; return how many runs."""
         ...

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from pylash.durable.machines.run_state import LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
-from pylash.durable.processes import Output, ProcessRecord, Registration
+from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant, Taken
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.engine.hosts.journal import JournalHost
@@ -32,8 +32,8 @@ from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
-from pylash.restate.attempt_journal import AttemptJournal
-from pylash.restate.controller import StageController, until_answered
+from pylash.restate.attempt_journal import AttemptJournal, EngineRefused, is_internal
+from pylash.restate.controller import JournaledCalls, StageController, until_answered
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
@@ -66,6 +66,9 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: bool = False
     # The session of a turn when it began: its options may change before the next turn.
     session: SessionRecord | None = None
+    # When the last entry of the seed was started, 0 if the run began without one. What the store has from later on was
+    # recorded by this run.
+    seed: int = 0
 
 
 _SEEN = msgspec.json.Decoder(Seen)
@@ -74,8 +77,9 @@ _SEEN = msgspec.json.Decoder(Seen)
 class StageCalls:
     """Calls of the store on the real loop, and work beside the run that ends with the attempt."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, journaled: JournaledCalls) -> None:
         self._stage = stage
+        self._journaled = journaled
         self._loop = asyncio.get_running_loop()
         self._work: set[asyncio.Task[Any]] = set()
 
@@ -85,7 +89,7 @@ class StageCalls:
 
     async def record(self, key: str, ask: Callable[[], Awaitable[bytes]]) -> bytes:
         """Make a write as an entry of the journal."""
-        return await self._stage.run(key, partial(until_answered, ask))
+        return await self._journaled.run(key, partial(until_answered, ask))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a task on the real loop, also from the stage."""
@@ -116,25 +120,49 @@ class StageRun(LiveRun):
 class StageEndings:
     """The last writes of an attempt, made outside the stage: they are safe to repeat, and their answers decide nothing."""
 
-    def __init__(self, stage: Stage, endings: StoreEndings) -> None:
+    def __init__(self, stage: Stage, journal: AttemptJournal, endings: StoreEndings) -> None:
         self._stage = stage
+        self._journal = journal
         self._endings = endings
         # What the last write was; None before it.
         self.end: AttemptEnd | None = None
+        # Why the run may not end: its recorded execution had passed this place.
+        self.refusal: EngineRefused | None = None
 
     async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
         """Write how a process ended."""
+        how = f"ends with {end.code}: {end.message}" if isinstance(end, Failure) else "ends"
+        if await self._is_too_early(run, how):
+            return WriteAnswer.NOT_OURS
         return await self._write(partial(self._endings.settle, run, end), AttemptEnd.OVER)
+
+    async def _is_too_early(self, run: LiveRun, how: str) -> bool:
+        """Return whether a run ends where its recorded execution had passed, unless it was asked to end."""
+        if run.cancelled or not self._journal.is_replaying:
+            return False
+        # The engine's own entries do not count: the watch of a run may have recorded one after its last effect.
+        recorded, position = (
+            await self._stage.outside(self._journal.recorded),
+            self._journal.position,
+        )
+        if all(is_internal(one.name) for one in recorded[position:]):
+            return False
+        self.refusal = EngineRefused("the code ends too early", None, position, how)
+        return True
 
     async def continue_as(
         self, run: LiveRun, registration: Registration, *, cancelled: bool
     ) -> WriteAnswer:
         """Write that a process goes on with a fresh run."""
+        if await self._is_too_early(run, "continues as a new run"):
+            return WriteAnswer.NOT_OURS
         write = partial(self._endings.continue_as, run, registration, cancelled=cancelled)
         return await self._write(write, AttemptEnd.OVER)
 
     async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
         """Write the end of a turn."""
+        if await self._is_too_early(run, "ends"):
+            return WriteAnswer.NOT_OURS
         return await self._write(partial(self._endings.commit, run, commit), AttemptEnd.OVER)
 
     async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
@@ -228,14 +256,14 @@ class Attempt:
         is_open: Callable[[], bool],
     ) -> None:
         self.stage = new_stage(journal)
-        self.memory = PositionalMemory(lambda: journal.is_replaying)
+        self.memory = PositionalMemory(self.stage, journal, host.clock)
         self.run: LiveRun | None = None
         self._host = host
         self._journal = journal
         self._ring = ring
-        self._calls = StageCalls(self.stage)
+        self._calls = StageCalls(self.stage, JournaledCalls(self.stage, host.store.attachments))
         self._tasks = TaskOwner()
-        self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
+        self._endings = StageEndings(self.stage, journal, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
         self._activity = Activity(host.clock, park_after)
         # Whether the row of the run is parked, by this attempt.
@@ -302,6 +330,8 @@ class Attempt:
         begin = partial(until_answered, partial(self._begin, standing))
         seen = _SEEN.decode(await self.stage.run(BEGIN, begin))
         self.memory.advance(seen.now)
+        if seen.seed:
+            self.memory.adopt(standing.attached.entries, seen.seed, Instant(seen.now))
         controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
         began = standing_at(standing, seen, self._taken.fence)
         tasks = (self._tasks, self._tasks)
@@ -313,6 +343,8 @@ class Attempt:
             await drive.drive(run)
         finally:
             run.dispose()
+        if self._endings.refusal is not None:
+            raise self._endings.refusal
         return self._endings.end or AttemptEnd.AGAIN
 
     async def _begin(self, standing: Standing) -> bytes:
@@ -320,6 +352,10 @@ class Attempt:
         seen = await self._look(standing.subject, self._taken.wake_seq)
         if standing.turn is not None:
             seen = replace(seen, session=standing.turn.session)
+        else:
+            # A run that begins has recorded nothing itself: what is there was forked, imported or moved.
+            recorded = standing.attached.entries.values()
+            seen = replace(seen, seed=max((entry.started for entry in recorded), default=0))
         return msgspec.json.encode(seen)
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:

@@ -93,7 +93,7 @@ class Courier:
             case ProcessScope(process_id=process_id):
                 record = await self._store.processes.get(process_id)
                 epoch = 0 if record is None else record.state.epoch
-                return PROCESS_SERVICE, process_key(process_id, epoch)
+                return PROCESS_SERVICE, process_key(process_id, epoch, row.moves)
             case TurnScope(session_id=session, turn_id=turn):
                 return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
             case QueueDrainScope(session_id=session, drain_id=drain):
@@ -102,9 +102,15 @@ class Courier:
                 raise AssertionError(f"no run of {scope} is sent")
 
 
-def process_key(process_id: str, epoch: int) -> str:
-    """Return the key of a process's workflow: its id, and after ``continue_as`` the number of its journal."""
+def process_key(process_id: str, epoch: int, moves: int) -> str:
+    """Return the key of a process's workflow: its id, the number of its journal after ``continue_as``, and of its moves.
+
+    >>> process_key("order-7", 0, 0), process_key("order-7", 2, 0), process_key("order-7", 0, 1)
+    ('order-7', 'order-7~2', 'order-7~0~1')
+    """
     name = process_id.replace("~", "~~")
+    if moves:
+        return f"{name}~{epoch}~{moves}"
     return name if epoch == 0 else f"{name}~{epoch}"
 
 

@@ -3,33 +3,59 @@
 Rule 1. Nothing is known ahead. The code of the run is executed from its beginning in every attempt, and gets the recorded
         completions in their order; so decisions and deliveries of cancels are made again, with the same result.
 Rule 2. Time is that of the last completion: it is recorded, and the same in every attempt.
+Rule 3. A run may begin with a seed: entries by key that another journal has recorded. They are as immutable as the journal,
+        so what is answered from them is the same in every attempt. The rules of a replay by key hold for them.
+Rule 4. Notes and decisions are recorded with the next effects, only for a seed: a replay by position makes them again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from pylash.durable.effects import Envelope
+from msgspec.structs import replace
+
+from pylash.durable.effects import EffectKind, Envelope
+from pylash.durable.machines.replay_order import Expected, ReplayOrder, is_expected
 from pylash.durable.machines.run_state import Recorded
+from pylash.durable.ports import Clock
 from pylash.durable.run_memory import Progress, ProgressOf, unobserved
-from pylash.durable.runs import Instant, JournalEntry
+from pylash.durable.runs import SECOND, Instant, JournalEntry
+from pylash.engine.hosts.journal_memory import asked_of, cancel_code
+from pylash.engine.records import WITHDRAWN, withdrawn
+from pylash.restate.attempt_journal import AttemptJournal
+from pylash.restate.stage import Stage
+from pylash.values.canonical import decode, encode
+
+IN_STORE: Final = frozenset((EffectKind.PROCESS, EffectKind.AWAIT_EVENT))
+"""The kinds of effects whose rows the store keeps itself: it answers them, whether or not they are in the seed."""
 
 
 class PositionalMemory:
     """The memory of one attempt."""
 
     looks_ahead = False
-    replay = None
     cancels_tasks = False
 
-    def __init__(self, is_replaying: Callable[[], bool]) -> None:
+    def __init__(self, stage: Stage, journal: AttemptJournal, clock: Clock) -> None:
         self.progress_of: ProgressOf = unobserved
         # Set once the attempt has ended: its tasks are then cancelled, and not by the code.
         self.is_stopping = False
-        self._is_replaying = is_replaying
+        # What the run began with, by key, and its order until the code has asked for all of it.
+        self.seed: dict[str, JournalEntry] = {}
+        self.replay: ReplayOrder | None = None
+        # The notes and decisions of this attempt that no completed effect has recorded, by key.
+        self.notes: dict[str, JournalEntry] = {}
+        self._stage = stage
+        self._journal = journal
+        self._clock = clock
         self._now = Instant(0)
+        # When the run began: a sleep in the seed that was due then is over.
+        self._began = Instant(0)
+        self._started = 0
+        # The names of the recorded entries, read when the first patch is asked for during a replay.
+        self._names: frozenset[str] | None = None
         # The keys of effects that a cancel has reached in this attempt.
         self._cancelled: set[str] = set()
         # The effects that wait for events. Each reads the store again when its bell rings, with a new bell.
@@ -38,29 +64,99 @@ class PositionalMemory:
     @property
     def is_replaying(self) -> bool:
         """Whether there are recorded entries that the attempt has not asked for."""
-        return self._is_replaying()
+        return self._journal.is_replaying or (self.replay is not None and self.replay.is_behind)
 
-    def begun(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
-        """Return False: not known ahead."""
-        return False
+    # --- the seed ---
 
-    def recorded(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
-        """Return False: not known ahead."""
-        return False
+    def adopt(self, entries: Mapping[str, JournalEntry], until: int, began: Instant) -> None:
+        """Take the entries that were started up to a time as the seed of the run."""
+        self._began = began
+        self.seed = {key: entry for key, entry in entries.items() if entry.started <= until}
+        expected = [
+            Expected(entry.started, entry.key, entry.kind == EffectKind.DIRECT, entry.label)
+            for entry in self.seed.values()
+            if is_expected(entry.key, entry.kind)
+        ]
+        self.replay = ReplayOrder(expected, self.seed) if expected else None
+        self._started = max((entry.started for entry in self.seed.values()), default=0)
+
+    def ask(self, key: str) -> JournalEntry | None:
+        """Note that the code has come to a key; return its entry in the seed."""
+        if self.replay is not None:
+            self.replay.ask(key)
+            if self.replay.is_over:
+                self.replay = None
+        return self.seed.get(key)
+
+    def seeded(self, key: str) -> JournalEntry | None:
+        """Return the entry of the seed that answers an effect without the engine: a local one that has ended, or a cancelled one."""
+        entry = self.seed.get(key)
+        if entry is None or not entry.size:
+            return None
+        is_answer = entry.kind not in IN_STORE or (entry.outcome or b"").startswith(WITHDRAWN)
+        return entry if is_answer else None
+
+    def seconds_left(self, entry: JournalEntry) -> float:
+        """Return how long a sleep of the seed lasts from the begin of the run."""
+        assert entry.due is not None
+        return max(0, entry.due - self._began) / SECOND
+
+    def begun(self, key: str) -> bool:
+        """Return whether the seed has the effect; otherwise it is not known ahead."""
+        return key in self.seed
+
+    def recorded(self, key: str) -> bool:
+        """Return whether the effect has ended in the seed; otherwise it is not known ahead."""
+        entry = self.seed.get(key)
+        if entry is not None and entry.kind == EffectKind.SLEEP and not entry.size:
+            return self.seconds_left(entry) <= 0
+        return self.seeded(key) is not None
 
     def record_of(self, key: str) -> Recorded:
-        """Return whether a cancel has reached the effect; an outcome is not known ahead."""
-        return Recorded.CANCELLED if key in self._cancelled else Recorded.NOTHING
+        """Return whether a cancel has reached the effect, or it has ended in the seed; other outcomes are not known ahead."""
+        if key in self._cancelled:
+            return Recorded.CANCELLED
+        entry = self.seeded(key)
+        if entry is None or entry.outcome is None:
+            return Recorded.ELSEWHERE if self.recorded(key) else Recorded.NOTHING
+        is_cancel = entry.outcome.startswith(WITHDRAWN)
+        return Recorded.CANCELLED if is_cancel else Recorded.OUTCOME
 
     # --- decisions and notes ---
 
-    def decision(self, key: str) -> Any:  # noqa: ARG002 - as for all keys
-        """Return None: decisions are made again."""
-        return None
+    def decision(self, key: str) -> Any:
+        """Return the decision in the seed; others are made again."""
+        entry = self.seed.get(key)
+        if entry is None or entry.outcome is None:
+            return None
+        self.ask(key)
+        return decode(entry.outcome)
 
-    def note(self, key: str, make: Callable[[], Any]) -> Any:  # noqa: ARG002 - as for all keys
-        """Return a new value: what makes it depends on recorded data only."""
-        return make()
+    def note(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return the note in the seed, or a new value: what makes it depends on recorded data only."""
+        known = self.decision(key)
+        if known is not None:
+            return known
+        value = make()
+        (self.notes[key],) = self.entries_for(key, "now", encode(value))
+        return value
+
+    def forget_notes(self, recorded: Iterable[JournalEntry]) -> None:
+        """Note that an effect has recorded notes."""
+        for entry in recorded:
+            self.notes.pop(entry.key, None)
+
+    async def take_patch(self, key: str) -> bool:
+        """Take a patch if its mark is recorded, or nothing behind this place is: a mark is an entry of its own."""
+        if self._journal.is_replaying:
+            if self._names is None:
+                recorded = await self._stage.outside(self._journal.recorded)
+                self._names = frozenset(one.name for one in recorded)
+            # A mark that is not recorded would be refused: something else is recorded at this position.
+            if key not in self._names:
+                return False
+        await self._stage.run(key, _mark)
+        return True
 
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
         """Return the entry of a write in the store: the engine may make the write again, and finds it."""
@@ -69,16 +165,24 @@ class PositionalMemory:
 
     # --- cancels ---
 
-    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:  # noqa: ARG002
+    async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
         """Return the keys of the effects: those that the machine takes for cancellable have no outcome."""
-        keys = {str(envelope.invocation.replay_key) for envelope in effects}
-        self._cancelled |= keys
-        return keys
+        (self.notes[key],) = self.entries_for(key, "decision", encode(decision))
+        return {self._cancel(envelope) for envelope in effects}
 
     async def withdraw(self, envelope: Envelope) -> bool:
         """Return True: an effect that has not begun can always be cancelled."""
-        self._cancelled.add(str(envelope.invocation.replay_key))
+        self._cancel(envelope)
         return True
+
+    def _cancel(self, envelope: Envelope) -> str:
+        """Note that an effect is cancelled, whether or not it has begun; return its key."""
+        key = str(envelope.invocation.replay_key)
+        self._cancelled.add(key)
+        opening = self.ask(key) or asked_of(envelope, key).entry(self.start_time())
+        data = withdrawn(cancel_code(opening))
+        self.notes[key] = replace(opening, outcome=data, size=len(data), ended=self._now)
+        return key
 
     # --- effects in flight ---
 
@@ -118,3 +222,13 @@ class PositionalMemory:
     def advance(self, now: int) -> None:
         """Note the time of a completion."""
         self._now = Instant(max(self._now, now))
+
+    def start_time(self) -> Instant:
+        """Return the time at which an effect is started: later than all before, whatever the clocks of workers say."""
+        self._started = max(self._clock.now(), self._now + 1, self._started + 1)
+        return Instant(self._started)
+
+
+async def _mark() -> bytes:
+    """Return the result of the entry of a patch."""
+    return b"true"

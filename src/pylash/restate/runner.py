@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import ProcessRecord, carried_target
 from pylash.durable.runs import Attached, Taken
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
@@ -21,13 +21,13 @@ from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.carried import ENGINE, carried
-from pylash.restate.controller import until_answered
-from pylash.restate.courier import Courier
+from pylash.restate.controller import until_answered, whole_result
+from pylash.restate.courier import Courier, process_key
+from pylash.restate.recorded import divergence, read_names, read_recorded, was_paused
 from pylash.restate.sdk_journal import SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError, StoreError
-from pylash.values.process_errors import ReplayRefused
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
@@ -129,8 +129,15 @@ class RestateRunner:
             await self._end_invocation(context, invocation)
             return
         standing = await self._standing(taken)
+        if is_outdated(context, taken, standing):
+            await self._host.client.kill(invocation)
+            raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
+        client = self._host.client
         journal = SdkJournal(
-            context, self._attempt_tasks, partial(self._request_cancel, taken.fence.scope)
+            context,
+            self._attempt_tasks,
+            partial(self._request_cancel, taken.fence.scope),
+            partial(read_names, client, invocation),
         )
         attempt = Attempt(
             self._journal,
@@ -146,14 +153,20 @@ class RestateRunner:
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            if isinstance(taken.fence.scope, ProcessScope) and await was_paused(client, invocation):
+                await self._move(taken, invocation)
+                raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
+            names = await journal.recorded()
+            await self._block(taken, divergence(attempt.run, taken.fence, refusal, names))
             end = AttemptEnd.BLOCKED
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
             journal.stop()
+        if end is AttemptEnd.OVER:
+            await self._end_invocation(context, invocation)
         if end is AttemptEnd.BLOCKED:
-            await self._host.client.pause(invocation)
+            await client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
@@ -180,7 +193,7 @@ class RestateRunner:
             process = (await until_answered(partial(store.processes.resume, [fence.run])))[
                 fence.run
             ]
-            return Standing(process.record, attached)
+            return Standing(process.record, Attached(fence, taken.now, process.entries))
         turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
         return Standing(turn.turn, attached, TurnStanding(turn.session))
 
@@ -190,6 +203,17 @@ class RestateRunner:
         if context.vm.is_replaying():
             await self._host.client.kill(invocation)
             raise AttemptFailed("the run has ended")
+
+    async def _move(self, taken: Taken, invocation: str) -> None:
+        """Let a run that was retried continue by key in a new invocation: its code asks in another order than the recorded one."""
+        store, client = self._journal.store, self._host.client
+        whole = partial(whole_result, store.attachments)
+        recorded = await read_recorded(client, invocation, whole)
+        _log.info("%s goes on with what it has recorded, by key", taken.fence.name)
+        move = partial(store.journal.move, taken.fence, *recorded, taken.moves + 1)
+        await until_answered(move)
+        # Only now: what it has recorded is in the store.
+        await client.kill(invocation)
 
     async def _block(self, taken: Taken, trouble: LashError) -> None:
         _log.warning("%s is blocked: %s", taken.fence.name, trouble)
@@ -203,3 +227,11 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def is_outdated(context: Any, taken: Taken, standing: Standing) -> bool:
+    """Return whether the run was moved to another invocation than the one of an attempt."""
+    if not isinstance(standing.subject, ProcessRecord):
+        return False
+    subject = standing.subject
+    return bool(context.key() != process_key(subject.id, subject.state.epoch, taken.moves))

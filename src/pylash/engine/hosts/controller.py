@@ -94,6 +94,21 @@ class HostedController(EffectController):
         self.durability = host.durability
         self._host = host
 
+    async def is_same(self, scope: ExecutionScope, entry: JournalEntry, asked: Asked) -> bool:
+        """Return whether an older version recorded this effect, or if its run is a fork, the process that was forked."""
+        envelope = asked.envelope
+        if isinstance(envelope.command, DurableStep):
+            older = replace(envelope, command=envelope.command.as_older_versions())
+            if asked_of(older, asked.key).digest == entry.hash:
+                return True
+        if not isinstance(scope, ProcessScope):
+            return False
+        # Read at each such effect: only those whose input has the id of the process, or a key of it.
+        record = await self._host.store.processes.get(scope.process_id)
+        return record is not None and is_taken_over(
+            record.registration, asked.canonical, entry.hash, self._host.signer
+        )
+
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait: waits are the host's."""
         return await self._host.wait_key(scope, wait)
@@ -156,7 +171,7 @@ class JournalController(HostedController):
         if entry is not None:
             memory.ask(key)
             if entry.outcome is not None and entry.hash == asked.digest:
-                return _recorded(entry.outcome, kind)
+                return recorded_outcome(entry.outcome, kind)
         # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
         execution = Execution(
             asked, attached.fence, local, (progress_of or memory.progress_of)(key)
@@ -222,7 +237,7 @@ class JournalController(HostedController):
     async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
         data = entry.outcome or await self._outcome_of(entry)
-        return _recorded(data, asked.envelope.command.kind)
+        return recorded_outcome(data, asked.envelope.command.kind)
 
     async def _outcome_of(self, entry: JournalEntry) -> bytes:
         """Return a recorded outcome that was too large to be loaded with its journal."""
@@ -302,26 +317,11 @@ class JournalController(HostedController):
     async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
         """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[asked.key] = entry
-        if entry.hash != asked.digest and not await self._is_the_same(entry, asked):
+        if entry.hash != asked.digest and not await self.is_same(self._scope, entry, asked):
             kept = await self._kept(asked)
             if kept is None or not is_same_start(kept, asked.canonical):
                 raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
         return await self._replay(entry, asked)
-
-    async def _is_the_same(self, entry: JournalEntry, asked: Asked) -> bool:
-        """Return whether an older version recorded this effect, or if our run is a fork, the process that was forked."""
-        envelope = asked.envelope
-        if isinstance(envelope.command, DurableStep):
-            older = replace(envelope, command=envelope.command.as_older_versions())
-            if asked_of(older, asked.key).digest == entry.hash:
-                return True
-        if not isinstance(self._scope, ProcessScope):
-            return False
-        # Read at each such effect: only those whose input has the id of the process, or a key of it.
-        record = await self._host.store.processes.get(self._scope.process_id)
-        return record is not None and is_taken_over(
-            record.registration, asked.canonical, entry.hash, self._host.signer
-        )
 
     async def _sleep(self, execution: Execution) -> Outcome:
         clock, journal = self._host.clock, self._host.store.journal
@@ -455,7 +455,7 @@ def opening_of(command: AwaitEvent, name: WaitName, timeout: int | None) -> Wait
     )
 
 
-def _recorded(data: bytes, kind: EffectKind) -> Outcome:
+def recorded_outcome(data: bytes, kind: EffectKind) -> Outcome:
     """Return the outcome in a record, or raise the failure in it."""
     if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
         return AwaitEventOutcome(RESOLUTIONS.decode(data))

@@ -209,6 +209,10 @@ class JournalMemory:
         self.ask(key)
         return decode(entry.outcome)
 
+    async def take_patch(self, key: str) -> bool:
+        """Return True, which is recorded with the next effect, before anything can depend on it."""
+        return bool(self.note(key, lambda: True))
+
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
         """Return the entries that a write to the store must contain for ``decision(key)`` to return data."""
         now = self._clock.now()
@@ -257,7 +261,7 @@ class JournalMemory:
         key, now = envelope.invocation.replay_key, self._clock.now()
         assert key is not None
         opening = self.entries.get(key) or asked_of(envelope, key).entry(self.start_time())
-        data = withdrawn(_cancel_code(opening))
+        data = withdrawn(cancel_code(opening))
         return replace(opening, outcome=data, size=len(data), ended=now)
 
     # --- effects under way ---
@@ -294,6 +298,7 @@ class JournalMemory:
         return Instant(self.attached.now + int(passed * SECOND))
 
 
-def _cancel_code(entry: JournalEntry) -> str:
+def cancel_code(entry: JournalEntry) -> str:
+    """Return the code in the record of an effect that is cancelled."""
     waits_for_signal = entry.wait is not None and entry.wait.startswith("signal:")
     return ProcessSignalWaitCancelled.default_code if waits_for_signal else "cancelled"

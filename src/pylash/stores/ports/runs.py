@@ -133,7 +133,10 @@ class SqlRuns(RunPort):
     def dispatch(self, carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Dispatch]]:
         """Return ready runs of another engine, to be sent to it."""
         rows = yield from table.dispatch(carrier, targets, limit)
-        return [Dispatch(run, scope_from_text(scope), *rest) for run, scope, *rest in rows]
+        return [
+            Dispatch(run, scope_from_text(scope), kind, bell, int(bytes(moves or b"0")))
+            for run, scope, kind, bell, moves in rows
+        ]
 
     @operation()
     def take(self, run: int, worker: WorkerId, token: str) -> Steps[Taken | None]:
@@ -144,8 +147,9 @@ class SqlRuns(RunPort):
         row = yield from table.take(run, worker, token)
         if row is None:
             return None
-        fence, scope, wake_seq, now = row
-        return Taken(Fence(run, fence, scope_from_text(scope)), Instant(now), wake_seq)
+        fence, scope, wake_seq, now, moves = row
+        taken = Fence(run, fence, scope_from_text(scope))
+        return Taken(taken, Instant(now), wake_seq, int(bytes(moves or b"0")))
 
     @operation()
     def unpark(self, fence: Fence, worker: WorkerId) -> Steps[int]:

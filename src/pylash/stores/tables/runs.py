@@ -141,7 +141,7 @@ update pylash_runs set state = 'queued', attempts = attempts + 1,
   at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
     when 4 then 80000000 when 5 then 160000000 else 300000000 end
 where id in (select id from ready)
-returning id, scope, kind, bell"""
+returning id, scope, kind, bell, (select outcome from pylash_effects where run = pylash_runs.id and key = '!moves')"""
 
 _TAKE_FOR_ENGINE = """
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1, at = null, attempts = 0,
@@ -149,7 +149,8 @@ update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 
 where id = ? and settled is null and (token is null or token <> ?)"""
 
 _TAKEN = """
-select fence, scope, wake_seq, {now} from pylash_runs where id = ? and token = ? and settled is null"""
+select fence, scope, wake_seq, {now}, (select outcome from pylash_effects where run = id and key = '!moves')
+from pylash_runs where id = ? and token = ? and settled is null"""
 
 _UNPARK = """
 update pylash_runs set state = 'running', owner = ?, at = null, attempts = 0, bell = null
