@@ -9,71 +9,16 @@ from typing import Any
 
 import pytest
 
-from pylash import Lash, ProcessBlocked, ProcessContext, ProcessHandle
+from pylash import ProcessContext
 from tests.backends import eventually
 from tests.restate.apps import RestateApps, sqlite_url
 from tests.restate.server import RestateServer
-
-Body = Callable[[ProcessContext[None]], Awaitable[Any]]
+from tests.restate.stories import Story
 
 
 @pytest.fixture
 def apps(restate: RestateServer, tmp_path: Path) -> RestateApps:
     return RestateApps(restate, sqlite_url(tmp_path))
-
-
-class Story:
-    """One process whose code the tests change, and the steps that were executed."""
-
-    def __init__(self, apps: RestateApps) -> None:
-        self.apps = apps
-        self.executed: list[str] = []
-        self.id = ""
-
-    async def say(self, word: str) -> str:
-        self.executed.append(word)
-        return word
-
-    def step(self, ctx: ProcessContext[None], word: str) -> Awaitable[str]:
-        return ctx.options(key=word).step(self.say, word)
-
-    def app(self, body: Body, **options: Any) -> Lash:
-        app = self.apps.make()
-
-        @app.process(**options)
-        async def story(ctx: ProcessContext[None]) -> Any:
-            return await body(ctx)
-
-        return app
-
-    async def record(self, body: Body, **options: Any) -> None:
-        """Start the process, and leave it when the server has suspended it."""
-        app = self.app(body, **options)
-        async with app:
-            handle = await app.start(app.definitions["story"])
-            self.id = handle.id
-            await self.until_server_says("suspended")
-
-    async def statuses(self) -> dict[str, str]:
-        sql = f"select target_service_key k, status from sys_invocation where target_service_key like '{self.id}%'"
-        return {row["k"]: row["status"] for row in await self.apps.server.query(sql)}
-
-    async def until_server_says(self, status: str) -> None:
-        async def has_status() -> bool | None:
-            return (await self.statuses()).get(self.id) == status or None
-
-        await eventually(has_status)
-
-    async def until_blocked(self, handle: ProcessHandle[Any]) -> str:
-        """Return why the process is blocked."""
-
-        async def is_blocked() -> bool | None:
-            return await handle.status() == "blocked" or None
-
-        await eventually(is_blocked)
-        with pytest.raises(ProcessBlocked) as blocked:
-            await handle.result(timeout="100ms")
-        return blocked.value.message
 
 
 @pytest.fixture
@@ -102,7 +47,9 @@ async def test_another_order_blocks_after_one_attempt_and_says_what_was_recorded
         await handle.signal("go")
         reason = await story.until_blocked(handle)
         assert "effect_replay_diverged" in reason
-        assert "The code asks for 'check' where 'charge' is expected, which was recorded at" in reason
+        assert (
+            "The code asks for 'check' where 'charge' is expected, which was recorded at" in reason
+        )
         assert "ctx.patched()" in reason
         await story.until_server_says("paused")
         (shown,) = await app.processes()
@@ -139,3 +86,166 @@ async def test_a_retry_goes_on_by_key_if_the_order_has_changed(story: Story) -> 
         assert await handle.result(timeout="20s") == ["a", "b", 5, "end"]
     assert story.executed == ["a", "b", "end"]
     assert await story.statuses() == {story.id: "completed", f"{story.id}~0~1": "completed"}
+
+
+async def charge_twice(story: Story, ctx: ProcessContext[None]) -> None:
+    await ctx.options(key="charge").step(story.say, "charge twice")
+    await ctx.wait_signal("go")
+
+
+async def end_early(_: Story, __: ProcessContext[None]) -> None:
+    return
+
+
+async def fail_early(_: Story, __: ProcessContext[None]) -> None:
+    raise ValueError("no such order")
+
+
+async def drop_the_wait(story: Story, ctx: ProcessContext[None]) -> None:
+    await story.step(ctx, "charge")
+    await story.step(ctx, "ship")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (charge_twice, '$.command.input.args[0]: recorded "charge", now "charge twice"'),
+        (end_early, "The code ends where 'charge' is expected"),
+        (fail_early, "ends with process_failed: no such order where 'charge' is expected"),
+        (drop_the_wait, "asks for 'ship' where 'go' (root:process:wait_signal:go) is expected"),
+    ],
+)
+async def test_other_changes_in_the_recorded_part_block(
+    story: Story,
+    changed: Callable[[Story, ProcessContext[None]], Awaitable[None]],
+    reason: str,
+) -> None:
+    async def old(ctx: ProcessContext[None]) -> str:
+        await story.step(ctx, "charge")
+        await ctx.wait_signal("go")
+        return "done"
+
+    await story.record(old)
+    app = story.app(lambda ctx: changed(story, ctx))
+    async with app:
+        handle = app.process_handle(story.id)
+        await handle.signal("go")
+        assert reason in await story.until_blocked(handle)
+        await story.until_server_says("paused")
+    app = story.app(old)
+    async with app:
+        await app.retry(story.id)
+        assert await app.process_handle(story.id).result(timeout="20s") == "done"
+    assert await story.statuses() == {story.id: "completed"}
+    assert story.executed == ["charge"]
+
+
+async def test_a_retry_keeps_the_rules_of_a_replay_by_key(story: Story) -> None:
+    async def old(ctx: ProcessContext[None]) -> str:
+        await story.step(ctx, "charge")
+        await ctx.wait_signal("go")
+        return "done"
+
+    async def new(ctx: ProcessContext[None]) -> str:
+        await ctx.options(key="bill").step(story.say, "charge")
+        await ctx.wait_signal("go")
+        return "done"
+
+    await story.record(old)
+    app = story.app(new)
+    async with app:
+        handle = app.process_handle(story.id)
+        await handle.signal("go")
+        first = await story.until_blocked(handle)
+        await story.until_server_says("paused")
+        await app.retry(story.id)
+
+        async def is_moved() -> bool | None:
+            return (await story.statuses()).get(f"{story.id}~0~1") == "paused" or None
+
+        await eventually(is_moved)
+        assert await story.until_blocked(handle) == first
+    app = story.app(new, renamed={"charge": "bill"})
+    async with app:
+        await app.retry(story.id)
+        assert await app.process_handle(story.id).result(timeout="20s") == "done"
+    assert story.executed == ["charge"]
+
+
+async def test_a_move_keeps_times_races_and_cancelled_steps(story: Story) -> None:
+    seen: list[Any] = []
+
+    async def slow() -> None:
+        story.executed.append("slow")
+        await asyncio.sleep(60)
+
+    async def common(ctx: ProcessContext[None]) -> None:
+        now = ctx.now()
+        await ctx.options(key="at").step(story.say, now.isoformat())
+        winner = await ctx.race(ctx.step(slow), story.step(ctx, "quick"))
+        seen.append((now, winner))
+        await ctx.sleep("1ms")
+
+    async def old(ctx: ProcessContext[None]) -> None:
+        await story.step(ctx, "a")
+        await common(ctx)
+        await ctx.wait_signal("go")
+
+    async def new(ctx: ProcessContext[None]) -> str:
+        await common(ctx)
+        await story.step(ctx, "a")
+        await ctx.wait_signal("go")
+        return "done"
+
+    await story.record(old)
+    app = story.app(new)
+    async with app:
+        handle = app.process_handle(story.id)
+        await handle.signal("go")
+        await story.until_blocked(handle)
+        await story.until_server_says("paused")
+        await app.retry(story.id)
+        assert await handle.result(timeout="20s") == "done"
+    assert len(set(seen)) == 1
+    assert story.executed.count("slow") == 1
+    assert [one for one in story.executed if one in ("a", "quick")] == ["a", "quick"]
+
+
+async def test_patched_is_false_where_something_is_recorded_behind_and_true_elsewhere(
+    story: Story,
+) -> None:
+    async def old(ctx: ProcessContext[None]) -> list[Any]:
+        await story.step(ctx, "a")
+        await ctx.wait_signal("go")
+        return []
+
+    async def new(ctx: ProcessContext[None]) -> list[Any]:
+        taken = [await ctx.patched("early")]
+        if taken[0]:
+            await story.step(ctx, "early")
+        await story.step(ctx, "a")
+        await ctx.wait_signal("go")
+        taken.append(await ctx.patched("late"))
+        if taken[1]:
+            await story.step(ctx, "late")
+        await ctx.wait_signal("end")
+        return [*taken, await ctx.patched("early"), await ctx.patched("late")]
+
+    await story.record(old)
+    app = story.app(new)
+    async with app:
+        handle = app.process_handle(story.id)
+        await handle.signal("go")
+
+        async def has_said_late() -> bool | None:
+            return "late" in story.executed or None
+
+        await eventually(has_said_late)
+        await story.until_server_says("suspended")
+        await handle.signal("end")
+        assert await handle.result(timeout="20s") == [False, True, False, True]
+        fresh = await app.start(app.definitions["story"])
+        await fresh.signal("go")
+        await fresh.signal("end")
+        assert await fresh.result(timeout="20s") == [True] * 4
+    assert story.executed == ["a", "late", "early", "a", "late"]

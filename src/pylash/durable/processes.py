@@ -140,6 +140,16 @@ def carried_target(carrier: str, target: str) -> str:
     return f"{carrier}/{target}" if carrier else target
 
 
+def uncarried_target(target: str) -> str:
+    """Return the target of a run without the engine that executes it.
+
+    >>> uncarried_target("restate/python:order"), uncarried_target("python:a/b")
+    ('python:order', 'python:a/b')
+    """
+    carrier, slash, rest = target.partition("/")
+    return rest if slash and ":" not in carrier else target
+
+
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
 """Every kind of input."""
 

@@ -132,6 +132,10 @@ class Claim(msgspec.Struct, frozen=True):
     run: RunView
 
 
+MOVES: Final = "!moves"
+"""The key of the note of how often the records of a run were moved to a new journal of its engine."""
+
+
 class Dispatch(msgspec.Struct, frozen=True):
     """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked.
 

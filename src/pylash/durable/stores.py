@@ -261,6 +261,20 @@ class Runs(Protocol):
         """Execute a run on that the attempt with this fence had parked; return its ``wake_seq``."""
         ...
 
+    def note_invocation(self, fence: Fence, invocation: str) -> Awaitable[None]:
+        """Write what a blocked run is at its engine, as its bell: if it is ended by force, the engine must end it too."""
+        ...
+
+    def ended_elsewhere(
+        self, targets: Sequence[str], limit: int
+    ) -> Awaitable[list[tuple[int, str]]]:
+        """Return settled runs that were parked or blocked at their engine, and their bells; ``forget_bell`` removes one."""
+        ...
+
+    def forget_bell(self, run: int) -> Awaitable[None]:
+        """Note that the engine was told that a run has ended."""
+        ...
+
     def block(self, fence: Fence, reason: str) -> Awaitable[None]:
         """Block the run with a reason. It keeps its lane."""
         ...

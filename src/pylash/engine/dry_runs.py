@@ -43,6 +43,7 @@ from pylash.durable.processes import (
     Registration,
     signal_type,
     split_target,
+    uncarried_target,
 )
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
 from pylash.durable.scopes import ExecutionScope, TurnScope, scope_text
@@ -52,6 +53,7 @@ from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import Asked, JournalMemory
+from pylash.engine.runner_parts import Engine
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
@@ -132,9 +134,12 @@ class DryRuns:
         host: JournalHost,
         programs: Programs,
         drives: Callable[[TaskOwner, Endings], Drives],
+        engine: object = None,
     ) -> None:
         self.host = host
         self._programs = programs
+        # Another engine may have records that are not in the store.
+        self._engine = engine if isinstance(engine, Engine) else None
         # The code of runs, and the effects at which they stop. Each serves a task, so that ``is_stopping`` is false.
         self._tasks, self._work_tasks = TaskOwner(), TaskOwner()
         # One for all: a drive knows nothing of dry runs, and finds the run that it ends by its live run.
@@ -196,7 +201,8 @@ class DryRuns:
                 # Without its timeout: the timer of a process whose deadline is over would write a cancel.
                 registration = msgspec.structs.replace(known.record.registration, timeout=None)
                 record = msgspec.structs.replace(known.record, registration=registration)
-                attached = Attached(Fence(run, 0, scopes[run]), known.now, known.entries)
+                entries = await self._with_entries(record, known.entries)
+                attached = Attached(Fence(run, 0, scopes[run]), known.now, entries)
                 found[run] = Standing(record, attached)
         if turns:
             for run, turn in (await store.sessions.resume(turns)).items():
@@ -205,6 +211,16 @@ class DryRuns:
                 stands = TurnStanding(turn.session, turn.nodes, claimed=False)
                 found[run] = Standing(turn.turn, attached, stands)
         return found
+
+    async def _with_entries(
+        self, record: ProcessRecord, known: dict[str, JournalEntry]
+    ) -> dict[str, JournalEntry]:
+        """Return the entries of a process in the store, and what its engine has recorded."""
+        engine = self._engine
+        if engine is None or record.registration.carrier != engine.engine:
+            return known
+        more = await engine.read_entries(self.host.store, record)
+        return {**known, **{one.key: one for one in more if not _has_outcome(known.get(one.key))}}
 
     async def _missing(self, run: RecordedRun) -> ReplayReport | None:
         """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
@@ -220,7 +236,7 @@ class DryRuns:
     def _unknown_target(self, standing: Standing) -> str | None:
         if not isinstance(standing.subject, ProcessRecord):
             return None
-        target = standing.subject.registration.target
+        target = uncarried_target(standing.subject.registration.target)
         if self._programs.knows(target):
             return None
         program, version = split_target(target)
@@ -536,6 +552,10 @@ class DryEndings:
     async def is_asked_to_end(self, run: LiveRun) -> bool:
         """Return whether somebody asked a turn to end."""
         return await self._store.sessions.asked_to_end(run.record.run)
+
+
+def _has_outcome(entry: JournalEntry | None) -> bool:
+    return entry is not None and bool(entry.size)
 
 
 async def _never() -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pylash.durable.ports import Runner
+from pylash.durable.processes import ProcessRecord
+from pylash.durable.runs import JournalEntry
+from pylash.durable.stores import Store
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
@@ -44,3 +47,13 @@ class Engine(Protocol):
     def engine(self) -> str:
         """The name of the engine. It is part of the targets of its runs, so that no other engine claims them."""
         ...
+
+    async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:
+        """Return what the engine has recorded for a process, as entries of a journal by key."""
+        ...
+
+
+async def collect(engine: object, store: Store, record: ProcessRecord) -> None:
+    """Add what an engine has recorded for a process to the store: then it can be forked, exported and replayed there."""
+    if isinstance(engine, Engine) and record.registration.carrier == engine.engine:
+        await store.journal.collect(record.run, await engine.read_entries(store, record))

@@ -61,6 +61,8 @@ class Courier:
 
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
+        for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
+            await self._end(run, bell)
         while rows := await self._store.runs.dispatch(ENGINE, self._targets, BATCH):
             async with asyncio.TaskGroup() as group:
                 for row in rows:
@@ -70,11 +72,22 @@ class Courier:
         due, _ = await self._store.runs.next_due(self._targets)
         return NET_SECONDS if due is None else min(NET_SECONDS, max(0.0, due / SECOND))
 
+    async def _end(self, run: int, bell: str) -> None:
+        """Let the server end the invocation of a run that was ended by force, or with its session."""
+        try:
+            if is_invocation(bell):
+                await self._client.kill(bell)
+            else:
+                await self._client.ring(bell)  # its next attempt learns that the run has ended
+            await self._store.runs.forget_bell(run)
+        except LashError as error:
+            _log.warning("the invocation of run %d is ended later: %s", run, error)
+
     async def _send(self, row: Dispatch) -> None:
         """Ring the bell of a parked run, or send a run that the engine does not execute."""
         async with self._free:
             try:
-                if row.bell is not None:
+                if row.bell is not None and not is_invocation(row.bell):
                     await self._client.ring(row.bell)
                     return
                 service, key = await self._address(row)
@@ -100,6 +113,11 @@ class Courier:
                 return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
             case scope:
                 raise AssertionError(f"no run of {scope} is sent")
+
+
+def is_invocation(bell: str) -> bool:
+    """Return whether a bell is the invocation of a blocked run, and not what wakes a parked one."""
+    return bell.startswith("inv_")
 
 
 def process_key(process_id: str, epoch: int, moves: int) -> str:

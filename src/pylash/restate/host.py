@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import restate
 from restate.serde import BytesSerde
 
 from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.processes import ProcessRecord
+from pylash.durable.runs import MOVES, JournalEntry
 from pylash.durable.scopes import ExecutionScope
+from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
 from pylash.restate.carried import ENGINE
 from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
+from pylash.restate.controller import whole_result
+from pylash.restate.courier import process_key
 from pylash.restate.endpoint import AsgiApp, EndpointServer
+from pylash.restate.recorded import invocation_of, read_recorded
 from pylash.restate.runner import RestateRunner
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
-from pylash.values.process_errors import AppNotOpen
+from pylash.values.process_errors import AppNotOpen, JournalGone
 
 if TYPE_CHECKING:
     from pylash.durable.ports import Runner
@@ -60,6 +67,25 @@ class RestateHost:
         # In a thread: httpx reads the certificates of the system.
         self.client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
         return self.client
+
+    async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:
+        """Return what the server has recorded for a process; nothing if it was never sent there."""
+        known = await store.journal.entry(record.run, MOVES)
+        moves = 0 if known is None else int(known.outcome or b"0")
+        key = process_key(record.id, record.state.epoch, moves)
+        client = await asyncio.to_thread(RestateClient, self._ingress, self._admin)
+        try:
+            invocation = await invocation_of(client, PROCESS_SERVICE, key)
+            if invocation is None:
+                if record.settled is not None:
+                    raise JournalGone(record.id)
+                return []
+            entries, cancelled = await read_recorded(
+                client, invocation, partial(whole_result, store.attachments)
+            )
+        finally:
+            await client.close()
+        return [*entries, *cancelled]
 
     def asgi(self) -> AsgiApp:
         """Return the endpoint of the app as an ASGI application, to be served with HTTP/2."""

@@ -18,6 +18,7 @@ from pylash.durable.sessions import NewTurn
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
+from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import EngineRefused, Suspended
 from pylash.restate.carried import ENGINE, carried
@@ -70,6 +71,8 @@ class RestateRunner:
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._endpoint = await self._host.open_endpoint(self._tasks)
         self._tasks.serve(self._courier.work_forever())
+        parts = self._parts
+        self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
     async def close(self) -> None:
         """End the attempts that are executed here: the server continues them elsewhere, or later."""
@@ -166,6 +169,9 @@ class RestateRunner:
         if end is AttemptEnd.OVER:
             await self._end_invocation(context, invocation)
         if end is AttemptEnd.BLOCKED:
+            # Before the pause: a paused invocation does nothing by itself, so the store must know what to end.
+            noting = partial(self._journal.store.runs.note_invocation, taken.fence, invocation)
+            await until_answered(noting)
             await client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:

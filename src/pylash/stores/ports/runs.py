@@ -158,6 +158,22 @@ class SqlRuns(RunPort):
         return (yield from table.unpark(fence, worker))
 
     @operation()
+    def note_invocation(self, fence: Fence, invocation: str) -> Steps[None]:
+        """Write what a blocked run is at its engine."""
+        yield from table.note_invocation(fence, invocation)
+
+    @operation(read_only=True)
+    def ended_elsewhere(self, targets: Sequence[str], limit: int) -> Steps[list[tuple[int, str]]]:
+        """Return settled runs that their engine has not ended, and their bells."""
+        rows = yield from table.ended_elsewhere(targets, limit)
+        return [(run, bell) for run, bell in rows]
+
+    @operation()
+    def forget_bell(self, run: int) -> Steps[None]:
+        """Note that the engine of a settled run was told."""
+        yield from table.forget_bell(run)
+
+    @operation()
     def block(self, fence: Fence, reason: str) -> Steps[None]:
         """Stop the run with a reason."""
         if not (yield from table.block(fence, reason)):
