@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from pylash import ProcessContext
+from pylash import Lash, ProcessContext, TurnBlocked
+from pylash.engine.worker import blocked_runs
+from pylash.restate import controller
+from pylash.tasks import TaskOwner
+from pylash.testing import ScriptedModel, call, say
 from tests.backends import eventually
 from tests.restate.apps import RestateApps, sqlite_url
 from tests.restate.server import RestateServer
@@ -249,3 +253,95 @@ async def test_patched_is_false_where_something_is_recorded_behind_and_true_else
         await fresh.signal("end")
         assert await fresh.result(timeout="20s") == [True] * 4
     assert story.executed == ["a", "late", "early", "a", "late"]
+
+
+async def test_a_turn_is_blocked_until_the_tool_that_it_waits_to_call_is_back(
+    story: Story,
+) -> None:
+    apps, session_id = story.apps, f"chat-{abs(hash(story.apps.url))}"
+    story.id = f"{session_id}|t1"
+
+    def make(*, has_tool: bool) -> Lash:
+        app = apps.make(model=ScriptedModel([call("pay", cents=5), say("paid")]))
+
+        @app.tool(approval=True, name="pay" if has_tool else "other")
+        async def pay(cents: int) -> str:
+            """Pay."""
+            return await story.say(f"paid {cents}")
+
+        return app
+
+    app, tasks = make(has_tool=True), TaskOwner()
+    async with app:
+        tasks.start(app.session(session_id).turn("Pay", turn_id="t1"))
+        await story.until_server_says("suspended")
+        await tasks.close()
+    app = make(has_tool=False)
+    async with app:
+        session = app.session(session_id)
+        (wait,) = await app.waits(session_id=session_id)
+        await app.resolve(wait.key, True)
+        await story.until_server_says("paused")
+        with pytest.raises(TurnBlocked, match="pay") as blocked:
+            await session.turn("Pay", turn_id="t1", timeout="100ms")
+        print(blocked.value)
+    app = make(has_tool=True)
+    async with app:
+        session = app.session(session_id)
+        await session.retry()
+        result = await session.turn("Pay", turn_id="t1", timeout="20s")
+        assert result.text == "paid"
+    assert story.executed == ["paid 5"]
+
+
+async def test_a_worker_that_starts_retries_what_fits_its_code(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocked_runs, "TRIED_AFTER_SECONDS", 0.2)
+
+    async def old(ctx: ProcessContext[None]) -> str:
+        await story.step(ctx, "a")
+        await ctx.wait_signal("go")
+        return "done"
+
+    async def new(ctx: ProcessContext[None]) -> str:
+        await story.step(ctx, "b")
+        return await old(ctx)
+
+    await story.record(old)
+    app = story.app(new)
+    async with app:
+        await app.process_handle(story.id).signal("go")
+        await story.until_blocked(app.process_handle(story.id))
+        await story.until_server_says("paused")
+    app = story.app(old)
+    async with app:
+        assert await app.process_handle(story.id).result(timeout="20s") == "done"
+    assert story.executed == ["a"]
+
+
+async def test_a_run_with_too_many_effects_is_warned_about_and_blocked(
+    story: Story, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(controller, "WARN_ENTRIES", 3)
+    monkeypatch.setattr(controller, "MAX_ENTRIES", 5)
+
+    async def count(ctx: ProcessContext[None]) -> int:
+        for number in range(5):
+            await ctx.step(story.say, str(number))
+        if await ctx.wait_signal("go") == "on":
+            await ctx.continue_as()
+        return 5
+
+    app = story.app(count)
+    async with app:
+        handle = await app.start(app.definitions["story"])
+        reason = await story.until_blocked(handle)
+        assert "has recorded 5 effects, the limit of one run" in reason
+        assert "use ctx.continue_as" in caplog.text
+        monkeypatch.setattr(controller, "MAX_ENTRIES", 6)
+        await app.retry(handle.id)
+        await handle.signal("go", "on")
+        await handle.signal("go", "end")
+        assert await handle.result(timeout="20s") == 5
+    assert story.executed == [str(number) for number in range(5)] * 2
