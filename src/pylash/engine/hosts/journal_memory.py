@@ -227,7 +227,7 @@ class JournalMemory:
         fence = self.attached.fence
         # The store looks for outcomes among its effects only; one that is written with a message is known here.
         cancelled = [
-            self._cancelled(envelope)
+            _cancelled(self, envelope, self._clock.now())
             for envelope in effects
             if not self.recorded(str(envelope.invocation.replay_key))
         ]
@@ -248,21 +248,13 @@ class JournalMemory:
         self.ask(key)
         if self.recorded(key):
             return False
-        fence, entry = self.attached.fence, self._cancelled(envelope)
+        fence, entry = self.attached.fence, _cancelled(self, envelope, self._clock.now())
         delivered = await self.write_with_notes(
             lambda notes: self._journal.deliver(fence, notes, [entry])
         )
         if key in delivered:
             self.entries[key] = entry
         return key in delivered
-
-    def _cancelled(self, envelope: Envelope) -> JournalEntry:
-        """Return the entry of an effect that is cancelled, whether or not it has begun."""
-        key, now = envelope.invocation.replay_key, self._clock.now()
-        assert key is not None
-        opening = self.entries.get(key) or asked_of(envelope, key).entry(self.start_time())
-        data = withdrawn(cancel_code(opening))
-        return replace(opening, outcome=data, size=len(data), ended=now)
 
     # --- effects under way ---
 
@@ -296,6 +288,16 @@ class JournalMemory:
         # Not our wall clock, which may differ from the store's: due times are compared with this.
         passed = self._clock.monotonic() - self._attached_at
         return Instant(self.attached.now + int(passed * SECOND))
+
+
+def _cancelled(memory: JournalMemory, envelope: Envelope, now: Instant) -> JournalEntry:
+    """Return the entry of an effect that is cancelled, whether or not it has begun."""
+    key = envelope.invocation.replay_key
+    assert key is not None
+    # An effect that was open keeps the time of its start: that is its place in the order of a replay.
+    opening = memory.entries.get(key) or asked_of(envelope, key).entry(memory.start_time())
+    data = withdrawn(cancel_code(opening))
+    return replace(opening, outcome=data, size=len(data), ended=now)
 
 
 def cancel_code(entry: JournalEntry) -> str:

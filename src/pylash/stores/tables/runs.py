@@ -132,10 +132,11 @@ update pylash_runs set state = 'running', owner = ?, token = null, fence = fence
 
 # --- dispatch, take, unpark: runs of other engines ---
 
-# The pause until a run is sent again doubles, from 5 seconds to 5 minutes.
+# The pause until a run is sent again doubles, from 5 seconds to 5 minutes. A turn that a worker of the store has begun has
+# records there, which another engine would not find.
 _DISPATCH = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
-               and state in ('queued', 'waiting') order by at limit ? {skip})
+               and state in ('queued', 'waiting') and (target <> 'turn' or fence = 0) order by at limit ? {skip})
 update pylash_runs set state = 'queued', attempts = attempts + 1,
   target = case when target = 'turn' then ? else target end,
   at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
