@@ -284,7 +284,7 @@ async def test_a_turn_is_blocked_until_the_tool_that_it_waits_to_call_is_back(
         await story.until_server_says("paused")
         with pytest.raises(TurnBlocked, match="pay") as blocked:
             await session.turn("Pay", turn_id="t1", timeout="100ms")
-        print(blocked.value)
+        assert blocked.value.code == "turn_blocked"
     app = make(has_tool=True)
     async with app:
         session = app.session(session_id)

@@ -112,3 +112,34 @@ async def test_a_session_is_deleted_while_its_turn_is_suspended(story: Story) ->
 
 async def no_waits(app: Lash) -> bool | None:
     return not await app.waits() or None
+
+
+async def test_a_blocked_turn_is_cancelled(story: Story) -> None:
+    session_id = f"chat-{abs(hash(story.apps.url))}"
+    story.id = f"{session_id}|t1"
+
+    def make(*, has_tool: bool) -> Lash:
+        app = story.apps.make(model=ScriptedModel([call("pay", cents=5), say("paid")]))
+
+        @app.tool(approval=True, name="pay" if has_tool else "other")
+        async def pay(cents: int) -> str:
+            """Pay."""
+            return str(cents)
+
+        return app
+
+    app, tasks = make(has_tool=True), TaskOwner()
+    async with app:
+        tasks.start(app.session(session_id).turn("Pay", turn_id="t1"))
+        await story.until_server_says("suspended")
+        await tasks.close()
+    app = make(has_tool=False)
+    async with app:
+        session = app.session(session_id)
+        (wait,) = await app.waits(session_id=session_id)
+        await app.resolve(wait.key, True)
+        await story.until_server_says("paused")
+        await session.cancel("enough")
+        result = await session.turn("Pay", turn_id="t1", timeout="20s")
+        assert result.status == "cancelled"
+        await story.until_server_says("completed")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from pylash import Lash, ProcessContext, ProcessFailed
+from pylash import Lash, NotSupported, ProcessContext, ProcessFailed
+from pylash.cli.main import cli
 from pylash.cli.replay import recorded_runs
-from pylash.testing import ReplayFailed, replay
+from pylash.tasks import TaskOwner
+from pylash.testing import ReplayFailed, ScriptedModel, call, replay, say
+from pylash.values.process_errors import JournalGone
 from tests.backends import eventually
 from tests.restate.apps import RestateApps, sqlite_url
-from tests.restate.server import RestateServer
+from tests.restate.server import RestateServer, loopback_client
 from tests.restate.stories import Story
 
 
@@ -123,3 +128,74 @@ async def test_a_dry_run_reads_the_journal_of_the_server(story: Story, tmp_path:
         await app.export_process(story.id, file)
     with pytest.raises(ReplayFailed, match="asks for 'check' where 'charge' is expected"):
         replay(story.app(changed), file)
+
+
+async def test_what_restate_cannot_do_is_refused(story: Story, tmp_path: Path) -> None:
+    app = story.app(lambda ctx: shop(story, ctx))
+
+    @app.process(concurrency=1)
+    async def limited(ctx: ProcessContext[None]) -> None: ...
+
+    async with app:
+        with pytest.raises(NotSupported, match="A concurrency key on Restate"):
+            await app.start(limited)
+        handle = await app.start(app.definitions["story"])
+        story.id = handle.id
+        await story.until_server_says("suspended")
+        for command in ("fork", "export"):
+            done = await asyncio.to_thread(
+                CliRunner().invoke, cli, [command, handle.id, "--store", story.apps.url]
+            )
+            assert "is not supported yet: " in done.output, done.output
+        await handle.cancel(force=True)
+        await story.until_server_says("completed")
+        await forget(story)
+        with pytest.raises(JournalGone, match="Restate has deleted what it recorded"):
+            await app.fork_process(handle.id)
+
+
+async def forget(story: Story) -> None:
+    """Let the server delete what it has recorded, as it does a day after the end."""
+    (row,) = await story.apps.server.query(
+        f"select id from sys_invocation where target_service_key = '{story.id}'"
+    )
+    async with loopback_client(story.apps.server.admin) as admin:
+        assert (await admin.patch(f"/invocations/{row['id']}/purge")).is_success
+
+
+async def test_a_session_moves_only_between_its_turns(story: Story, tmp_path: Path) -> None:
+    session_id, file = f"chat-{abs(hash(story.apps.url))}", tmp_path / "chat.json"
+    story.id = f"{session_id}|t1"
+
+    def add_tool(app: Lash) -> Lash:
+        @app.tool(approval=True)
+        async def pay(cents: int) -> str:
+            """Pay."""
+            return str(cents)
+
+        return app
+
+    script = [call("pay", cents=5), say("paid")] * 2
+    app, tasks = add_tool(story.apps.make(model=ScriptedModel(script))), TaskOwner()
+    async with app:
+        session = app.session(session_id)
+        turn = tasks.start(session.turn("Pay", turn_id="t1"))
+        await story.until_server_says("suspended")
+        with pytest.raises(NotSupported, match="whose turn 't1' is on another engine"):
+            await app.export_session(session_id, file)
+        (wait,) = await app.waits()
+        await app.resolve(wait.key, True)
+        assert (await turn).text == "paid"
+        await app.export_session(session_id, file)
+        await tasks.close()
+    other = add_tool(Lash(f"sqlite:///{tmp_path / 'other.db'}", model=ScriptedModel(script)))
+    async with other:
+        session = await other.import_session(file)
+        turn = tasks.start(session.turn("Pay again", turn_id="t2"))
+        await eventually(lambda: waits_for_answer(other))
+        await other.export_session(session_id, file)
+        await tasks.close()
+    app = add_tool(RestateApps(story.apps.server, f"sqlite:///{tmp_path / '3.db'}").make())
+    async with app:
+        with pytest.raises(NotSupported, match="whose turn 't2' has begun"):
+            await app.import_session(file)

@@ -18,7 +18,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from pylash.durable.machines.run_state import LastWrite, WriteAnswer
+from pylash.durable.machines.run_decisions import Write
+from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
 from pylash.durable.runs import Attached, Fence, Instant, Taken
@@ -37,7 +38,7 @@ from pylash.restate.controller import JournaledCalls, StageController, until_ans
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
-from pylash.values.errors import LeaseLost, StoreError
+from pylash.values.errors import LashError, LeaseLost, StoreError
 
 T = TypeVar("T")
 
@@ -116,6 +117,14 @@ class StageRun(LiveRun):
         """How its code reaches the store."""
         return self._calls
 
+    async def end_code(self, end: CodeEnd, *, asked_to_end: bool = False) -> Write | None:
+        """Note that the code has ended; a turn that was asked to end and cannot go on is given up."""
+        if asked_to_end:
+            # Not executed again, even if only a tool is missing: the cancel comes after the recorded part, so that every
+            # attempt would come to the missing tool first.
+            self.machine.state.ending.reason = DetachReason.CANNOT_REPLAY
+        return await super().end_code(end, asked_to_end=asked_to_end)
+
 
 class StageEndings:
     """The last writes of an attempt, made outside the stage: they are safe to repeat, and their answers decide nothing."""
@@ -161,7 +170,8 @@ class StageEndings:
 
     async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
         """Write the end of a turn."""
-        if await self._is_too_early(run, "ends"):
+        # One that is given up was asked to end.
+        if not commit.fresh and await self._is_too_early(run, "ends"):
             return WriteAnswer.NOT_OURS
         return await self._write(partial(self._endings.commit, run, commit), AttemptEnd.OVER)
 
@@ -306,14 +316,28 @@ class Attempt:
         if self.run is not None:
             self.run.close()
 
-    async def execute(self, taken: Taken, standing: Standing) -> AttemptEnd:
+    async def execute(
+        self,
+        taken: Taken,
+        standing: Standing,
+        explain: Callable[[EngineRefused], Awaitable[LashError | None]],
+    ) -> AttemptEnd:
         """Execute the attempt on the real loop. ``standing``: the process or turn as it is in the store now.
 
-        Raises what the journal raises if the engine suspends or refuses the attempt.
+        ``explain`` returns why the run is blocked if the engine refuses the attempt; None if the run goes on otherwise. Raises
+        EngineRefused in that case, and Suspended.
         """
         self._taken = taken
+
+        async def on_refused(refusal: EngineRefused) -> bool:
+            trouble = await explain(refusal)
+            if trouble is None or self.run is None:
+                return False
+            self.run.close(trouble)  # its drive writes what becomes of it
+            return True
+
         try:
-            return await self.stage.drive(self._main(standing), self._close)
+            return await self.stage.drive(self._main(standing), self._close, on_refused)
         finally:
             self._calls.close()
 

@@ -150,29 +150,44 @@ class RestateRunner:
             self._host.client.ring,
             lambda: self.is_open,
         )
+
+        async def explain(refusal: EngineRefused) -> LashError | None:
+            # It was resumed by a retry or a cancel: a person has decided that it goes on, by key. The records of a turn
+            # have no such form, because its messages are written with its end.
+            is_process = isinstance(taken.fence.scope, ProcessScope)
+            if is_process and await was_paused(client, invocation):
+                return None
+            names = await journal.recorded()
+            return divergence(attempt.run, taken.fence, refusal, names)
+
         self._live[run] = attempt
         try:
-            end = await attempt.execute(taken, standing)
+            end = await attempt.execute(taken, standing, explain)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
-            if isinstance(taken.fence.scope, ProcessScope) and await was_paused(client, invocation):
+            trouble = await explain(refusal)
+            if trouble is None:
                 await self._move(taken, invocation)
                 raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
-            names = await journal.recorded()
-            await self._block(taken, divergence(attempt.run, taken.fence, refusal, names))
+            await self._block(taken, trouble)
             end = AttemptEnd.BLOCKED
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
             journal.stop()
+        await self._conclude(context, taken, end)
+
+    async def _conclude(self, context: Any, taken: Taken, end: AttemptEnd) -> None:
+        """Let the server do what follows from the end of an attempt."""
+        invocation = context.request().id
         if end is AttemptEnd.OVER:
             await self._end_invocation(context, invocation)
         if end is AttemptEnd.BLOCKED:
             # Before the pause: a paused invocation does nothing by itself, so the store must know what to end.
             noting = partial(self._journal.store.runs.note_invocation, taken.fence, invocation)
             await until_answered(noting)
-            await client.pause(invocation)
+            await self._host.client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
