@@ -58,7 +58,7 @@ async def database_url(store: str, name: str, folder: Path, server: str | None) 
     """Make an empty database and return its URL."""
     if store == "own":
         return f"sqlite:///{folder / name}"  # a folder, for a contender that keeps its own files
-    if store != "postgres":
+    if store not in {"postgres", "restate"}:
         return f"sqlite:///{folder / name}.db"
     assert server is not None
     database = name.replace("-", "_")

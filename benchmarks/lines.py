@@ -26,7 +26,16 @@ OWN: Final = "its own"
 NONE: Final = "none"
 """The database of programs that only compute."""
 
-_DATABASES: Final = {"postgres": "PostgreSQL", "own": OWN, "lashlang": NONE, "python": NONE}
+RESTATE: Final = "restate"
+"""The store of an app that Restate executes: a PostgreSQL database, and a server of Restate."""
+
+_DATABASES: Final = {
+    "postgres": "PostgreSQL",
+    RESTATE: "Restate",
+    "own": OWN,
+    "lashlang": NONE,
+    "python": NONE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,14 @@ class Line:
 
 def lines_of(measures: set[Measure], *, quick: bool) -> Iterator[Line]:
     """Return the lines of some measures, in the order in which they are measured."""
-    lines = (*STEP_LINES, *PROCESS_LINES, *AGENT_LINES, *PROGRAM_LINES, *HISTORY_LINES)
+    lines = (
+        *STEP_LINES,
+        *PROCESS_LINES,
+        *AGENT_LINES,
+        *PROGRAM_LINES,
+        *HISTORY_LINES,
+        *ENGINE_LINES,
+    )
     wanted = measures if CAN_COUNT_BYTES else measures - {Measure.TURN_BYTES}
     return (line for line in lines if line.measure in wanted and (line.in_quick or not quick))
 
@@ -282,4 +298,34 @@ HISTORY_LINES: Final = tuple(
     for ended in (FEW_ENDED, MANY_ENDED)
     for store in ("sqlite", "postgres")
     for measure, task, samples in _PAST
+)
+
+_R1, _R2, _R3 = Measure.ENGINE_SEQUENTIAL, Measure.ENGINE_TURN, Measure.ENGINE_CONCURRENT
+_R4, _R5, _R6 = (
+    Measure.ENGINE_SIGNAL,
+    Measure.ENGINE_STEP_COMMITS,
+    Measure.ENGINE_TURN_COMMITS,
+)
+
+
+def _engines(measure: Measure, task: str, load: Load, label: str = "pylash") -> Iterator[Line]:
+    """Return the lines of one app on PostgreSQL alone and on Restate."""
+    for store in ("postgres", RESTATE):
+        yield Line(measure, "pylash-engine", store, label, task, load, "pylash")
+
+
+ENGINE_LINES: Final = (
+    *_engines(_R1, "sequential", Load(1, 500)),
+    Line(_R1, "restate", "own", "by hand, with a serde", "sequential", Load(1, 500), "restate"),
+    *_engines(_R2, "turns", Load(1, 30)),
+    Line(_R2, "restate", "own", "by hand, an object", "turns", Load(1, 30), "restate"),
+    *_engines(_R3, "concurrent", MANY),
+    Line(_R3, "restate", "own", "by hand, with a serde", "concurrent", MANY, "restate"),
+    *_engines(_R4, "signal_parked", Load(1, 30)),
+    Line(
+        _R4, "restate", "own", "by hand, an awakeable", "awakeable_parked", Load(1, 30), "restate"
+    ),
+    *_engines(_R5, "step_commits", ONE_BY_ONE, "pylash, one process"),
+    *_engines(_R5, "step_commits", MANY, "pylash, 100 processes"),
+    *_engines(_R6, "turn_commits", Load(1, 50)),
 )

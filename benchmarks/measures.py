@@ -42,6 +42,12 @@ class Measure(Enum):
     TAKEOVER = "N2"
     LISTING = "N3"
     PRUNING = "N4"
+    ENGINE_SEQUENTIAL = "R1"
+    ENGINE_TURN = "R2"
+    ENGINE_CONCURRENT = "R3"
+    ENGINE_SIGNAL = "R4"
+    ENGINE_STEP_COMMITS = "R5"
+    ENGINE_TURN_COMMITS = "R6"
 
     @property
     def about(self) -> About:
@@ -66,7 +72,12 @@ class Measure(Enum):
     @property
     def of_history(self) -> bool:
         """Whether a store is measured after many runs have ended in it, beside the same one after few."""
-        return self.value > Measure.CALLS.value
+        return Measure.CALLS.value < self.value <= Measure.PRUNING.value
+
+    @property
+    def of_engines(self) -> bool:
+        """Whether one app is measured on several engines, beside handlers for Restate that are written by hand."""
+        return self.value > Measure.PRUNING.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +224,26 @@ _ABOUT: Final = {
     Measure.TAKEOVER: About("N2. Taking over a dead worker that had one process (ms)", **_ONCE),
     Measure.LISTING: About("N3. The newest 20 processes (ms)", **_ONCE),
     Measure.PRUNING: About("N4. Forgetting the effects of 100 runs (ms)", **_ONCE),
+    Measure.ENGINE_SEQUENTIAL: About(
+        "R1. One process, steps one after another, from its start to its result (steps/s)",
+        "steps/s",
+    ),
+    Measure.ENGINE_TURN: About(
+        "R2. A turn with one tool call, on each engine (ms)", "ms", pooled=True
+    ),
+    Measure.ENGINE_CONCURRENT: About(
+        "R3. 100 processes of 50 steps at once, on each engine (steps/s)", "steps/s"
+    ),
+    Measure.ENGINE_SIGNAL: About(
+        "R4. From a signal to the result of a suspended process (ms)",
+        "ms",
+        pooled=True,
+        rounds=3,
+    ),
+    Measure.ENGINE_STEP_COMMITS: About(
+        "R5. Commits of PostgreSQL for 1,000 steps", "commits", rounds=1, warms_up=False
+    ),
+    Measure.ENGINE_TURN_COMMITS: About(
+        "R6. Commits of PostgreSQL for a turn", "commits", rounds=1, warms_up=False
+    ),
 }

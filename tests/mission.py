@@ -24,6 +24,7 @@ PLACES: Final = {
     "memory": "memory",
     "sqlite": "SQLite",
     "postgres": "PostgreSQL",
+    "restate": "Restate",
 }
 """The hosts and stores, by the words for them in names of tests, fixtures and parameters."""
 

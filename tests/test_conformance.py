@@ -102,6 +102,16 @@ async def test_every_journal_controller_replays_overlapping_effects(backend: Bac
     await conformance.effect_controller_concurrent_replay_deterministic(controller, start_replay)
 
 
+async def test_every_journal_controller_replays_by_position_too(backend: Backend) -> None:
+    host, scope = await backend.host(), TurnScope("s", "t")
+
+    async def start_replay() -> Any:
+        return (await host.reopen()).scoped(scope)
+
+    controller = host.scoped(scope)
+    await conformance.effect_controller_positional_replay_deterministic(controller, start_replay)
+
+
 class OpenedSerialHost(SerialHost):
     """A serial host over a journal that can be opened again."""
 

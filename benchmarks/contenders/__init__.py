@@ -11,6 +11,7 @@ MODULES: Final = {
     "pylash-parked": "benchmarks.contenders.pylash_parked",
     "pylash-crowd": "benchmarks.contenders.pylash_parked",
     "pylash-killed": "benchmarks.contenders.pylash_killed",
+    "pylash-engine": "benchmarks.contenders.pylash_restate",
     "pylash-history": "benchmarks.contenders.pylash_history",
     "dbos": "benchmarks.contenders.dbos_contender",
     "dbos-killed": "benchmarks.contenders.dbos_killed",

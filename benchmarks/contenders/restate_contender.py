@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 import time
 from importlib.metadata import version
 from typing import Final
 
+from benchmarks.agents import ANSWER, PROMPT
 from benchmarks.contender import PAYLOAD, Contender, Facts, signalled, started_by, timed
 from benchmarks.contenders import restate_endpoint
 from benchmarks.lines import Load
 from benchmarks.programs import DONE, OPEN, READY, Program, recovered
-from benchmarks.restate_server import Server
+from benchmarks.restate_server import Server, free_port
 from tests.restate.server_binary import VERSION
 
 ENDPOINT: Final = restate_endpoint.__name__
@@ -37,7 +37,7 @@ class RestateContender(Contender):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._server = Server(self.file)
-        self._port = _free_port()
+        self._port = free_port()
         self._keys = (f"w{number}" for number in itertools.count())
         self._killed = 0
 
@@ -72,6 +72,18 @@ class RestateContender(Contender):
         """Measure E2 with an awakeable."""
         return await self._signals(PARKED, load, "awakeable", "suspended")
 
+    async def sequential(self, load: Load) -> list[float]:
+        """Measure R1: steps per second of one workflow, with the time from its start to its result."""
+        return await self._rate(load)
+
+    async def concurrent(self, load: Load) -> list[float]:
+        """Measure R3: steps per second of many workflows at once."""
+        return await self._rate(load)
+
+    async def turns(self, load: Load) -> list[float]:
+        """Measure R2: milliseconds of a turn with one tool call, each in a conversation of its own."""
+        return [await timed(self._turn(next(self._keys))) for _ in range(load.steps)]
+
     async def recovery(self, load: Load) -> list[float]:
         await self._endpoint.kill()
         doomed = await self._serving(READY, load.scopes)
@@ -103,6 +115,19 @@ class RestateContender(Contender):
         await endpoint.said(OPEN)
         return endpoint
 
+    async def _rate(self, load: Load) -> list[float]:
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(load.scopes):
+                path = f"/Steps/{next(self._keys)}/run"
+                group.create_task(self._server.ingress.post(path, load.steps))
+        return [load.total / (time.perf_counter() - started)]
+
+    async def _turn(self, session: str) -> None:
+        answer = await self._server.ingress.post(f"/Chat/{session}/turn", PROMPT)
+        if answer != ANSWER:
+            raise AssertionError(f"the turn ended with {answer!r}")
+
     async def _one_step(self) -> None:
         await self._server.ingress.post("/OneStep/run", 1)
 
@@ -126,10 +151,3 @@ class RestateContender(Contender):
         """Wait until so many processes have a status."""
         while await self._server.count(status, service) < count:  # noqa: ASYNC110 - the server knows
             await asyncio.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

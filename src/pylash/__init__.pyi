@@ -159,8 +159,14 @@ from pylash.values.process_errors import AppNotOpen as AppNotOpen
 from pylash.values.process_errors import ArgumentsInvalid as ArgumentsInvalid
 from pylash.values.process_errors import DurableStoreRequired as DurableStoreRequired
 from pylash.values.process_errors import EffectOutsideBranch as EffectOutsideBranch
+from pylash.values.process_errors import EffectOutsideStep as EffectOutsideStep
+from pylash.values.process_errors import EndpointInvalid as EndpointInvalid
+from pylash.values.process_errors import EndpointMissing as EndpointMissing
+from pylash.values.process_errors import EndpointTaken as EndpointTaken
+from pylash.values.process_errors import EndpointUnreachable as EndpointUnreachable
 from pylash.values.process_errors import ExportInvalid as ExportInvalid
 from pylash.values.process_errors import ForkInvalid as ForkInvalid
+from pylash.values.process_errors import HostInUse as HostInUse
 from pylash.values.process_errors import ImportConflict as ImportConflict
 from pylash.values.process_errors import ImportIncomplete as ImportIncomplete
 from pylash.values.process_errors import ImportWithoutSecrets as ImportWithoutSecrets
@@ -191,6 +197,10 @@ from pylash.values.process_errors import ProcessStumbled as ProcessStumbled
 from pylash.values.process_errors import ProcessSurfaceIncompatible as ProcessSurfaceIncompatible
 from pylash.values.process_errors import ProcessTimeout as ProcessTimeout
 from pylash.values.process_errors import ProcessUnknown as ProcessUnknown
+from pylash.values.process_errors import ReplayRefused as ReplayRefused
+from pylash.values.process_errors import RestateRefused as RestateRefused
+from pylash.values.process_errors import RestateUnavailable as RestateUnavailable
+from pylash.values.process_errors import RestateUrlInvalid as RestateUrlInvalid
 from pylash.values.process_errors import ResultInvalid as ResultInvalid
 from pylash.values.process_errors import RunAmbiguous as RunAmbiguous
 from pylash.values.process_errors import (
@@ -200,6 +210,7 @@ from pylash.values.process_errors import RunUnknown as RunUnknown
 from pylash.values.process_errors import SignalNameInvalid as SignalNameInvalid
 from pylash.values.process_errors import StaticScopesRequired as StaticScopesRequired
 from pylash.values.process_errors import StepTimeout as StepTimeout
+from pylash.values.process_errors import StoreOfOthers as StoreOfOthers
 from pylash.values.process_errors import SurfaceInvalid as SurfaceInvalid
 from pylash.values.process_errors import ToolUnknown as ToolUnknown
 from pylash.values.process_errors import TriggerConflict as TriggerConflict

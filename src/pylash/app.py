@@ -172,7 +172,7 @@ class Lash:
         self.trigger_types: dict[str, TriggerType] = {}
         self.url = store
         self._deps = deps
-        self._given_host = host
+        self.given_host: Any = host
         self.worker_config = worker
         self.secret = secret
         self._retention = retention
@@ -358,7 +358,7 @@ class Lash:
                 )
             )
             self._signer = journal.signer
-            given = journal if self._given_host is None else self._given_host
+            given = journal if self.given_host is None else self.given_host
             effects = given(journal) if callable(given) else given
             require_durable_stores(effects, journal.store)
             stack.push_async_callback(self._models.close)
@@ -394,7 +394,7 @@ class Lash:
             parts = self._parts = await self._make_parts(stack, journal, journal, config)
             stack.push_async_exit(parts.services.control.close)
             programs, drives = self._programs(parts.services)
-            dry_runs = DryRuns(journal, programs, drives, self._given_host)
+            dry_runs = DryRuns(journal, programs, drives, self.given_host)
             stack.push_async_callback(dry_runs.close)
             # Without this the code of runs could not use the app, as it can on a worker.
             self._stack = stack
@@ -632,7 +632,7 @@ class Lash:
         store, control = self._parts.services.store, self._parts.services.control
         record = await store.processes.get(process_id)
         if record is not None:
-            await collect(self._given_host, store, record)
+            await collect(self.given_host, store, record)
         registration, keys = await fork_registration(store, process_id, from_effect, new_id)
         await control.perform_in_call(ForkProcess(process_id, registration, tuple(keys)))
 
@@ -658,7 +658,7 @@ class Lash:
         checked_process(process_id)
         reading = partial(export, parts.services.store, process_id=process_id, children=children)
         kept = partial(reading, redact=redact, keep_secrets=keep_secrets)
-        await write_export(path, kept(engine=self._given_host))
+        await write_export(path, kept(engine=self.given_host))
 
     async def export_session(
         self,
@@ -677,7 +677,7 @@ class Lash:
         checked_session(session_id)
         reading = partial(export, parts.services.store, session_id=session_id, children=children)
         kept = partial(reading, redact=redact, keep_secrets=keep_secrets)
-        await write_export(path, kept(engine=self._given_host))
+        await write_export(path, kept(engine=self.given_host))
 
     async def import_process(self, path: str | Path) -> ProcessHandle[Any]:
         """Add the process in a file to the store, where it goes on; raises ImportConflict if its id is taken.
@@ -686,7 +686,7 @@ class Lash:
         """
         services = self._use("import_process").services
         importing = partial(import_file, services.store, self._signer, path, kind="process")
-        found = await importing(engine=self._given_host, now=services.clock.now())
+        found = await importing(engine=self.given_host, now=services.clock.now())
         return self._handle(found.id)
 
     async def import_session(self, path: str | Path) -> Session:
@@ -696,7 +696,7 @@ class Lash:
         """
         services = self._use("import_session").services
         importing = partial(import_file, services.store, self._signer, path, kind="session")
-        found = await importing(engine=self._given_host, now=services.clock.now())
+        found = await importing(engine=self.given_host, now=services.clock.now())
         return self.session(found.id)
 
     # --- Lashlang ---

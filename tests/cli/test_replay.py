@@ -410,6 +410,7 @@ def test_lashlang_is_replayed(place: str, pylash: Call, deploy: Deploy) -> None:
     assert report["code"] == "process_surface_incompatible"
 
 
+@pytest.mark.slow
 def test_durable_agents_are_replayed(place: str, pylash: Call, deploy: Deploy) -> None:
     started(place, deploy(AGENT), "a")
     status, found = replayed(pylash, place, deploy(AGENT))

@@ -100,15 +100,13 @@ async def carried(store: SqlStore) -> int:
 
 
 async def parked_far(store: SqlStore) -> Fence:
-    taken = await store.runs.take(await carried(store), W1, "token")
-    assert taken is not None
+    (taken,) = (await store.runs.take([await carried(store)], W1, "token")).values()
     assert await store.runs.park(taken.fence, taken.wake_seq, None, "bell-1")
     return taken.fence
 
 
 async def taken_far(store: SqlStore) -> Fence:
-    taken = await store.runs.take(await carried(store), W1, "token")
-    assert taken is not None
+    (taken,) = (await store.runs.take([await carried(store)], W1, "token")).values()
     return taken.fence
 
 
@@ -135,7 +133,7 @@ RUN_SCENARIOS = {
         blocked_far, lambda s, fence: s.runs.note_invocation(fence, "inv_1")
     ),
     "forget_bell": Scenario(forced_far, lambda s, fence: s.runs.forget_bell(fence.run)),
-    "take": Scenario(carried, lambda s, run: s.runs.take(run, W1, "token")),
+    "take": Scenario(carried, lambda s, run: s.runs.take([run], W1, "token")),
     "unpark": Scenario(parked_far, lambda s, fence: s.runs.unpark(fence, W1)),
     "_start": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2), same=False),
     "_resume: takeover": part("_resume", expired, lambda s: s.journal.attach(SCOPES[0], W2)),

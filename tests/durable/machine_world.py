@@ -206,8 +206,8 @@ class Model:
     def on_GoOn(self, decision: GoOn) -> None:  # noqa: N802
         assert self.slots == 1
         assert self.machine.phase in (Phase.RUNNING, Phase.IDLE)
-        questions = [caller.asked for caller in decision.callers]
-        assert questions == sorted(questions), "not in the order of the questions"
+        requests = [caller.request for caller in decision.callers]
+        assert requests == sorted(requests), "not in the order of the requests"
         for caller in decision.callers:
             assert self.where[caller] == "gate"
             self.where[caller] = "code" if isinstance(caller, Branch) else "done"

@@ -154,7 +154,7 @@ async def test_the_row_is_the_fold_of_the_log(backend: Backend) -> None:
         await player.check()
 
     @settings(
-        max_examples=60,
+        max_examples=min(60, settings().max_examples),
         deadline=None,
         database=None,
         derandomize=True,

@@ -249,7 +249,7 @@ def test_the_cancel_of_an_aside_surfaces_in_its_task_and_clears_the_flag_of_its_
     assert only(run.machine.cancel_seen(), Deliver).effects == (library,)
     assert run.root.cancelling
     assert RaiseCancelled((aside,)) in run.machine.delivered("!cancel", ["library"])
-    assert (run.root.cancelling, run.machine.cancel) == (False, CancelState.TOLD)
+    assert (run.root.cancelling, run.machine.cancel) == (False, CancelState.DELIVERED)
 
 
 def test_a_branch_with_one_effect_that_cannot_be_cancelled_is_flagged_and_the_others_are_cancelled() -> (
@@ -265,9 +265,7 @@ def test_a_branch_with_one_effect_that_cannot_be_cancelled_is_flagged_and_the_ot
 # --- slots and the gate ---
 
 
-def test_one_slot_is_asked_for_whoever_needs_it_and_callers_go_on_in_the_order_of_their_questions() -> (
-    None
-):
+def test_one_slot_is_requested_and_callers_continue_in_the_order_of_their_requests() -> None:
     run = Running()
     _, (one, two) = run.gather()
     first, second = run.wait(one, "one"), run.wait(two, "two")
@@ -496,7 +494,7 @@ def test_a_recorded_cancel_consumes_the_flag() -> None:
     assert root.cancelling
     assert names(machine.code.replay(root, Recorded.CANCELLED)) == []
     assert names(machine.code.ask(root, "clean up")) == ["Perform"]
-    assert machine.cancel is CancelState.TOLD
+    assert machine.cancel is CancelState.DELIVERED
 
 
 def test_a_recorded_decision_flags_the_branches_it_names_and_interrupts_its_groups() -> None:
@@ -529,7 +527,7 @@ def test_a_cancelled_effect_stops_and_its_callers_get_the_cancel() -> None:
     run.machine.cancel_seen()
     stop, raised, go_on = run.machine.delivered("!cancel", ["step"])
     assert names([stop, raised, go_on]) == ["StopWork", "RaiseCancelled", "GoOn"]
-    assert run.machine.cancel is CancelState.TOLD
+    assert run.machine.cancel is CancelState.DELIVERED
 
 
 def test_an_effect_with_an_outcome_keeps_it_and_the_branch_is_told_at_its_next() -> None:
@@ -967,7 +965,7 @@ def test_leaving_children_is_no_fact_and_a_deadline_asks_for_a_durable_cancel() 
 # --- serial hosts ---
 
 
-def test_a_serial_host_performs_one_effect_at_a_time_in_the_order_of_questions() -> None:
+def test_a_serial_host_performs_one_effect_at_a_time_in_the_order_of_requests() -> None:
     run = Running(is_serial=True)
     _, (one, two, three) = run.gather(3)
     first = run.perform(one, "one")

@@ -1,4 +1,4 @@
-"""Notes of a run in memory: who writes them, and who waits for them."""
+"""The memory of a run: its notes, which effects write and wait for them, and its time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pylash.durable.runs import JournalEntry
+from pylash.durable.runs import Attached, Fence, JournalEntry
+from pylash.durable.scopes import TurnScope
 from pylash.engine.hosts.journal_memory import JournalMemory
+from pylash.testing import SimClock
 from pylash.values.errors import StoreUnavailable
 from tests.backends import Backend
 
@@ -69,3 +71,13 @@ async def test_notes_of_a_write_that_failed_are_written_with_the_next_one(
     with pytest.raises(type(error)):
         await memory.write_with_notes(fail)
     assert await memory.write_with_notes(keys) == ["one", "two"]
+
+
+async def test_the_time_of_a_run_is_exact_to_the_microsecond(backend: Backend) -> None:
+    """Its clock gives seconds as floats, and 1.001 - 0.001 is a little less than 1."""
+    host, clock = await backend.host(), SimClock()
+    memory = JournalMemory(host.store.journal, clock, host.tasks)
+    await clock.advance("1ms")
+    memory.attach(Attached(Fence(1, 1, TurnScope("s", "t")), clock.now()))
+    await clock.advance("1s")
+    assert memory.now() == clock.now()

@@ -208,6 +208,7 @@ def test_any_altered_scalar_is_noticed(data: st.DataObject) -> None:
             verified(msgspec.structs.replace(stored, canonical=tree))
 
 
+@pytest.mark.slow
 def test_the_deepest_programs_are_stored() -> None:
     inner = "1"
     for _ in range(28):

@@ -11,6 +11,12 @@ import pytest
 from pylash.testing.lashlang import judge, read
 
 HERE = Path(__file__).parent
+LARGE = {
+    "bounds/writing-places-of-a-record",
+    "limits/199-operators-in-each-of-30-parentheses",
+    "limits/many-statements",
+}
+"""Cases with long programs, which take as long as hundreds of others."""
 
 
 def _parameters() -> Iterator[Any]:
@@ -18,6 +24,7 @@ def _parameters() -> Iterator[Any]:
         for case in read(HERE / name):
             later = pytest.mark.xfail(reason="code mode is not built yet", strict=True)
             marks = [later] if case["kind"] == "model" else []
+            marks += [pytest.mark.slow] if case["id"] in LARGE else []
             yield pytest.param(case, id=case["id"], marks=marks)
 
 

@@ -734,6 +734,7 @@ def test_declared_types_that_double_are_compared_at_once() -> None:
     linked(source)
 
 
+@pytest.mark.slow
 def test_the_longest_chains_and_the_deepest_brackets_are_linked() -> None:
     inner = "a"
     for _ in range(28):

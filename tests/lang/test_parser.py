@@ -421,6 +421,7 @@ def test_a_chain_has_at_most_two_hundred_arms() -> None:
     assert "200" in found[0].message
 
 
+@pytest.mark.slow
 def test_the_deepest_program_needs_little_of_the_stack() -> None:
     deepest = "x = " + nested(30, "1 or 1 and 1 == 1 + 1 * f(", "1", ")" + " + 1" * 190)
     usual = sys.getrecursionlimit()

@@ -188,6 +188,41 @@ async def test_a_cancel_reaches_every_branch(backend: Backend) -> None:
     assert sorted(cleaned) == [0, 1, 2]
 
 
+async def test_a_cancel_that_comes_while_a_task_group_fails_is_raised(backend: Backend) -> None:
+    """The block has failed, and its branches clean up: the cancel is delivered there, and is the process's too."""
+    cleaning = asyncio.Event()
+
+    async def clean() -> None:
+        cleaning.set()
+        await asyncio.sleep(3600)
+
+    async def part(ctx: ProcessContext[None]) -> None:
+        try:
+            await ctx.sleep("1h")
+        finally:
+            await ctx.step(clean)
+
+    app = Lash(backend.url, worker=LIVE)
+
+    @app.process
+    async def fail(ctx: ProcessContext[None]) -> str:
+        try:
+            async with ctx.task_group() as group:
+                group.create_task(part(ctx))
+                await ctx.sleep("1ms")
+                raise ValueError("no")  # noqa: TRY301 - as users do
+        except* ValueError:
+            pass
+        return await ctx.step(lambda: "goes on")
+
+    async with app:
+        handle = await app.start(fail)
+        await asyncio.wait_for(cleaning.wait(), 10)
+        await handle.cancel("enough")
+        with pytest.raises(ProcessCancelled, match="enough"):
+            await handle.result(timeout="10s")
+
+
 async def test_force_ends_a_process_without_running_its_code(backend: Backend) -> None:
     cleaned: list[str] = []
 

@@ -112,6 +112,7 @@ async def test_a_process_may_go_on_afresh_from_a_branch(backend: Backend) -> Non
         assert await (await app.start(loop, n=0)).result(timeout="10s") == 1
 
 
+@pytest.mark.slow
 async def test_many_attached_children_end_with_their_parent(backend: Backend) -> None:
     app = Lash(backend.url, worker=PARKING)
 

@@ -90,6 +90,7 @@ async def test_a_name_finds_all_versions_of_a_process(backend: Backend) -> None:
         assert await ids(app, name="order", status="completed", limit=1) == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 7, 50])
 async def test_a_page_neither_skips_nor_repeats_a_process(backend: Backend, limit: int) -> None:
     clock = SimClock()  # several processes are started in each millisecond

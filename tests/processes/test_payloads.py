@@ -256,6 +256,7 @@ async def test_a_turn_whose_model_or_tool_returns_too_much_ends_with_the_error(
         assert (await session.turn("again", timeout="10s", turn_id="t2")).turn_id == "t2"
 
 
+@pytest.mark.slow
 async def test_65_megabytes_are_refused_as_a_signal(durable: Backend) -> None:
     async with app_on(durable.url) as app:
         handle = await app.start(app.services.definitions["waiting"].options(id="w"))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pytest
 
 from pylash import Lash
 from pylash.durable.runs import SECOND, Instant
@@ -34,6 +35,11 @@ UNSETTLED: Final = "select count(*) from pylash_runs where settled is null"
 SUBAGENT: Final = re.compile(r"(?P<call>i\d+\.c\d+):process:(?P<word>start|await|cancel):.*")
 FORMER: Final = {"start": "start", "await": "answer", "cancel": "cancel"}
 START: Final = Instant(1_767_225_600 * SECOND)
+QUICK: Final = ("approval-answered", "timeouts")
+"""The programs whose snapshots are not too many for ``make quick``: a process and a turn."""
+NAMES: Final = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(DRIVERS)
+]
 
 
 class ShiftedClock(SystemClock):

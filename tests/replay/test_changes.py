@@ -584,12 +584,11 @@ def libraries(kinds: Collection[str]) -> None:
         import_module("pydantic_ai.mcp")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("kinds", GROUPS)
-@pytest.mark.parametrize(
-    "stop", [parked, pytest.param(killed, marks=pytest.mark.slow)], ids=lambda stop: stop.__name__
-)
+@pytest.mark.parametrize("stop", [parked, killed], ids=lambda stop: stop.__name__)
 async def test_a_change_has_the_outcome_of_the_guide(
     durable: Backend, tmp_path: Path, stop: Any, kinds: Collection[str]
 ) -> None:

@@ -13,10 +13,8 @@ from pylash import Lash
 from pylash.app import open_host
 from pylash.cli.replay import recorded_runs
 from pylash.engine.dry_runs import ReplayReport, Verdict
-from tests.replay.programs import DRIVERS, GATE
-from tests.replay.snapshots import load, restore
-
-NAMES = sorted(DRIVERS)
+from tests.replay.programs import GATE
+from tests.replay.snapshots import NAMES, load, restore
 
 
 def contents(path: Path) -> list[str]:

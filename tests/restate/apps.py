@@ -7,7 +7,7 @@ from typing import Any
 
 from pylash import Lash, WorkerConfig
 from pylash.restate import RestateHost
-from tests.restate.ports import LOOPBACK, free_port
+from tests.restate.ports import LOOPBACK, reserved_port
 from tests.restate.server import RestateServer
 
 
@@ -17,17 +17,21 @@ class RestateApps:
     def __init__(self, server: RestateServer, url: str) -> None:
         self.server = server
         self.url = url
-        self._port = free_port()
+        self._port = reserved_port()
 
     def make(self, *, submits_only: bool = False, **options: Any) -> Lash:
         """Return an app. One that only submits may be open beside another one."""
-        host = RestateHost(
+        # A step that is executed while the app closes is cut off soon.
+        worker = None if submits_only else WorkerConfig(park_after="100ms", grace="200ms")
+        return Lash(self.url, host=self.host(), worker=worker, **options)
+
+    def host(self) -> RestateHost:
+        """Return the host of an app."""
+        return RestateHost(
             ingress=self.server.ingress,
             admin=self.server.admin,
             endpoint=f"http://{LOOPBACK}:{self._port}",
         )
-        worker = None if submits_only else WorkerConfig(park_after="100ms")
-        return Lash(self.url, host=host, worker=worker, **options)
 
 
 def sqlite_url(folder: Path) -> str:

@@ -45,8 +45,11 @@ class Killed(Exception):
 class FakeInvocation:
     """The journal of an invocation, which outlives its attempts."""
 
-    def __init__(self, random: Random | None = None) -> None:
+    def __init__(self, random: Random | None = None, name: str = "bell") -> None:
+        self.name = name
         self.entries: list[Entry] = []
+        # For each entry, after how many completions it was asked for.
+        self.asked_after: list[int] = []
         self.completions: list[tuple[int, bytes]] = []
         self.completed: set[int] = set()
         self.random = random or Random(0)
@@ -67,7 +70,14 @@ class FakeInvocation:
 
     def ring(self, bell: str) -> None:
         """Complete the entry of a bell."""
-        self.complete(int(bell.removeprefix("bell-")))
+        self.complete(int(bell.rpartition("-")[2]))
+
+    def tick(self) -> None:
+        """Note that something happens in an attempt: it may be the moment in which it is killed."""
+
+    def start_timer(self, index: int, seconds: float) -> None:
+        """Note when a timer is due."""
+        self.due[index] = self.time + seconds
 
     def fire_timer(self) -> bool:
         """Complete the timer that is due next; return whether there is one."""
@@ -95,6 +105,10 @@ class FakeJournal:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._prepare: Callable[[], Awaitable[bool]] | None = None
         self._refusal: str | None = None
+        # Why an action failed, which ends the attempt.
+        self._failure: Exception | None = None
+        # Set when the engine has given the attempt up: it hears nothing more, and its results are not recorded.
+        self.cut = asyncio.Event()
 
     @property
     def is_replaying(self) -> bool:
@@ -110,13 +124,17 @@ class FakeJournal:
     def _add(self, entry: Entry) -> Ticket:
         index, known = self._position, self._invocation.entries
         self._position += 1
+        if self.cut.is_set():
+            return Ticket(entry.name, index)
         if index < len(known):
             if known[index][:2] != entry[:2]:
                 self._refusal = f"entry {index} is {known[index][:2]}, and not {entry[:2]}"
         else:
             known.append(entry)
+            self._invocation.asked_after.append(self._taken)
             if entry.kind == "sleep":
-                self._invocation.due[index] = self._invocation.time + entry.seconds
+                self._invocation.start_timer(index, entry.seconds)
+        self._invocation.tick()
         return Ticket(entry.name, index)
 
     def run(self, name: str, action: Action) -> Ticket:
@@ -129,7 +147,7 @@ class FakeJournal:
 
     def bell(self) -> Bell:
         ticket = self._add(Entry("bell", "bell"))
-        return Bell(f"bell-{ticket.engine_future}", ticket)
+        return Bell(f"{self._invocation.name}-{ticket.engine_future}", ticket)
 
     def suspend(self, prepare: Callable[[], Awaitable[bool]]) -> None:
         self._prepare = prepare
@@ -142,6 +160,8 @@ class FakeJournal:
             raise EngineRefused(self._refusal)
         by_index = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         while True:
+            if self._failure is not None:
+                raise self._failure
             for index in tuple(self._ready):
                 if index in by_index:
                     return by_index[index], self._ready.pop(index)
@@ -153,13 +173,14 @@ class FakeJournal:
     def _take_completion(self) -> bool:
         """Make the next completion ready; return whether there is one."""
         known = self._invocation
-        if self._taken >= len(known.completions):
+        if self.cut.is_set() or self._taken >= len(known.completions):
             return False
         if known.kill_after is not None and self._taken >= known.kill_after:
             raise Killed
         index, result = known.completions[self._taken]
         self._taken += 1
         self._ready[index] = result
+        known.tick()
         return True
 
     def _start_actions(self, awaited: Collection[int]) -> None:
@@ -169,25 +190,55 @@ class FakeJournal:
                 work = self._execute(index, self._actions[index])
                 self._running[index] = asyncio.create_task(work)  # noqa: TID251 - ended by ``stop``
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are completions that the attempt has not taken."""
+        return self._taken < len(self._invocation.completions)
+
     async def _wait(self) -> None:
         """Wait for a completion. If no action works, the attempt is suspended, or a timer is due."""
-        working = [task for task in self._running.values() if not task.done()]
-        if working:
-            await asyncio.wait(working, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
-        elif self._prepare is not None and await self._prepare():
-            raise Suspended
         known = self._invocation
-        if not (known.changed.is_set() or known.fire_timer()):
-            await known.changed.wait()
+        if self.cut.is_set():
+            await asyncio.Event().wait()
+        if not known.changed.is_set() and not self._working and self._prepare is not None:
+            known.tick()
+            if await self._prepare():
+                known.tick()
+                raise Suspended
+        if known.changed.is_set() or (not self._working and known.fire_timer()):
+            return
+        # Until something is completed, or an action ends without a result.
+        changed = asyncio.create_task(known.changed.wait())  # noqa: TID251 - ended below
+        try:
+            await asyncio.wait((changed, *self._working), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+
+    @property
+    def _working(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._running.values() if not task.done()]
 
     async def _execute(self, index: int, action: Action) -> None:
-        for _ in range(self._invocation.random.randrange(4)):
+        known = self._invocation
+        for _ in range(known.random.randrange(4)):
             await asyncio.sleep(0)
-        self._invocation.complete(index, await action())
+        try:
+            result = await action()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return  # the effect was cancelled
+        except Exception as error:  # noqa: BLE001 - it ends the attempt
+            self._failure = error
+            known.changed.set()
+            return
+        known.tick()
+        if not self.cut.is_set():
+            known.complete(index, result)
+            known.tick()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """End the attempt: its actions are gone with its worker."""
         for task in self._running.values():
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running.values())

@@ -15,6 +15,9 @@ FIRST, COUNT = 10_000, 20_000
 # Processes that run tests at the same time begin at different ports.
 _offsets = itertools.count(os.getpid() * 64)
 
+# Held until the process ends.
+_reserved: list[socket.socket] = []
+
 
 def free_port() -> int:
     """Return a port on which nothing listens."""
@@ -26,6 +29,17 @@ def free_port() -> int:
             continue
         return port
     raise OSError(f"No port from {FIRST} to {FIRST + COUNT - 1} is free.")
+
+
+def reserved_port() -> int:
+    """Return a port for endpoints, which no other process gets while nothing listens on it."""
+    port = free_port()
+    holder = socket.socket()
+    # Only sockets with the same option may have the port besides, as those of endpoints.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((LOOPBACK, port))
+    _reserved.append(holder)
+    return port
 
 
 def listen(port: int) -> socket.socket:

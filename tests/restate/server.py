@@ -143,19 +143,21 @@ class RestateServer:
             return str(answer.json()["id"])
 
     async def clear(self) -> None:
-        """Kill all invocations and remove all deployments; start the server first if it does not run.
+        """Remove all invocations and all deployments; start the server first if it does not run.
 
-        Keys of workflows that have ended stay taken: a test uses service names or keys of its own.
+        The keys of workflows are free afterwards: the next test may use the same ones.
         """
         if self.pid is None:
             await self.restart()
-        rows = await self.query("select id from sys_invocation where status <> 'completed'")
         async with loopback_client(self.admin) as admin:
-            for row in rows:
-                await admin.patch(f"/invocations/{row['id']}/kill")
             deployments = (await admin.get("/deployments")).json()["deployments"]
             for deployment in deployments:
                 await admin.delete(f"/deployments/{deployment['id']}", params={"force": True})
+            while rows := await self.query("select id, status from sys_invocation"):
+                async with asyncio.TaskGroup() as group:
+                    for row in rows:
+                        end = "purge" if row["status"] == "completed" else "kill"
+                        group.create_task(admin.patch(f"/invocations/{row['id']}/{end}"))
 
     def _spawn(self) -> None:
         ingress, admin, node = self._ports

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -93,3 +94,13 @@ def _install(package: str, folder: Path) -> None:
                 f"npm could not install {package}; set RESTATE_SERVER. It printed: {error.stderr[-500:]}"
             ) from error
         made.rename(folder)
+
+
+@cache
+def reason_to_skip() -> str | None:
+    """Return why there is no server program; install it if necessary."""
+    try:
+        find_server()
+    except ServerUnavailable as error:
+        return f"Restate tests need its server. {error}"
+    return None

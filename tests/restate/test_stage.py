@@ -29,7 +29,7 @@ async def attempt(invocation: FakeInvocation, program: Program) -> Any:
     try:
         return await stage.drive(main(), lambda: None)
     finally:
-        await journal.stop()
+        journal.stop()
 
 
 async def to_its_end(invocation: FakeInvocation, program: Program) -> Any:

@@ -115,6 +115,7 @@ async def test_other_options_hold_from_the_next_turn(sqlite: Backend) -> None:
         assert sent(model)[0] == LONG
 
 
+@pytest.mark.slow
 async def test_of_a_long_chat_only_what_is_sent_is_read(durable: Backend) -> None:
     model = ScriptedModel(reply)
     async with Lash(durable.url, model=model, instructions="Help.") as app:

@@ -17,6 +17,8 @@ from pylash.testing import ScriptedModel, call, calls, say
 from pylash.values.errors import StoreUnavailable
 from tests.backends import Backend, SqliteBackend
 
+pytestmark = pytest.mark.slow
+
 TURNS, CALLS = 3, 300
 LENGTH = TURNS * (CALLS + 3)
 

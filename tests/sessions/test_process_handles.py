@@ -466,6 +466,7 @@ async def test_children_are_held_by_the_session_that_holds_their_parent(
         assert await held(chat) == ["kept", "kept-0"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P14")
 async def test_a_deletion_while_children_are_started_leaves_no_handle(durable: Backend) -> None:
     async with make_families(durable.url) as app:

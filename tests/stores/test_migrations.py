@@ -166,13 +166,13 @@ async def test_a_database_of_every_schema_can_still_be_opened(version: int, tmp_
 
 
 async def _rings_the_bells_of_other_engines(old: SqlStore) -> None:
-    sent = await old.runs.dispatch("restate", ["restate/python:order"], 10)
+    sent, _ = await old.runs.dispatch("restate", ["restate/python:order"], 10)
     assert {one.kind for one in sent} <= {
         "turn",
         "queue_drain",
     }  # they belong to whichever comes first
     await old.processes.perform(SignalProcess("far-1", "go", "s1", 1), None)
-    (woken,) = await old.runs.dispatch("restate", ["restate/python:order"], 10)
+    (woken,), _ = await old.runs.dispatch("restate", ["restate/python:order"], 10)
     assert (woken.scope, woken.bell) == (ProcessScope("far-1"), "sign_1abc")
 
 

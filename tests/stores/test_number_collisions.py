@@ -70,6 +70,7 @@ def app_with_double(url: str) -> tuple[Lash, Any]:
     return app, double
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 @pytest.mark.parametrize("kind", ["named", "unnamed", "queued"])
 async def test_every_start_starts_a_process(durable: Backend, kind: str) -> None:
@@ -102,6 +103,7 @@ async def test_the_same_start_again_starts_nothing(durable: Backend) -> None:
             await app.start(double.options(id="p1"), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 async def test_every_delivery_of_an_event_starts_a_process(durable: Backend) -> None:
     app, double = app_with_double(durable.url)
@@ -147,6 +149,7 @@ async def test_every_continuation_goes_on(durable: Backend) -> None:
         assert await in_time(*(result() for _ in range(60))) == [2] * 60
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 async def test_every_fork_has_what_its_source_recorded(durable: Backend) -> None:
     app, ran = Lash(durable.url), list[int]()
@@ -170,6 +173,7 @@ async def test_every_fork_has_what_its_source_recorded(durable: Backend) -> None
         assert len(await app.processes(limit=1000)) == 101
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 async def test_every_turn_and_every_queued_message_is_answered(durable: Backend) -> None:
     app = Lash(durable.url, model=ScriptedModel(lambda _: say("Yes.")))
@@ -189,6 +193,7 @@ async def test_every_turn_and_every_queued_message_is_answered(durable: Backend)
         await in_time(*(talk(app.session(f"s{n}")) for n in range(50)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 async def test_children_subagents_and_turns_of_processes_are_started(durable: Backend) -> None:
     def reply(request: ModelRequest) -> Any:

@@ -38,8 +38,11 @@ async def test_time_stands_still_until_it_is_moved() -> None:
 
 
 @pytest.mark.parametrize("host", [None, InlineHost()], ids=["journal", "inline"])
-async def test_a_clock_says_which_process_waits_for_a_lock(host: InlineHost | None) -> None:
+async def test_a_clock_says_which_process_waits_for_a_lock(
+    host: InlineHost | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The branch that has the lock waits for the clock, and the clock for the branch that waits for the lock."""
+    monkeypatch.setattr(worker, "STUCK_SECONDS", 0.2)
     clock = SimClock()
     app = Lash("memory://", clock=clock, host=host)
 

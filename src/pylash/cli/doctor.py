@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Final
 
@@ -12,7 +13,14 @@ import click
 from pylash import __version__
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import STATUS_COLOURS, paint, print_json, print_line, wrapped
-from pylash.cli.store_options import StoreOptions, choose_store, load_app, root_options, run
+from pylash.cli.store_options import (
+    StoreOptions,
+    choose_store,
+    engine_of,
+    load_app,
+    root_options,
+    run,
+)
 from pylash.cli.views.code_report import (
     StoredWork,
     describe_code,
@@ -21,11 +29,15 @@ from pylash.cli.views.code_report import (
     report_code,
 )
 from pylash.durable.waits import Signer
+from pylash.engine.runner_parts import Engine
 from pylash.engine.system import SystemClock, system_entropy
-from pylash.stores.health import Finding, examine
+from pylash.stores.health import examine
 from pylash.values.errors import SecretInvalid
+from pylash.values.findings import Finding
 from pylash.values.texts import cells, printable
 
+COMPARED: Final = 10_000
+"""How many open runs are compared with what their engine knows."""
 MARKS: Final = {"ok": "✔", "warn": "!", "fail": "✗"}
 
 
@@ -41,7 +53,8 @@ def doctor(app: str | None, store: str | None, as_json: bool) -> int:
 
     With MODULE:APP, such as shop:app or ./shop.py:app, the code of an app is compared with the live runs too: which
     versions of its processes still have any, and how many runs lack each patch. The app's own store is used unless
-    another is given.
+    another is given. If the app runs on Restate, its server is checked too: whether each reaches the other, where new runs
+    are sent, how many there are of each status, and which runs only the store or only the server knows.
 
     \b
       pylash doctor --store postgresql://…
@@ -54,7 +67,10 @@ def doctor(app: str | None, store: str | None, as_json: bool) -> int:
         options.secret = chosen.secret
     checks = examine(options.url, clock=SystemClock(), entropy=system_entropy)
     findings = [_versions(options.url), _secret(options.secret), *run(checks)]
-    has_failed = any(finding.status == "fail" for finding in findings)
+    engine = None if chosen is None else engine_of(chosen)
+    if engine is not None:
+        findings += run(_examine_engine(options, engine, _has_failed(findings)))
+    has_failed = _has_failed(findings)
     # A store that fails a check may not be readable; its failure is what to report then.
     code = None if chosen is None or has_failed else report_code(chosen, run(_read_work(options)))
     if options.as_json:
@@ -69,6 +85,21 @@ def doctor(app: str | None, store: str | None, as_json: bool) -> int:
         elif chosen is not None:
             print_line("\nThe code was not compared with the live runs, because a check failed.")
     return int(has_failed)
+
+
+def _has_failed(findings: Sequence[Finding]) -> bool:
+    return any(finding.status == "fail" for finding in findings)
+
+
+async def _examine_engine(
+    options: StoreOptions, engine: Engine, is_store_unreadable: bool
+) -> list[Finding]:
+    """Check the engine of the app; without its runs if the store fails a check, because it may not be readable."""
+    if is_store_unreadable:
+        return await engine.examine([])
+    async with options.open_store() as (_, store):
+        runs = await store.inspection.of_engine(engine.engine, COMPARED)
+    return await engine.examine(runs)
 
 
 async def _read_work(options: StoreOptions) -> StoredWork:

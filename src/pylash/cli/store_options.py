@@ -16,7 +16,9 @@ import click
 
 from pylash.app import Lash, open_host, store_url
 from pylash.cli.options import json_option, store_option
+from pylash.durable.ports import EffectHost
 from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.runner_parts import Engine
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import decode
 from pylash.values.durations import micros
@@ -31,7 +33,10 @@ class StoreOptions:
     """The arguments of every command: the store, and whether to print JSON."""
 
     def __init__(self, store: str | None, as_json: bool) -> None:
-        self.url, self.secret = _locate(store)
+        self.url, app = _locate(store)
+        self.secret = None if app is None else app.secret
+        # The engine that executes the runs of the app whose store it is, if the app is known and has one.
+        self.engine = None if app is None else engine_of(app)
         self.as_json = as_json
 
     @asynccontextmanager
@@ -41,18 +46,27 @@ class StoreOptions:
             assert isinstance(host.store, SqlStore)  # every store with a URL has these methods
             yield host, host.store
 
+    def effects(self, host: JournalHost) -> EffectHost:
+        """Return the host of the runs in an open store: that of the app, if it is known."""
+        return host if self.engine is None else self.engine(host)
 
-def _locate(store: str | None) -> tuple[str, Any]:
-    """Return the URL of the store and, if an app gives one, the secret that signs keys."""
-    secret = None
+
+def engine_of(app: Lash) -> Engine | None:
+    """Return the engine that executes the runs of an app; None if workers of its store do."""
+    return app.given_host if isinstance(app.given_host, Engine) else None
+
+
+def _locate(store: str | None) -> tuple[str, Lash | None]:
+    """Return the URL of the store, and the app if it is that of one."""
+    app = None
     # A malformed URL is not treated as an app: the error would show its password.
     if store is not None and "://" not in store and ":" in store and "@" not in store:
         app = load_app(store)
-        store, secret = app.url, app.secret
+        store = app.url
     url = store_url(store)
     if url.startswith("memory:"):
         raise StoreMissing(url, "a memory:// store is visible only to the program that opened it")
-    return url, secret
+    return url, app
 
 
 def choose_store(app: Lash, option: str | None) -> str:
@@ -62,8 +76,8 @@ def choose_store(app: Lash, option: str | None) -> str:
     The environment does not replace the store in the app's code, because the programs that start its work use that one.
     """
     if option is not None:
-        app.url, secret = _locate(option)
-        app.secret = app.secret if secret is None else secret
+        app.url, of = _locate(option)
+        app.secret = app.secret if of is None or of.secret is None else of.secret
     return store_url(app.url)
 
 

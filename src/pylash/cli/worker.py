@@ -15,9 +15,8 @@ from pylash.app import Lash, store_url
 from pylash.cli.log_format import LogFormatter, log_handler
 from pylash.cli.options import json_option, store_option
 from pylash.cli.output import SECOND, duration_text, print_json
-from pylash.cli.store_options import choose_store, load_app, root_options, run
+from pylash.cli.store_options import choose_store, engine_of, load_app, root_options, run
 from pylash.engine.worker.config import WorkerConfig
-from pylash.engine.worker.worker import Worker
 from pylash.values.durations import micros
 from pylash.values.process_errors import AppInvalid
 from pylash.values.secrets import shown_url, url_secrets
@@ -33,6 +32,15 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     "-c", "--concurrency", type=click.IntRange(min=1), help="How many runs execute at once."
 )
 @click.option(
+    "--restate", is_flag=True, help="Execute runs of Restate: the app's host is a RestateHost."
+)
+@click.option(
+    "--endpoint", metavar="URL", help="Where Restate reaches this worker: http://10.0.0.7:9080."
+)
+@click.option(
+    "--bind", metavar="HOST:PORT", help="Where it listens, if that differs: 0.0.0.0:9080."
+)
+@click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
@@ -41,8 +49,15 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 )
 @store_option
 @json_option
-def worker(
-    app: str, concurrency: int | None, log_level: str, store: str | None, as_json: bool
+def worker(  # noqa: PLR0913, PLR0917 - its options
+    app: str,
+    concurrency: int | None,
+    restate: bool,
+    endpoint: str | None,
+    bind: str | None,
+    log_level: str,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Run a worker until it is stopped.
 
@@ -51,11 +66,26 @@ def worker(
 
     Ctrl-C or SIGTERM drains: nothing new is claimed, waiting runs are parked, and others have the grace period of the
     app to stop. A second signal ends at once; nothing is lost then either. Logs go to stderr.
+
+    An app with a RestateHost listens at its endpoint, or at --bind, and registers the endpoint at the Restate server, which
+    sends runs there. Several workers may listen at the same address. --restate is for scripts: it refuses any other app.
+
+    \b
+      pylash worker shop:app -c 50
+      pylash worker shop:app --restate --endpoint http://workers.internal:9080 --bind 0.0.0.0:9080
     """
     chosen_store, as_json = root_options(store, as_json)
     handler = log_handler(FORMAT)
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    if log_level != "debug":  # a line for each call of a model, or of Restate
+        logging.getLogger("httpx").setLevel(logging.WARNING)
     chosen = _configure(load_app(app), app, concurrency)
+    if restate or endpoint is not None or bind is not None:
+        engine = engine_of(chosen)
+        if engine is None:
+            reason = "its host is not a RestateHost: --restate, --endpoint and --bind are for one that is"
+            raise AppInvalid(app, reason)
+        engine.choose_endpoint(endpoint, bind)
     handler.setFormatter(LogFormatter(FORMAT, url_secrets(choose_store(chosen, chosen_store))))
     run(_work(chosen, as_json))
 
@@ -63,6 +93,10 @@ def worker(
 def _configure(app: Lash, named: str, concurrency: int | None) -> Lash:
     if app.worker_config is None:
         raise AppInvalid(named, "it was created with worker=None, which runs nothing")
+    if concurrency is not None and engine_of(app) is not None:
+        raise click.UsageError(
+            "--concurrency is for workers of a store: Restate limits its runs itself."
+        )
     if concurrency is not None:
         app.worker_config = msgspec.structs.replace(app.worker_config, concurrency=concurrency)
     return app
@@ -78,8 +112,9 @@ async def _work(app: Lash, as_json: bool) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    facts = worker_facts(app)
     async with app:
-        show_event(as_json, "started", **worker_facts(app))
+        show_event(as_json, "started", **facts)
         await stop.wait()
         show_event(as_json, "draining", **drain_facts(app))
     show_event(as_json, "stopped")
@@ -87,8 +122,7 @@ async def _work(app: Lash, as_json: bool) -> None:
 
 def drain_facts(app: Lash) -> dict[str, Any]:
     """Return how many runs must stop before the worker ends, and how long it waits for them."""
-    runner, config = app.runner, app.worker_config or WorkerConfig()
-    runs = runner.live.busy if isinstance(runner, Worker) else 0
+    runs, config = app.runner.busy, app.worker_config or WorkerConfig()
     if not runs:
         return {"runs": 0}
     noun, grace = "run" if runs == 1 else "runs", duration_text(micros(config.grace))
@@ -103,7 +137,9 @@ def _exit_now(status: int) -> None:
 
 def worker_facts(app: Lash) -> dict[str, Any]:
     """Return what identifies a worker; passwords in the store's URL are hidden."""
-    return {"pid": os.getpid(), "store": shown_url(store_url(app.url))}
+    engine = engine_of(app)
+    facts = {} if engine is None else engine.facts()
+    return {"pid": os.getpid(), "store": shown_url(store_url(app.url)), **facts}
 
 
 def show_event(as_json: bool, event: str, **more: Any) -> None:

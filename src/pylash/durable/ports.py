@@ -11,6 +11,7 @@ import msgspec
 
 from pylash.durable.commands import ProcessCommand, StartProcess
 from pylash.durable.effects import Command, Envelope, Outcome
+from pylash.durable.processes import Registration
 from pylash.durable.run_memory import NullMemory, RunMemory
 from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope, checked_scope, turn_of
@@ -245,6 +246,10 @@ class EffectHost(Boundary, ABC):
         """Return the open waits of this host, each with the key that resolves it."""
         return []
 
+    async def recorded_outside(self, scope: ExecutionScope) -> list[JournalEntry]:
+        """Return the effects of a run that this host has recorded outside the store, in the order in which they started."""
+        return []
+
     @abstractmethod
     def scoped(self, scope: ExecutionScope) -> ScopedController:
         """Return a controller for scope, valid while the caller runs."""
@@ -285,12 +290,21 @@ class Runner(Protocol):
         """
         ...
 
+    def own(self, registration: Registration) -> Registration:
+        """Return the registration of a process so that it is executed by this runner, or others of its kind."""
+        ...
+
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn, once, whether or not runs are executed here."""
         ...
 
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before the runner is closed."""
         ...
 
     def turn_of(self, session_id: str) -> str | None:

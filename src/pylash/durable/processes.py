@@ -112,7 +112,7 @@ class SessionTurnInput(msgspec.Struct, frozen=True, tag_field="type", tag="sessi
 def engine_target(engine: str, program: str, version: int = 1) -> str:
     """Return the target of a version of a program.
 
-    The version is in the part before the colon, which has no names of users: any name can be told from a version.
+    The version is in the part before the colon, which has no names of users, so that no name is taken for a version.
 
     >>> engine_target("python", "order"), engine_target("python", "order", 2)
     ('python:order', 'python@2:order')
@@ -131,23 +131,23 @@ def split_target(target: str) -> tuple[str, int]:
     return (f"{engine}{colon}{program}", int(version)) if at else (target, 1)
 
 
-def carried_target(carrier: str, target: str) -> str:
+def carrier_target(carrier: str, target: str) -> str:
     """Return the target of runs that another engine than the workers of the store executes: no worker claims it.
 
-    >>> carried_target("restate", "python:order"), carried_target("", "python:order")
+    >>> carrier_target("restate", "python:order"), carrier_target("", "python:order")
     ('restate/python:order', 'python:order')
     """
     return f"{carrier}/{target}" if carrier else target
 
 
-def uncarried_target(target: str) -> str:
-    """Return the target of a run without the engine that executes it.
+def split_carrier(target: str) -> tuple[str, str]:
+    """Return the engine in a target, and the rest; "" for runs that workers of the store execute.
 
-    >>> uncarried_target("restate/python:order"), uncarried_target("python:a/b")
-    ('python:order', 'python:a/b')
+    >>> split_carrier("restate/python:order"), split_carrier("python:a/b")
+    (('restate', 'python:order'), ('', 'python:a/b'))
     """
     carrier, slash, rest = target.partition("/")
-    return rest if slash and ":" not in carrier else target
+    return (carrier, rest) if slash and ":" not in carrier else ("", target)
 
 
 ProcessInput = ToolCallInput | EngineInput | LashlangInput | ExternalInput | SessionTurnInput
@@ -249,10 +249,10 @@ class Registration(Description, frozen=True, kw_only=True, omit_defaults=True):
         """The name and version of its program, and its carrier: a worker claims only runs whose targets it has."""
         if isinstance(self.input, EngineInput):
             given = self.input
-            return carried_target(
+            return carrier_target(
                 self.carrier, engine_target(given.engine, given.program, given.version)
             )
-        return carried_target(self.carrier, self.program)
+        return carrier_target(self.carrier, self.program)
 
     @property
     def program(self) -> str:
@@ -303,7 +303,7 @@ def checked_process(process_id: str) -> str:
 
 
 def check_identity(registration: Registration) -> None:
-    """Raise an error if the process or its originator has a blank id: its effects could not be told from others.
+    """Raise an error if the process or its originator has a blank id: its effects could not be distinguished from others.
 
     Workers check stored registrations too. Nothing else about a stored id is checked: see ``names``.
     """
@@ -575,7 +575,8 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def shown_target(target: str, registration: bytes | None) -> str:
-    """Return the target of a process for display: without its version, and for Lashlang with the name of its process in the module."""
+    """Return the target of a process for display: the name of its program, and for Lashlang that of its process in the module."""
+    _, target = split_carrier(target)
     if target != LASHLANG or registration is None:
         return split_target(target)[0]
     given = REGISTRATIONS.decode(registration).input

@@ -29,6 +29,11 @@ class LookAhead(Protocol):
         ...
 
     @property
+    def replays_wakes(self) -> bool:
+        """Whether wake-ups reach the run at the same place in every execution."""
+        ...
+
+    @property
     def is_replaying(self) -> bool:
         """Whether there are recorded effects that the code has not reached."""
         ...
@@ -99,7 +104,7 @@ class RunMemory(LookAhead, Protocol):
 
     @property
     def replay(self) -> ReplayOrder | None:
-        """The recorded effects that the code has not asked for yet; None if nothing new has to wait for them.
+        """The recorded effects that the code has not requested; None if nothing new has to wait for them.
 
         An engine that replays by position has none: it refuses every difference itself.
         """
@@ -175,6 +180,7 @@ class NullMemory:
     """
 
     looks_ahead = False
+    replays_wakes = False
     is_replaying = False
     replay = None
     cancels_tasks = True
@@ -221,7 +227,7 @@ class NullMemory:
         return True
 
     def observe(self, progress_of: ProgressOf) -> None:
-        """Keep the receivers. Whatever they are told, a run without a record is never parked."""
+        """Keep the receivers. Their reports do not matter: a run without a record is never parked."""
         self.progress_of = progress_of
 
     def wake(self) -> None:

@@ -146,16 +146,16 @@ class Dispatch(msgspec.Struct, frozen=True):
     scope: ExecutionScope
     kind: str
     bell: str | None
+    # How often a process has continued as a fresh run.
+    epoch: int = 0
     moves: int = 0
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """A run that an attempt of its engine owns now; ``moves`` as in ``Dispatch``."""
+class EngineRun(msgspec.Struct, frozen=True):
+    """A run of another engine that has not ended."""
 
-    fence: Fence
-    now: Instant
-    wake_seq: int
-    moves: int = 0
+    scope: ExecutionScope
+    state: RunState
 
 
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):

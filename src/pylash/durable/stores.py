@@ -37,11 +37,11 @@ from pylash.durable.runs import (
     Instant,
     JournalEntry,
     RunView,
-    Taken,
     WorkerId,
 )
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.session_store import Attachments, Sessions, TurnEvents
+from pylash.durable.sessions import SessionRecord, TurnRecord
 from pylash.durable.triggers import (
     Delivery,
     Occurrence,
@@ -92,6 +92,22 @@ class WaitStatus(msgspec.Struct, frozen=True):
     terminal: Resolution | None = None
     revoked: bool = False
     remaining: int | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A run that an attempt of its engine owns now, and its process, or its turn with the session.
+
+    ``subject`` is None if it cannot be read: newer code has written it, or the session is gone. ``is_queued``: messages
+    are queued for the turn. ``moves``: how often its records were moved to a new journal of the engine.
+    """
+
+    fence: Fence
+    now: Instant
+    wake_seq: int
+    moves: int = 0
+    subject: ProcessRecord | TurnRecord | None = None
+    session: SessionRecord | None = None
+    is_queued: bool = False
 
 
 class Journal(Protocol):
@@ -243,17 +259,20 @@ class Runs(Protocol):
 
     def dispatch(
         self, carrier: str, targets: Sequence[str], limit: int
-    ) -> Awaitable[list[Dispatch]]:
+    ) -> Awaitable[tuple[list[Dispatch], int | None]]:
         """Return ready runs of another engine and turns of no engine yet, the oldest first, to be sent to it.
 
-        They stay queued, and are returned again after a pause, which grows, until their engine takes them.
+        They stay queued, and are returned again after a pause, which grows, until their engine takes them. The second
+        value is the microseconds until the next run is due.
         """
         ...
 
-    def take(self, run: int, worker: WorkerId, token: str) -> Awaitable[Taken | None]:
-        """Own a run for an attempt of its engine, whoever owned it before; None if it has ended.
+    def take(
+        self, runs: Sequence[int], worker: WorkerId, token: str
+    ) -> Awaitable[dict[int, Taken]]:
+        """Own runs for attempts of their engine, whoever owned them before; runs that have ended are left out.
 
-        The token makes a repetition return the same fence. Raises LeaseLost if worker is not a member.
+        The token makes a repetition return the same fences. Raises LeaseLost if worker is not a member.
         """
         ...
 

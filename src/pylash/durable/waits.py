@@ -171,7 +171,7 @@ def unsigned(key: str) -> Any:
 
 
 def is_well_formed(key: object) -> bool:
-    """Return whether a text has the form of a key, whoever signed it."""
+    """Return whether a text has the form of a key, without checking its signature."""
     return (
         isinstance(key, str) and _KEY.fullmatch(key) is not None and isinstance(unsigned(key), dict)
     )

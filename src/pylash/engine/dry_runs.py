@@ -3,7 +3,7 @@
 Rule 1. Nothing is executed, nothing is written, and no lease is taken. Recorded effects are answered from the journal,
         and waits from the store if what they wait for is there. All other effects wait here until the run is stopped.
 Rule 2. A run is driven by the same machine, driver and drives as on a worker. So a dry run ends where a worker would
-        come to something new, and finds what would block there.
+        start a new effect, and finds what would block there.
 Rule 3. The code between two effects runs: that is what a replay is. It is ended as the code of a parked run is.
 """
 
@@ -42,8 +42,8 @@ from pylash.durable.processes import (
     ProcessRecord,
     Registration,
     signal_type,
+    split_carrier,
     split_target,
-    uncarried_target,
 )
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
 from pylash.durable.scopes import ExecutionScope, TurnScope, scope_text
@@ -52,14 +52,14 @@ from pylash.durable.stores import Journal
 from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, JournalMemory
+from pylash.engine.hosts.journal_memory import EffectRequest, JournalMemory
 from pylash.engine.runner_parts import Engine
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun, load_runs
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.replays import diverged
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.tasks import TaskOwner
 from pylash.values.canonical import decode, encode
 from pylash.values.errors import LashError
@@ -79,7 +79,7 @@ SHOWN: Final = 3
 
 POLL_SECONDS: Final = 0.5
 SETTLED_SECONDS: Final = 2.0
-"""How long the code of a run that has come to something new may take to come to something else in another task."""
+"""How long a run that waits at a new effect may take to reach another effect in another task."""
 STUCK_SECONDS: Final = 10.0
 """How long the code of a run may take between two effects."""
 
@@ -111,7 +111,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
 class ReplayReport(msgspec.Struct, frozen=True):
     """What the replay of one run has shown.
 
-    ``effects`` counts what is recorded, ``at`` are the names of the effects at which a run that fits goes on. ``code`` and
+    ``effects`` counts the recorded effects, ``at`` are the names of the effects at which a run that fits continues. ``code`` and
     ``reason`` are those of the error otherwise. ``passed_over`` are the keys of the recorded effects that the code has passed
     over, and ``new_names`` has the names that it gives to effects by those that are recorded.
     """
@@ -170,17 +170,17 @@ class DryRuns:
 
     async def _replay_batch(self, batch: Sequence[RecordedRun]) -> list[ReplayReport]:
         # One read for all. The journal of a run that a worker executes meanwhile is replayed as it was at this read.
-        standings = await self._load(batch)
+        loaded_runs = await self._load(batch)
         dry: dict[int, DryRun] = {}
         reports: dict[int, ReplayReport] = {}
         for run in batch:
-            standing = standings.get(run.run)
-            if standing is None:
+            loaded = loaded_runs.get(run.run)
+            if loaded is None:
                 missing = await self._missing(run)
-            elif (unknown := self._unknown_target(standing)) is not None:
+            elif (unknown := self._unknown_target(loaded)) is not None:
                 missing = ReplayReport(run, Verdict.NOT_LOADED, reason=unknown)
             else:
-                dry[run.run] = self._begin(run, standing)
+                dry[run.run] = self._begin(run, loaded)
                 continue
             if missing is not None:
                 reports[run.run] = missing
@@ -190,37 +190,27 @@ class DryRuns:
 
     # --- loading ---
 
-    async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, Standing]:
-        """Return how runs stand, by run; what cannot be read is left out."""
-        store, scopes = self.host.store, {run.run: run.scope for run in batch}
+    async def _load(self, batch: Sequence[RecordedRun]) -> dict[int, LoadedRun]:
+        """Read runs and return them by number; runs that cannot be read are left out."""
+        fences = {run.run: Fence(run.run, 0, run.scope) for run in batch}
         processes = [run.run for run in batch if run.kind == "process"]
-        turns = [run for run in scopes if run not in processes]
-        found: dict[int, Standing] = {}
-        if processes:
-            for run, known in (await store.processes.resume(processes)).items():
-                # Without its timeout: the timer of a process whose deadline is over would write a cancel.
-                registration = msgspec.structs.replace(known.record.registration, timeout=None)
-                record = msgspec.structs.replace(known.record, registration=registration)
-                entries = await self._with_entries(record, known.entries)
-                attached = Attached(Fence(run, 0, scopes[run]), known.now, entries)
-                found[run] = Standing(record, attached)
-        if turns:
-            for run, turn in (await store.sessions.resume(turns)).items():
-                attached = Attached(Fence(run, 0, scopes[run]), turn.now, turn.entries)
-                # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
-                stands = TurnStanding(turn.session, turn.nodes, claimed=False)
-                found[run] = Standing(turn.turn, attached, stands)
-        return found
+        loaded = await load_runs(self.host.store, fences, processes)
+        for number in processes:
+            if number in loaded:
+                loaded[number] = await self._with_entries(loaded[number])
+        return {number: _without_writes(run) for number, run in loaded.items()}
 
-    async def _with_entries(
-        self, record: ProcessRecord, known: dict[str, JournalEntry]
-    ) -> dict[str, JournalEntry]:
-        """Return the entries of a process in the store, and what its engine has recorded."""
-        engine = self._engine
+    async def _with_entries(self, run: LoadedRun) -> LoadedRun:
+        """Return a process with the entries in the store, and what its engine has recorded."""
+        engine, record = self._engine, run.subject
+        assert isinstance(record, ProcessRecord)
         if engine is None or record.registration.carrier != engine.engine:
-            return known
+            return run
+        known = run.attached.entries
         more = await engine.read_entries(self.host.store, record)
-        return {**known, **{one.key: one for one in more if not _has_outcome(known.get(one.key))}}
+        entries = {one.key: one for one in more if not _has_outcome(known.get(one.key))}
+        attached = msgspec.structs.replace(run.attached, entries={**known, **entries})
+        return msgspec.structs.replace(run, attached=attached)
 
     async def _missing(self, run: RecordedRun) -> ReplayReport | None:
         """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
@@ -233,10 +223,10 @@ class DryRuns:
                     return None
         return ReplayReport(run, Verdict.NOT_LOADED, reason=reason)
 
-    def _unknown_target(self, standing: Standing) -> str | None:
-        if not isinstance(standing.subject, ProcessRecord):
+    def _unknown_target(self, loaded: LoadedRun) -> str | None:
+        if not isinstance(loaded.subject, ProcessRecord):
             return None
-        target = uncarried_target(standing.subject.registration.target)
+        _, target = split_carrier(loaded.subject.registration.target)
         if self._programs.knows(target):
             return None
         program, version = split_target(target)
@@ -249,11 +239,11 @@ class DryRuns:
 
     # --- replaying ---
 
-    def _begin(self, run: RecordedRun, standing: Standing) -> DryRun:
-        dry = DryRun(run, standing, self.host, self._tasks, self._work_tasks)
+    def _begin(self, run: RecordedRun, loaded: LoadedRun) -> DryRun:
+        dry = DryRun(run, loaded, self.host, self._tasks, self._work_tasks)
         # Before its task begins: the first step may come to the end of the run.
         self._endings.dry_runs[dry.live] = dry
-        drive = self._drives.processes if standing.turn is None else self._drives.turns
+        drive = self._drives.processes if loaded.turn is None else self._drives.turns
         dry.task = self._tasks.start(self._drive(dry, drive.drive(dry.live)))
         return dry
 
@@ -263,13 +253,13 @@ class DryRuns:
         except Exception as error:  # noqa: BLE001 - a bug of ours; other runs go on
             dry.judge(Verdict.NOT_LOADED, error)
         finally:
-            # The drive has made its last "write", so nobody looks for the run any more.
+            # The drive has made its last "write", which was the last use of this entry.
             del self._endings.dry_runs[dry.live]
             dry.live.dispose()
 
     async def _watch(self, dry_runs: Iterable[DryRun]) -> None:
         """Wait until all have ended; stop those whose code waits for something else than effects."""
-        # A run that comes to rest stops itself (``become_idle``). Those polled here wait in a task of their own, which the
+        # A run that becomes idle stops itself (``become_idle``). Those polled here wait in a task of their own, which the
         # machine takes for work, or do not wait for effects at all.
         pending = {dry.task: dry for dry in dry_runs}
         while pending:
@@ -296,7 +286,7 @@ class DryRun:
     def __init__(
         self,
         run: RecordedRun,
-        standing: Standing,
+        loaded: LoadedRun,
         host: JournalHost,
         tasks: TaskOwner,
         work_tasks: TaskOwner,
@@ -304,12 +294,12 @@ class DryRun:
         self.run = run
         # Set before anything is awaited.
         self.task: asyncio.Task[None]
-        self._controller = DryController(host, standing.attached, work_tasks)
+        self._controller = DryController(host, loaded.attached, work_tasks)
         memory = self._controller.memory
-        self.live = DryLiveRun(standing, 0, self._controller, memory, self, tasks, work_tasks)
-        entries = standing.attached.entries.values()
+        self.live = DryLiveRun(loaded, 0, self._controller, memory, self, tasks, work_tasks)
+        entries = loaded.attached.entries.values()
         self._effects = sum(is_expected(entry.key, entry.kind) for entry in entries)
-        # Written once: what is found first counts. Code that is stopped unwinds, and may end in any way.
+        # Written once: the first verdict counts. Code that is stopped unwinds, and may end in any way.
         self._report: ReplayReport | None = None
         # The progress of the replay when it was last polled and had changed, and when that was.
         self._seen: tuple[int, int] = (-1, 0)
@@ -331,7 +321,7 @@ class DryRun:
             self._conclude(verdict)
 
     def judge_end(self, end: Output) -> None:
-        """Decide what it means that a process ends, unless that is decided."""
+        """Set the verdict for a process that ends, unless there is one."""
         if not isinstance(end, Failure) or self.run.status is RunState.FAILED:
             self._conclude(Verdict.FITS)
         elif end.failure_class == "execution":  # something that it was captured with is missing
@@ -357,7 +347,7 @@ class DryRun:
             )
 
     def is_stuck(self) -> bool:
-        """Return whether the code has not come to an effect for too long."""
+        """Return whether the code has not reached an effect for too long."""
         replay, now = self._controller.memory.replay, asyncio.get_running_loop().time()
         seen = (-1 if replay is None else replay.progress, len(self._controller.stopped_at))
         if seen != self._seen:
@@ -367,7 +357,7 @@ class DryRun:
         return now - self._seen_at > limit
 
     def stop(self) -> None:
-        """End the replay where the code has come to something new, or does not come to anything."""
+        """End the replay: the code waits at new effects, or does not reach any effect."""
         if not self._controller.stopped_at:
             reason = f"its code did not come to an effect within {STUCK_SECONDS:g} s"
             self._conclude(Verdict.NOT_LOADED, reason=reason)
@@ -380,9 +370,9 @@ class DryRun:
         self.live.close()
 
     def _expected(self) -> Expected | None:
-        """Return a recorded effect that would block the next new one, because the code has not asked for it by now."""
-        # The run rests, so nothing recorded is left that could make its code ask for more. Unchanged code has asked for
-        # everything by now; code that dropped a branch has not, and is blocked at its next new effect.
+        """Return a recorded effect that would block the next new one, because the code has not requested it by now."""
+        # The run is idle, so no recorded outcome is left that could make its code request more. Unchanged code has
+        # requested everything by now; code that dropped a branch has not, and is blocked at its next new effect.
         replay = self._controller.memory.replay
         return None if replay is None or self.live.cancelled else replay.expected_at_rest()
 
@@ -396,8 +386,8 @@ class DryRun:
         """Do nothing, because the number of slots is not limited."""
 
     def become_idle(self, run: LiveRun, *, park_now: bool) -> None:  # noqa: ARG002 - all are stopped
-        """Stop the run unless it goes on at once."""
-        # Not now: this is called while a decision is carried out, and the next one may let the code go on.
+        """Stop the run unless it continues at once."""
+        # Not now: this is called while a decision is carried out, and the next one may let the code continue.
         asyncio.get_running_loop().call_soon(self._stop_idle, run)
 
     def _stop_idle(self, run: LiveRun) -> None:
@@ -405,10 +395,22 @@ class DryRun:
             self.stop()
 
     def become_busy(self, run: LiveRun) -> None:
-        """Do nothing: ``_stop_idle`` looks."""
+        """Do nothing: ``_stop_idle`` checks the phase."""
 
     def forget(self, run: LiveRun) -> None:
         """Do nothing."""
+
+
+def _without_writes(run: LoadedRun) -> LoadedRun:
+    """Return a run without the settings that would make it write to the store."""
+    if run.turn is not None:
+        # As if it was not claimed: a claimed turn writes its events for listeners in other processes.
+        return msgspec.structs.replace(run, turn=msgspec.structs.replace(run.turn, claimed=False))
+    assert isinstance(run.subject, ProcessRecord)
+    # Without its timeout: the timer of a process whose deadline is over would write a cancel.
+    registration = msgspec.structs.replace(run.subject.registration, timeout=None)
+    subject = msgspec.structs.replace(run.subject, registration=registration)
+    return msgspec.structs.replace(run, subject=subject)
 
 
 class DryLiveRun(LiveRun):
@@ -436,22 +438,22 @@ class DryController(JournalController):
         return self._stop(execution)
 
     async def _stop(self, execution: Execution) -> Outcome:
-        asked, _, _, progress = execution
-        arrived = await self._arrived(asked)
+        request, _, _, progress = execution
+        arrived = await self._arrived(request)
         if arrived is not None:
             return arrived
         # It rests, as an effect does that waits for others: once all do, the machine of the run reports that it is idle.
-        self.stopped_at.append(asked.envelope.invocation.effect_id)
+        self.stopped_at.append(request.envelope.invocation.effect_id)
         progress.rest()
         await _never()
         raise AssertionError
 
-    async def _arrived(self, asked: Asked) -> Outcome | None:
+    async def _arrived(self, request: EffectRequest) -> Outcome | None:
         """Return the outcome of an effect that waits for something which is there, or whose time is over."""
-        entry = self.memory.entries.get(asked.key)
+        entry = self.memory.entries.get(request.key)
         due = None if entry is None else entry.due
         is_late = due is not None and due <= self.memory.now()
-        match asked.envelope.command:
+        match request.envelope.command:
             case Sleep():
                 return SleepOutcome() if is_late else None
             case AwaitEvent(key=key):
@@ -550,7 +552,7 @@ class DryEndings:
         return await self._store.processes.cancel_reason(run.id)
 
     async def is_asked_to_end(self, run: LiveRun) -> bool:
-        """Return whether somebody asked a turn to end."""
+        """Return whether a turn was asked to end."""
         return await self._store.sessions.asked_to_end(run.record.run)
 
 

@@ -2,7 +2,7 @@
 
 Rule 1. What a caller gets is what was decoded from the record, also the first time.
 Rule 2. A failure is recorded like a result; a step's failure is always ``StepFailed``.
-Rule 3. Whatever user code raises is an outcome and is recorded. Trouble of the run itself (its store, its
+Rule 3. Every exception that user code raises is an outcome and is recorded. Trouble of the run itself (its store, its
         lease, its record) never is: code of ours inside an effect raises it as ``Detached``.
 Rule 4. A recorded failure is never raised as a StoreError or a DurabilityError, which are about the run.
 """
@@ -59,7 +59,7 @@ WITHDRAWN: Final = b'{"type":"cancelled"'
 """How the record of a cancelled effect begins; the ends of waits begin otherwise."""
 
 # Mistakes of the caller. A record would make one permanent, although the next deploy may correct it.
-_NEVER_RECORDED = (
+NEVER_RECORDED = (
     EffectNested,
     MissingReplayKey,
     RuntimeEffectLocalExecutorMismatch,
@@ -126,7 +126,7 @@ class Performed(msgspec.Struct, frozen=True):
 def check_call(envelope: Envelope, local: LocalExecutor, *, nested: bool = False) -> None:
     """Refuse a call that can never work, before anything runs or is recorded.
 
-    ``nested``: the effect may be asked for inside an atomic one, because it is no part of that.
+    ``nested``: the effect may be requested inside an atomic one, because it is no part of that.
     """
     if not hasattr(local, "execute"):
         raise RuntimeEffectLocalExecutorMismatch(local, envelope.command.kind)
@@ -138,18 +138,18 @@ def check_call(envelope: Envelope, local: LocalExecutor, *, nested: bool = False
 
 
 def check_nesting(effect_id: str) -> None:
-    """Refuse an effect that is asked for inside an atomic one, in the same task."""
+    """Refuse an effect that is requested inside an atomic one, in the same task."""
     # The table is empty unless an atomic effect is performed, so that most calls do not ask for their task.
     if _inside and (outer := _inside.get(asyncio.current_task())) is not None:
         raise EffectNested(effect_id, outer)
 
 
 def check_same(first: Envelope, second: Envelope) -> None:
-    """Refuse a second effect under the key of one that is in flight, unless it asks for the same."""
-    known, asked = first.canonical(), second.canonical()
-    if known != asked:
+    """Refuse a second effect under the key of one that is in flight, unless it is the same request."""
+    old, new = first.canonical(), second.canonical()
+    if old != new:
         key = first.invocation.replay_key or ""
-        raise EffectReplayMismatch(key, first_difference(known, asked))
+        raise EffectReplayMismatch(key, first_difference(old, new))
 
 
 async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
@@ -161,7 +161,7 @@ async def perform(envelope: Envelope, local: LocalExecutor) -> Performed:
         outcome = await local.execute(envelope)
         # Encoded within the try: a result that cannot be recorded is a failure of the effect.
         return returned(expect(outcome, OUTCOMES[type(envelope.command)]))
-    except _NEVER_RECORDED:
+    except NEVER_RECORDED:
         raise
     except BaseException as error:
         # A composite effect performs others, at which a cancel of the run is raised without cancelling a task.

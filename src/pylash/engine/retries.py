@@ -33,7 +33,7 @@ _log = logging.getLogger("pylash")
 class Retry(msgspec.Struct, frozen=True):
     """How often and when to try again: ``max`` counts every try, the first included.
 
-    ``on`` is what is tried again, an exception or a tuple of them as after ``except``. Each delay is ``factor`` times
+    ``on`` is the exception after which a call is tried again, or a tuple of them as after ``except``. Each delay is ``factor`` times
     the one before, but at most ``max_delay``.
 
     >>> Retry(3, delay="1s", max_delay="1m")  # doctest: +ELLIPSIS

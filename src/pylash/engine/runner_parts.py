@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from pylash.durable.ports import Runner
+from pylash.durable.ports import EffectHost, Runner
 from pylash.durable.processes import ProcessRecord
-from pylash.durable.runs import JournalEntry
+from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.stores import Store
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.tasks import TaskOwner
+from pylash.values.findings import Finding
 
 
 class RunnerParts(NamedTuple):
@@ -46,6 +47,22 @@ class Engine(Protocol):
     @property
     def engine(self) -> str:
         """The name of the engine. It is part of the targets of its runs, so that no other engine claims them."""
+        ...
+
+    def __call__(self, journal: EffectHost, /) -> EffectHost:
+        """Return the host of the effects of an app, over that of its store."""
+        ...
+
+    def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
+        """Change where the engine reaches the app, and where the app listens, before it is opened. None changes nothing."""
+        ...
+
+    def facts(self) -> dict[str, str]:
+        """Return what a worker shows when it starts; raises an error if it would execute nothing."""
+        ...
+
+    async def examine(self, runs: Sequence[EngineRun]) -> list[Finding]:
+        """Check the engine and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
         ...
 
     async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:

@@ -22,7 +22,7 @@ async def durable_step(
     """Return what ``run(given)`` returned the first time, or run it and record it.
 
     It is recorded under its name in the boundary's scope; steps of the same name, as in a loop, are
-    told apart by ``count``. Raises StepFailed if it fails, or failed.
+    distinguished by ``count``. Raises StepFailed if it fails, or failed.
 
     Cancellation: safe before ``run`` returns; after it, the record is written all the same.
 

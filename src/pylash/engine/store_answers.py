@@ -12,13 +12,13 @@ from pylash.values.errors import LeaseLost, StoreError, StoreRefused
 T = TypeVar("T")
 
 STORE_AWAY_SECONDS: Final = 0.2
-"""The pause before the store is asked again that could not be reached."""
+"""The pause before the next call to a store that could not be reached."""
 
 _log = logging.getLogger("pylash")
 
 
 class Unanswered(Exception):
-    """The run belongs to another worker, or this one closed before the store answered: its lease tells the others."""
+    """The run belongs to another worker, or this one closed before the store answered: its lease informs the others."""
 
 
 async def answer_of(name: str, ask: Callable[[], Awaitable[T]], is_open: Callable[[], bool]) -> T:
@@ -31,7 +31,7 @@ async def answer_of(name: str, ask: Callable[[], Awaitable[T]], is_open: Callabl
         try:
             return await ask()
         except LeaseLost as error:
-            # Final: the fence refuses whatever else we would write for the run.
+            # Final: the fence refuses every other write of ours for the run.
             _log.info("%s continues on another worker: %s", name, error.message)
             raise Unanswered from error
         except StoreRefused:  # before StoreError, of which it is one: asking again would not help

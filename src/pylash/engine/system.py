@@ -28,7 +28,7 @@ class SystemClock:
 
 
 def process_name() -> str:
-    """Return the machine and the process, for people who must find them."""
+    """Return the name of the machine and the id of the process, to find them by."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", f"{socket.gethostname()}-{os.getpid()}")
 
 

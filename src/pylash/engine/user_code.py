@@ -1,6 +1,6 @@
 """Calling user code: which of its exceptions are failures.
 
-Rule 1. Whatever user code raises is its failure, whether or not it is an ``Exception``. Only control flow of
+Rule 1. Every exception that user code raises is its failure, whether or not it is an ``Exception``. Only control flow of
         the runtime, a cancellation of the task and a Ctrl-C pass through.
 Rule 2. A StoreError or DurabilityError that user code raises is a failure too. The code used some other store or run,
         so the error says nothing about the store of the run that called the code, and does not detach that run.

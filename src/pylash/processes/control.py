@@ -33,7 +33,7 @@ from pylash.durable.commands import (
 )
 from pylash.durable.effects import Outcome, Process, ProcessOutcome, RuntimeScope, envelope, expect
 from pylash.durable.ports import EffectHost, Runner
-from pylash.durable.processes import HeldProcess, Output, SessionRef, output_from
+from pylash.durable.processes import HeldProcess, Output, Registration, SessionRef, output_from
 from pylash.durable.scopes import ExecutionScope, RuntimeOperationScope, SessionDeleteScope
 from pylash.durable.sessions import DeleteReport
 from pylash.durable.stores import Processes, Store
@@ -81,7 +81,7 @@ class ProcessControl:
         self._store = store
         # Ids of operations: a random part for this object and a number, since random bytes are a system call each.
         self._operations = map(f"{new_id()}-{{}}".format, count(1))
-        # The runner of an app executes what is started here at once, if it can.
+        # The runner of an app executes a process that is started here at once, if it can.
         self._runner = runner
         self._result_of = result_of
         self._upgrade = upgrade
@@ -166,14 +166,18 @@ class ProcessControl:
             return {"output": decode(write(await result_of(process)))}
         await self.registry.check_visible(holder, [process])
         output = await result_of(process)
-        # Again: who lost access while it waited does not get the result.
+        # Again: a session that lost access while it waited does not get the result.
         await self.registry.check_visible(holder, [process])
         return {"output": decode(write(output))}
 
     async def _emit(self, command: EmitTrigger) -> Any:
-        return msgspec.to_builtins(
-            await self.store.triggers.emit(command.occurrence, self._upgrade)
-        )
+        emitted = await self.store.triggers.emit(command.occurrence, self._upgraded)
+        return msgspec.to_builtins(emitted)
+
+    def _upgraded(self, registration: Registration) -> Registration:
+        """Return what a subscription starts now: it may be older than the code, or than the engine."""
+        upgraded = self._upgrade(registration)
+        return upgraded if self._runner is None else self._runner.own(upgraded)
 
     async def _enqueue(self, command: EnqueueMessage) -> Any:
         sessions, session_id = self.store.sessions, command.session_id

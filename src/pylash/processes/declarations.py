@@ -1,4 +1,4 @@
-"""The processes that an app declares: several versions of one name may stand side by side.
+"""The processes that an app declares: there may be several versions of one name.
 
 Rule 1. A run keeps the version that it was started with: a worker that does not declare it does not claim the run.
 Rule 2. A definition is one version, so a start of a definition is explicit. What knows only the name takes the newest

@@ -1,8 +1,8 @@
-"""Captured environments: the settings that a process keeps, whatever its workers have.
+"""Captured environments: the settings that a process keeps, even if its workers have others.
 
 Rule 1. An environment has names and options, never objects. It is stored under the hash of its content, so it never changes.
 Rule 2. It is captured when the process is started, and inherited by its children. A session turn needs none: its input has
-        its settings, and those that it lacks are the worker's.
+        its settings; the worker's settings replace missing ones.
 Rule 3. A worker builds the plugins of a process from the captured options, for a session that does not exist: it never
         reads the session that the process was started for.
 """

@@ -1,7 +1,7 @@
 """The execution of a process by a worker: from its first line to its end.
 
 Rule 1. An exception of user code is the process's failure. An error of the runtime detaches the run where it occurs.
-Rule 2. A detached execution writes nothing more, whatever its code does.
+Rule 2. A detached execution writes nothing more, even if its code continues.
 Rule 3. The settings of a process are its captured environment, never those of the app that executes it.
 Rule 4. The reason of a cancel is in the recorded request: a timeout is one of the reasons.
 """
@@ -278,7 +278,7 @@ class Execution:
         """Continue the process with a fresh run."""
         definitions = self._services.definitions
         registration = definitions.with_input(run.process.registration, end.input)
-        cancelled = run.machine.cancel is CancelState.TOLD or run.record.cancel_delivered
+        cancelled = run.machine.cancel is CancelState.DELIVERED or run.record.cancel_delivered
         return await self._endings.continue_as(run, registration, cancelled=cancelled)
 
     async def _expire(self, run: LiveRun, deadline: Instant) -> None:

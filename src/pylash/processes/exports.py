@@ -20,7 +20,7 @@ from pylash.durable.exports import (
     without_secrets,
     without_values,
 )
-from pylash.durable.processes import REGISTRATIONS, uncarried_target
+from pylash.durable.processes import REGISTRATIONS, split_carrier
 from pylash.durable.runs import MOVES
 from pylash.durable.stores import Store
 from pylash.durable.waits import Signer
@@ -61,10 +61,10 @@ async def _collect_all(store: Store, found: Export, engine: object) -> bool:
     """Add what other engines have recorded for the runs of an export to the store; return whether there are such runs."""
     for session in found.sessions:
         for turn in session.turns:
-            if turn.settled is None and uncarried_target(turn.target) != turn.target:
+            if turn.settled is None and split_carrier(turn.target)[0]:
                 what = f"An export of {session.id!r}, whose turn {turn.id!r} is on another engine than its store,"
                 raise NotSupported(what, "wait until the turn has ended")
-    carried = [one for one in found.processes if uncarried_target(one.target) != one.target]
+    carried = [one for one in found.processes if split_carrier(one.target)[0]]
     for process in carried:
         record = await store.processes.get(process.id)
         if record is None:

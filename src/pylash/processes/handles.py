@@ -115,7 +115,7 @@ class ProcessHandle(Generic[R]):
         processes = self._services.store.processes
         outputs = await processes.outputs([self.id])
         view = None if self.id in outputs else await processes.view(self.id)
-        # After the reads: a session that has lost access meanwhile is told nothing about the process.
+        # After the reads: a session that has lost access meanwhile learns nothing about the process.
         await self._check_access()
         if self.id in outputs:
             return outputs[self.id]
@@ -154,7 +154,8 @@ class ProcessHandle(Generic[R]):
         """Return the effects of the process so far, with their times: draw them with ``draw_timeline``."""
         self._services.refuse_inside_process("handle.timeline")
         await self._check_access()
-        return await effects_of(self._services.store, self.id)
+        services = self._services
+        return await effects_of(services.control.effects, services.store, self.id)
 
     @property
     def _by(self) -> By:

@@ -10,11 +10,14 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
+from pylash.durable.ports import EffectHost
 from pylash.durable.runs import SECOND, JournalEntry
+from pylash.durable.scopes import ExecutionScope, ProcessScope
 from pylash.durable.stores import Store
 from pylash.engine.records import WITHDRAWN, Failed
 from pylash.values.process_errors import ProcessUnknown
@@ -69,12 +72,23 @@ class Effect(msgspec.Struct, frozen=True):
         return self.waits_for is not None or self.kind in _WAITING
 
 
-async def effects_of(store: Store, process_id: str) -> list[Effect]:
+async def effects_of(host: EffectHost, store: Store, process_id: str) -> list[Effect]:
     """Return the effects of a process, in the order in which they started."""
     record = await store.processes.get(process_id)
     if record is None:
         raise ProcessUnknown(process_id)
-    return effects_from(await store.journal.timeline(record.run), record.settled)
+    entries = await entries_of(host, store, ProcessScope(process_id), record.run)
+    return effects_from(entries, record.settled)
+
+
+async def entries_of(
+    host: EffectHost, store: Store, scope: ExecutionScope, run: int
+) -> list[JournalEntry]:
+    """Return what is recorded for a run, in the store and by the engine that executes it."""
+    stored = await store.journal.timeline(run)
+    known = {entry.key for entry in stored}
+    others = [one for one in await host.recorded_outside(scope) if one.key not in known]
+    return sorted([*stored, *others], key=attrgetter("started")) if others else stored
 
 
 def effects_from(entries: Sequence[JournalEntry], until: int | None = None) -> list[Effect]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pylash.values.errors import ExtraMissing
+
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
 
@@ -14,6 +16,10 @@ def __getattr__(name: str) -> Any:
     """Load the host when it is used: the modules of the stage need no library."""
     if name != "RestateHost":
         raise AttributeError(name)
-    from pylash.restate.host import RestateHost  # noqa: PLC0415
-
+    try:
+        from pylash.restate.host import RestateHost  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in ("restate", "hypercorn", "httpx"):
+            raise
+        raise ExtraMissing("RestateHost", "restate") from error
     return RestateHost

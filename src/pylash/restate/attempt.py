@@ -22,19 +22,21 @@ from pylash.durable.machines.run_decisions import Write
 from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
 from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
-from pylash.durable.runs import Attached, Fence, Instant, Taken
+from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
+from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
+from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.runs.outside import Outside
 from pylash.engine.runs.programs import Drives
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing, TurnStanding
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
 from pylash.restate.attempt_journal import AttemptJournal, EngineRefused, is_internal
-from pylash.restate.controller import JournaledCalls, StageController, until_answered
+from pylash.restate.controller import JournaledCalls, StageController, Wakes, until_answered
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
@@ -70,6 +72,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     # When the last entry of the seed was started, 0 if the run began without one. What the store has from later on was
     # recorded by this run.
     seed: int = 0
+    # Whether messages were queued for the turn.
+    queued: bool = False
 
 
 _SEEN = msgspec.json.Decoder(Seen)
@@ -207,21 +211,28 @@ class Activity:
     def __init__(self, clock: Clock, park_after: float) -> None:
         self._clock = clock
         self._park_after = park_after
-        # Set by every change of the two below; the watch clears it before it reads them.
+        # Set by every change of the hint and of the time below; the watch clears it before it reads them.
         self._changed = asyncio.Event()
         self._is_hinted = False
+        # Whether a hint came that the code has not been told of: the watch may have taken it, and not returned yet.
+        self.is_untold = False
         # When all branches began to wait; None while one of them does not.
         self._idle_since: float | None = None
 
     def hint(self) -> None:
         """Note that something may have happened to the run."""
-        self._is_hinted = True
+        self._is_hinted = self.is_untold = True
         self._changed.set()
 
     def take_hint(self) -> bool:
         """Return whether a hint came since this was last asked."""
         is_hinted, self._is_hinted = self._is_hinted, False
         return is_hinted
+
+    def park_at_once(self) -> None:
+        """Let the run be parked as soon as all branches wait."""
+        self._park_after = 0.0
+        self._changed.set()
 
     def become_idle(self) -> None:
         """Note that all branches wait."""
@@ -276,6 +287,7 @@ class Attempt:
         self._endings = StageEndings(self.stage, journal, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
         self._activity = Activity(host.clock, park_after)
+        self._wakes = Wakes(self._take_news, self._tell_woken)
         # Whether the row of the run is parked, by this attempt.
         self._is_parked = False
         # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
@@ -307,9 +319,18 @@ class Attempt:
 
     # --- the attempt ---
 
+    @property
+    def scope(self) -> ExecutionScope:
+        """The scope of the run that is executed."""
+        return self._taken.fence.scope
+
     def hint(self) -> None:
         """Let the watch of the run read the store: something may have happened to it."""
         self._activity.hint()
+
+    def drain(self) -> None:
+        """Suspend the run as soon as it waits: the worker closes."""
+        self._activity.park_at_once()
 
     def stop(self) -> None:
         """End the attempt: the engine continues the run later, or elsewhere."""
@@ -319,10 +340,10 @@ class Attempt:
     async def execute(
         self,
         taken: Taken,
-        standing: Standing,
+        loaded: LoadedRun,
         explain: Callable[[EngineRefused], Awaitable[LashError | None]],
     ) -> AttemptEnd:
-        """Execute the attempt on the real loop. ``standing``: the process or turn as it is in the store now.
+        """Execute the attempt on the real loop. ``loaded``: the process or turn as it is in the store now.
 
         ``explain`` returns why the run is blocked if the engine refuses the attempt; None if the run goes on otherwise. Raises
         EngineRefused in that case, and Suspended.
@@ -337,7 +358,7 @@ class Attempt:
             return True
 
         try:
-            return await self.stage.drive(self._main(standing), self._close, on_refused)
+            return await self.stage.drive(self._main(loaded), self._close, on_refused)
         finally:
             self._calls.close()
 
@@ -347,17 +368,19 @@ class Attempt:
         if self.run is not None and not self.run.closed:
             self.run.close()
 
-    async def _main(self, standing: Standing) -> AttemptEnd:
+    async def _main(self, loaded: LoadedRun) -> AttemptEnd:
         """Execute the code of the run on the stage."""
         self._busy = asyncio.Event()
         self._busy.set()
-        begin = partial(until_answered, partial(self._begin, standing))
-        seen = _SEEN.decode(await self.stage.run(BEGIN, begin))
+        seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
         if seen.seed:
-            self.memory.adopt(standing.attached.entries, seen.seed, Instant(seen.now))
-        controller = StageController(self._host, self.stage, self.memory, self._taken.fence)
-        began = standing_at(standing, seen, self._taken.fence)
+            entries = await self.stage.outside(self._read_entries)
+            self.memory.adopt(entries, seen.seed, Instant(seen.now))
+        controller = StageController(
+            self._host, self.stage, self.memory, self._taken.fence, self._wakes
+        )
+        began = loaded_at(loaded, seen, self._taken.fence)
         tasks = (self._tasks, self._tasks)
         given = (began, seen.wake_seq, controller, self.memory, self, *tasks)
         run = self.run = StageRun(self._calls, *given)
@@ -371,16 +394,25 @@ class Attempt:
             raise self._endings.refusal
         return self._endings.end or AttemptEnd.AGAIN
 
-    async def _begin(self, standing: Standing) -> bytes:
-        """Read what the run begins with, on the real loop."""
-        seen = await self._look(standing.subject, self._taken.wake_seq)
-        if standing.turn is not None:
-            seen = replace(seen, session=standing.turn.session)
-        else:
-            # A run that begins has recorded nothing itself: what is there was forked, imported or moved.
-            recorded = standing.attached.entries.values()
+    async def _begin(self, loaded: LoadedRun) -> bytes:
+        """Return what the run begins with; it was read with ``wake_seq``, so a later request wakes the run."""
+        subject, turn = loaded.subject, loaded.turn
+        seen = Seen(self._host.clock.now(), self._taken.wake_seq, is_asked_to_end(subject))
+        if turn is not None:
+            seen = replace(seen, session=turn.session, queued=turn.stirred)
+        elif self._taken.moves or (
+            isinstance(subject, ProcessRecord) and subject.registration.origins
+        ):
+            # It was moved, imported or forked. It has recorded nothing itself yet: what is there is its seed.
+            recorded = (await self._read_entries()).values()
             seen = replace(seen, seed=max((entry.started for entry in recorded), default=0))
         return msgspec.json.encode(seen)
+
+    async def _read_entries(self) -> dict[str, JournalEntry]:
+        """Read what the store has recorded for the process, on the real loop."""
+        run = self._taken.fence.run
+        resume = partial(self._host.store.processes.resume, [run])
+        return (await until_answered(resume))[run].entries
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""
@@ -392,6 +424,18 @@ class Attempt:
         return Seen(self._host.clock.now(), wake_seq, bool(asked))
 
     # --- wake-ups and parking ---
+
+    def _take_news(self) -> bool:
+        """Return whether the record of an effect is to tell the turn that it was woken; on the real loop."""
+        if self.run is None or self.run.turn is None:
+            return False
+        is_untold, self._activity.is_untold = self._activity.is_untold, False
+        return is_untold
+
+    def _tell_woken(self) -> None:
+        """Tell the run what the record of an effect says, on the stage."""
+        if self.run is not None:
+            self.run.driver.tell(self.run.machine.woken)
 
     async def _watch(self, run: LiveRun, seen: Seen) -> None:
         """Report wake-ups to the run, on the stage, until the attempt ends."""
@@ -408,6 +452,7 @@ class Attempt:
                 continue
             bell.cancel()
             wake_seq = seen.wake_seq
+            self._activity.is_untold = False
             run.driver.tell(run.machine.woken)
             if seen.cancel:
                 run.driver.tell(run.machine.cancel_seen)
@@ -450,10 +495,15 @@ class Attempt:
     ) -> bytes:
         """Wait on the real loop until the run is woken, or it is parked because nothing happens.
 
-        ``was_parked``: the attempt had parked it, and it is to count as executed again.
+        ``was_parked``: it was parked before, and is to count as executed again if this attempt has parked it.
         """
-        lookout = Lookout(self._host, self._taken.fence, wake_seq)
-        must_read = was_parked or self._taken.wake_seq != wake_seq
+        taken = self._taken
+        if taken.wake_seq > wake_seq:  # it was read when this attempt took the run
+            assert taken.subject is not None
+            seen = Seen(self._host.clock.now(), taken.wake_seq, is_asked_to_end(taken.subject))
+            return msgspec.json.encode(seen)
+        lookout = Lookout(self._host, taken.fence, wake_seq)
+        must_read = was_parked = was_parked and self._is_parked
         while True:
             try:
                 if self._activity.take_hint() or must_read or lookout.is_due:
@@ -477,16 +527,22 @@ class Attempt:
                 await self._activity.wait(lookout.seconds_left)
 
 
-def standing_at(standing: Standing, seen: Seen, fence: Fence) -> Standing:
+def loaded_at(loaded: LoadedRun, seen: Seen, fence: Fence) -> LoadedRun:
     """Return a run as it was when it began: whatever changed since is not in its record, and must not be in its state."""
     attached = Attached(fence, Instant(seen.now))
-    subject = standing.subject
+    subject = loaded.subject
     if isinstance(subject, ProcessRecord):
         state = replace(subject.state, cancel=int(seen.cancel))
-        return Standing(replace(subject, state=state), attached)
+        return LoadedRun(replace(subject, state=state), attached)
     assert seen.session is not None
     # Its messages are in the record of its effects, and in the store only when it ends.
-    return Standing(replace(subject, cancel=seen.cancel), attached, TurnStanding(seen.session))
+    turn = LoadedTurn(seen.session, stirred=seen.queued)
+    return LoadedRun(replace(subject, cancel=seen.cancel), attached, turn)
+
+
+def is_asked_to_end(subject: ProcessRecord | TurnRecord) -> bool:
+    """Return whether a process or turn had a request to cancel when it was read."""
+    return bool(subject.state.cancel if isinstance(subject, ProcessRecord) else subject.cancel)
 
 
 class Lookout:

@@ -116,3 +116,7 @@ class AttemptJournal(Protocol):
     def resume(self) -> None:
         """Take back ``suspend``."""
         ...
+
+    def stop(self) -> None:
+        """Cancel the actions that still run: the attempt is over."""
+        ...

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from pylash.durable.commands import Awaited, ProcessCommand, process_command
+from pylash.durable.commands import Awaited, ProcessCommand, WaitSignal, process_command
 from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
@@ -42,13 +42,21 @@ from pylash.durable.session_store import Attachments
 from pylash.durable.stores import WaitStatus
 from pylash.engine.hosts.controller import HostedController, opening_of, recorded_outcome
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hosts.journal_memory import Asked, asked_of
+from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
-from pylash.engine.records import answer, check_call, failed, perform, wrapped
+from pylash.engine.records import (
+    NEVER_RECORDED,
+    answer,
+    check_call,
+    failed,
+    perform,
+    withdrawn,
+    wrapped,
+)
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.restate.attempt_journal import Action
-from pylash.restate.carried import carried
+from pylash.restate.engine_mark import mark_for_restate
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage
 from pylash.values.canonical import first_difference
@@ -62,6 +70,7 @@ from pylash.values.errors import (
     StoreError,
     StoreRefused,
 )
+from pylash.values.process_errors import ProcessSignalWaitCancelled
 
 T = TypeVar("T")
 
@@ -94,7 +103,8 @@ class EffectRecord(
 ):
     """The result of an effect's entry.
 
-    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a turn.
+    ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a
+    turn; ``woken``: the run was woken meanwhile, so a message that came before the end of the effect joins the turn after it.
     ``kind``, ``label``, ``started`` and ``notes``, which are entries that the effect may depend on, are for a seed.
     """
 
@@ -103,6 +113,7 @@ class EffectRecord(
     outcome: msgspec.Raw
     command: bytes | None = None
     message: str = ""
+    woken: bool = False
     kind: str = ""
     label: str | None = None
     started: int = 0
@@ -180,22 +191,39 @@ async def whole_result(attachments: Attachments, result: bytes) -> bytes:
 class Execution(NamedTuple):
     """One effect that is being executed: what was asked, and where its progress is reported."""
 
-    asked: Asked
+    asked: EffectRequest
     local: LocalExecutor
     progress: Progress
+
+
+class Wakes(NamedTuple):
+    """Wake-ups that the record of an effect reports, because that of the watch may come after it.
+
+    ``take`` is called on the real loop, and returns whether there is one. ``tell`` is called on the stage.
+    """
+
+    take: Callable[[], bool]
+    tell: Callable[[], None]
 
 
 class StageController(HostedController):
     """The boundary of one attempt of a run."""
 
     def __init__(
-        self, host: JournalHost, stage: Stage, memory: PositionalMemory, fence: Fence
+        self,
+        host: JournalHost,
+        stage: Stage,
+        memory: PositionalMemory,
+        fence: Fence,
+        wakes: Wakes,
     ) -> None:
         super().__init__(host)
+        self._wakes = wakes
         self._stage = stage
         self._calls = JournaledCalls(stage, host.store.attachments)
         self._memory = memory
         self._fence = fence
+        memory.cancel_waits = self._cancel_waits
         # The effects that were asked for in this attempt: as many as the run has.
         self._asked = 0
 
@@ -208,7 +236,7 @@ class StageController(HostedController):
         command = envelope.command
         if command.kind in COMPOSITE:
             return (await perform(envelope, local)).answer(command.kind)
-        asked = asked_of(envelope, key)
+        asked = effect_request(envelope, key)
         self._count()
         entry, progress = self._memory.ask(key), self._memory.progress_of(key)
         if self._memory.seeded(key) is not None:
@@ -216,7 +244,7 @@ class StageController(HostedController):
             return await self._from_seed(entry, asked)
         execution = Execution(asked, local, progress)
         match command:
-            case Sleep():
+            case Sleep() if local.cancel is None:
                 local.check(command)
                 return await self._sleep(execution, command)
             case AwaitEvent():
@@ -239,7 +267,7 @@ class StageController(HostedController):
                 self._fence.name, WARN_ENTRIES, MAX_ENTRIES,
             )  # fmt: skip
 
-    async def _from_seed(self, entry: JournalEntry, asked: Asked) -> Outcome:
+    async def _from_seed(self, entry: JournalEntry, asked: EffectRequest) -> Outcome:
         """Return the outcome of an effect that has ended in the seed of the run, or raise its failure."""
         store, run = self._host.store, self._fence.run
         if entry.hash != asked.digest and not await self._stage.outside(
@@ -255,10 +283,10 @@ class StageController(HostedController):
         assert entry.outcome is not None
         return recorded_outcome(entry.outcome, asked.envelope.command.kind)
 
-    async def _is_same(self, entry: JournalEntry, asked: Asked) -> bool:
+    async def _is_same(self, entry: JournalEntry, asked: EffectRequest) -> bool:
         return await self.is_same(self._fence.scope, entry, asked)
 
-    async def _mismatch(self, entry: JournalEntry, asked: Asked) -> EffectReplayMismatch:
+    async def _mismatch(self, entry: JournalEntry, asked: EffectRequest) -> EffectReplayMismatch:
         """Return the error of an effect that was recorded for something else."""
         kept = entry.command
         if kept is None:
@@ -294,11 +322,13 @@ class StageController(HostedController):
         self._check(asked, record.digest, record.command)
         if local.messages is not None:
             local.messages.receive(record.message.encode())
+        if record.woken:
+            self._wakes.tell()
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
     async def _performed(
         self,
-        asked: Asked,
+        asked: EffectRequest,
         local: LocalExecutor,
         started: Instant,
         notes: tuple[JournalEntry, ...],
@@ -306,6 +336,9 @@ class StageController(HostedController):
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
+        except NEVER_RECORDED as error:
+            # A mistake of the caller is raised there, and its entry needs a result.
+            performed = failed(error, asked.envelope.command.kind)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -321,6 +354,7 @@ class StageController(HostedController):
             msgspec.Raw(performed.data),
             opening.command,
             message.decode(),
+            self._wakes.take(),
             opening.kind,
             opening.label,
             started,
@@ -328,7 +362,7 @@ class StageController(HostedController):
         )
         return msgspec.json.encode(record)
 
-    def _check(self, asked: Asked, digest: str, command: bytes | None) -> None:
+    def _check(self, asked: EffectRequest, digest: str, command: bytes | None) -> None:
         if digest != asked.digest.hex():
             raise EffectReplayMismatch(asked.key, first_difference(command, asked.canonical))
 
@@ -393,7 +427,7 @@ class StageController(HostedController):
             closing = replace(opening, ended=now)
             try:
                 entry = await self._host.store.processes.perform_for(
-                    self._fence, closing, carried(command), wrapped, notes
+                    self._fence, closing, mark_for_restate(command), wrapped, notes
                 )
             except Misuse as error:  # the registry refused, and nothing was written
                 return self._refused(opening, error)
@@ -406,7 +440,7 @@ class StageController(HostedController):
         now, data = self._host.clock.now(), failed(error, EffectKind.PROCESS).data
         return StoredEntry(now, replace(opening, outcome=data, size=len(data), ended=now))
 
-    async def _outcome(self, asked: Asked, stored: StoredEntry) -> Outcome:
+    async def _outcome(self, asked: EffectRequest, stored: StoredEntry) -> Outcome:
         """Return the outcome in the store's row, or raise the failure in it."""
         entry = stored.entry
         assert entry is not None
@@ -493,7 +527,19 @@ class StageController(HostedController):
                 memory.drop_bell(bell)
             progress.stir()
 
-    def _open_status(self, asked: Asked, stored: StoredEntry) -> WaitStatus:
+    async def _cancel_waits(self, name: str, effects: list[Envelope]) -> set[str]:
+        """Cancel effects in the store, where a wait may have ended by now; return the keys of those that had not."""
+
+        async def cancel() -> bytes:
+            now = self._host.clock.now()
+            entries = [_cancelled(envelope, now) for envelope in effects]
+            keys = await self._host.store.journal.deliver(self._fence, (), entries)
+            return msgspec.json.encode(sorted(keys))
+
+        data = await self._stage.run(name, partial(until_answered, cancel))
+        return set(msgspec.json.decode(data, type=list[str]))
+
+    def _open_status(self, asked: EffectRequest, stored: StoredEntry) -> WaitStatus:
         """Return the status of the wait of an effect; raises if it is another one, or was revoked."""
         entry, status = stored.entry, stored.status
         if entry is not None and entry.hash != asked.digest:
@@ -504,6 +550,16 @@ class StageController(HostedController):
         return status
 
 
-def timer_name(asked: Asked) -> str:
+def timer_name(asked: EffectRequest) -> str:
     """Return the name of a timer: it has the hash, because a timer has no result to keep it in."""
     return f"{asked.key} {asked.digest.hex()}"
+
+
+def _cancelled(envelope: Envelope, now: int) -> JournalEntry:
+    """Return the row of a wait that is cancelled."""
+    command = envelope.command
+    is_signal = isinstance(command, Process) and isinstance(
+        process_command(command.command), WaitSignal
+    )
+    data = withdrawn(ProcessSignalWaitCancelled.default_code if is_signal else "cancelled")
+    return effect_request(envelope, str(envelope.invocation.replay_key)).entry(now, data, now)

@@ -2,29 +2,34 @@
 
 Rule 1. The store is the outbox. A row that is ready is sent after the transaction that made it ready has committed, and
         again until the engine has taken the run; sending twice changes nothing.
-Rule 2. Any number of couriers may work on one store. A courier that dies has lost nothing: the row is due again.
+Rule 2. A server that is away is asked whether it is ready, with pauses, before anything is sent: the pause until a run is due
+        again grows with each time that it is sent.
+Rule 3. Any number of couriers may work on one store. A courier that dies has lost nothing: the row is due again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from typing import Final
 
-from pylash.durable.runs import SECOND, Dispatch
-from pylash.durable.scopes import ProcessScope, QueueDrainScope, TurnScope
+from pylash.durable.runs import MOVES, SECOND, Dispatch
+from pylash.durable.scopes import ExecutionScope, ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
-from pylash.restate.carried import ENGINE
-from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, RestateClient
-from pylash.values.errors import LashError, StoreError
+from pylash.restate.clients import PROCESS_SERVICE, TURN_SERVICE, BackOff, RestateClient
+from pylash.restate.engine_mark import ENGINE
+from pylash.values.errors import StoreError
+from pylash.values.process_errors import RestateRefused
 
 BATCH: Final = 100
 """How many runs are read from the store at a time."""
 CONCURRENCY: Final = 16
 """How many of them are sent at a time."""
-RETRY_SECONDS: Final = 0.2
+
+_EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+(?:~\d+)?$")
 
 _log = logging.getLogger("pylash")
 
@@ -33,14 +38,19 @@ class Courier:
     """Sends the ready runs of a store to a Restate server."""
 
     def __init__(
-        self, store: Store, hub: Hub, client: RestateClient, targets: Sequence[str]
+        self, store: Store, hub: Hub, client: RestateClient, targets: Sequence[str], store_id: str
     ) -> None:
         self.kick = asyncio.Event()
         self._store = store
         self._hub = hub
         self._client = client
         self._targets = list(targets)
+        self._store_id = store_id
         self._free = asyncio.Semaphore(CONCURRENCY)
+        # Failures in a row. While there are any, and at first, the server is asked whether it is ready before runs are sent.
+        self._back_off: BackOff | None = BackOff()
+        # Why a run of the current batch could not be sent: the others are not sent either.
+        self._failure: StoreError | None = None
 
     async def work_forever(self) -> None:
         """Send what is ready, now and whenever a hint comes, a delay is over or a hint may have been lost."""
@@ -48,28 +58,48 @@ class Courier:
         try:
             while True:
                 try:
-                    seconds = await self._send_ready()
-                except StoreError as error:  # away for the moment
-                    _log.debug("the courier could not read the store: %s", error)
-                    seconds = RETRY_SECONDS
-                except Exception:  # noqa: BLE001 - one broken row must not stop the others
+                    seconds = await self._work()
+                except StoreError as error:  # the store or the server is away for the moment
+                    await asyncio.sleep(self._pause_after(error))
+                except Exception as error:  # noqa: BLE001 - one broken row must not stop the others
                     _log.exception("the courier failed and continues")
-                    seconds = RETRY_SECONDS
-                await wait_for_hint(self.kick, seconds)
+                    await asyncio.sleep(self._pause_after(error))
+                else:
+                    await wait_for_hint(self.kick, seconds)
         finally:
             unsubscribe()
+
+    async def _work(self) -> float:
+        """Send what is ready; return the seconds until more is due."""
+        if self._back_off is not None:
+            await self._client.check_ready()
+        seconds = await self._send_ready()
+        if self._back_off is not None and self._back_off.failures:
+            _log.info("runs are sent to Restate again")
+        self._back_off = None
+        return seconds
+
+    def _pause_after(self, error: Exception) -> float:
+        """Return how long to wait after a failure; only the first of several in a row is logged."""
+        if self._back_off is None:
+            self._back_off = BackOff()
+        if not self._back_off.failures and isinstance(error, StoreError):
+            _log.warning("runs are not sent to Restate for now: %s", error)
+        return self._back_off.seconds()
 
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
         for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
             await self._end(run, bell)
-        while rows := await self._store.runs.dispatch(ENGINE, self._targets, BATCH):
-            async with asyncio.TaskGroup() as group:
-                for row in rows:
-                    group.create_task(self._send(row))
-            if len(rows) < BATCH:
-                break
-        due, _ = await self._store.runs.next_due(self._targets)
+        self._failure = None
+        rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(self._send(row))
+        if self._failure is not None:
+            raise self._failure
+        if len(rows) == BATCH:
+            return 0.0
         return NET_SECONDS if due is None else min(NET_SECONDS, max(0.0, due / SECOND))
 
     async def _end(self, run: int, bell: str) -> None:
@@ -80,39 +110,32 @@ class Courier:
             else:
                 await self._client.ring(bell)  # its next attempt learns that the run has ended
             await self._store.runs.forget_bell(run)
-        except LashError as error:
+        except StoreError as error:
             _log.warning("the invocation of run %d is ended later: %s", run, error)
 
     async def _send(self, row: Dispatch) -> None:
         """Ring the bell of a parked run, or send a run that the engine does not execute."""
         async with self._free:
+            if self._failure is not None:
+                return
             try:
-                if row.bell is not None and not is_invocation(row.bell):
-                    await self._client.ring(row.bell)
-                    return
-                service, key = await self._address(row)
-                invocation = await self._client.send(service, key, row.run)
-                # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
-                if invocation is not None:
-                    await self._client.resume(invocation)
-            except LashError as error:
-                _log.warning(
-                    "%s could not be sent and is sent again later: %s", row.scope.id, error
-                )
+                await self._deliver(row)
+            except StoreError as error:
+                if isinstance(error, RestateRefused) and not error.data["is_general"]:
+                    _log.warning("%s was refused, and is sent again later: %s", row.scope.id, error)
+                else:
+                    self._failure = error
 
-    async def _address(self, row: Dispatch) -> tuple[str, str]:
-        """Return the service of a run, and its key there."""
-        match row.scope:
-            case ProcessScope(process_id=process_id):
-                record = await self._store.processes.get(process_id)
-                epoch = 0 if record is None else record.state.epoch
-                return PROCESS_SERVICE, process_key(process_id, epoch, row.moves)
-            case TurnScope(session_id=session, turn_id=turn):
-                return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
-            case QueueDrainScope(session_id=session, drain_id=drain):
-                return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
-            case scope:
-                raise AssertionError(f"no run of {scope} is sent")
+    async def _deliver(self, row: Dispatch) -> None:
+        if row.bell is not None and not is_invocation(row.bell):
+            await self._client.ring(row.bell)
+            return
+        service, key = service_and_key(row.scope, row.epoch, row.moves)
+        given = {"run": row.run, "store": self._store_id}
+        invocation = await self._client.send(service, key, given)
+        # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
+        if invocation is not None:
+            await self._client.resume(invocation)
 
 
 def is_invocation(bell: str) -> bool:
@@ -120,16 +143,43 @@ def is_invocation(bell: str) -> bool:
     return bell.startswith("inv_")
 
 
-def process_key(process_id: str, epoch: int, moves: int) -> str:
-    """Return the key of a process's workflow: its id, the number of its journal after ``continue_as``, and of its moves.
+async def address_of(store: Store, scope: ExecutionScope) -> tuple[str, str]:
+    """Return the service of a run, and its key there."""
+    if not isinstance(scope, ProcessScope):
+        return service_and_key(scope)
+    record = await store.processes.get(scope.process_id)
+    if record is None:
+        return service_and_key(scope)
+    note = await store.journal.entry(record.run, MOVES)
+    moves = 0 if note is None else int(note.outcome or b"0")
+    return service_and_key(scope, record.state.epoch, moves)
 
-    >>> process_key("order-7", 0, 0), process_key("order-7", 2, 0), process_key("order-7", 0, 1)
-    ('order-7', 'order-7~2', 'order-7~0~1')
+
+def service_and_key(scope: ExecutionScope, epoch: int = 0, moves: int = 0) -> tuple[str, str]:
+    """Return the service of a run, and its key there.
+
+    ``epoch`` is the number of a process's journal, after ``continue_as``, and ``moves`` how often its records were moved.
+
+    >>> [service_and_key(ProcessScope("order-7"), *one)[1] for one in ((0, 0), (2, 0), (0, 1))]
+    ['order-7', 'order-7~2', 'order-7~0~1']
     """
-    name = process_id.replace("~", "~~")
-    if moves:
-        return f"{name}~{epoch}~{moves}"
-    return name if epoch == 0 else f"{name}~{epoch}"
+    match scope:
+        case ProcessScope(process_id=process_id):
+            name = process_id.replace("~", "~~")
+            if moves:
+                return PROCESS_SERVICE, f"{name}~{epoch}~{moves}"
+            return PROCESS_SERVICE, name if epoch == 0 else f"{name}~{epoch}"
+        case TurnScope(session_id=session, turn_id=turn):
+            return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"
+        case QueueDrainScope(session_id=session, drain_id=drain):
+            return TURN_SERVICE, f"{_escaped(session)}||{_escaped(drain)}"
+        case _:
+            raise AssertionError(f"no run of {scope} is sent")
+
+
+def without_epoch(key: str) -> str:
+    """Return the key of a process's first journal."""
+    return _EPOCH.sub(r"\1", key)
 
 
 def _escaped(name: str) -> str:

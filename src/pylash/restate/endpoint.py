@@ -1,20 +1,22 @@
-"""The endpoint that the server calls: an ASGI application, served with HTTP/2 in this process."""
+"""The endpoint that the server calls: an ASGI application, served with HTTP/2 in this process or by another server."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
 from pylash.tasks import TaskOwner
-from pylash.values.process_errors import EndpointInvalid
+from pylash.values.process_errors import EndpointInvalid, EndpointTaken
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -27,22 +29,32 @@ CANCEL_SECONDS: Final = 0.05
 _log = logging.getLogger("pylash")
 
 
-class EndpointServer:
-    """Serves an application at a URL until it is closed, which ends the calls that are under way."""
+class Address(NamedTuple):
+    """Where a worker listens."""
 
-    def __init__(self, app: AsgiApp, url: str, tasks: TaskOwner) -> None:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+class EndpointServer:
+    """Serves an application at an address until it is closed, which ends the calls that are under way."""
+
+    def __init__(self, app: AsgiApp, address: Address, tasks: TaskOwner) -> None:
         self._app = app
-        self._host, self._port = _address(url)
+        self._address = address
         self._tasks = tasks
         self._calls: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
 
     async def open(self) -> None:
         """Listen: from now on the server can connect."""
-        await asyncio.to_thread(_call_once, self._app)
+        await prepare(self._app)
         config = Config()
         # Connections wait in the backlog of the socket until hypercorn accepts them; it closes the socket.
-        config.bind = [f"fd://{await asyncio.to_thread(_listen, self._host, self._port)}"]
+        config.bind = [f"fd://{await asyncio.to_thread(_listen, self._address)}"]
         config.h2_max_concurrent_streams = STREAMS
         config.accesslog = config.errorlog = None
         served = serve(self._track, config, shutdown_trigger=self._closing.wait, mode="asgi")
@@ -72,20 +84,50 @@ class EndpointServer:
             self._calls.discard(call)
 
 
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EndpointInvalid(url)
-    return parts.hostname, parts.port or 9080
+class Opens(Protocol):
+    """An app, as far as its endpoint opens and closes it."""
+
+    async def open(self) -> None:
+        """Open it; nothing if it is open."""
+        ...
+
+    async def close(self) -> None:
+        """Close it; nothing if it is not open."""
+        ...
 
 
-def _listen(host: str, port: int) -> int:
-    """Return a socket that listens, as a file descriptor."""
-    # Several workers may share the address: the server connects to any of them.
-    return socket.create_server((host, port), backlog=1024, reuse_port=True).detach()
+class ServedApp:
+    """An app and its endpoint as an ASGI application: its lifespan opens and closes the app."""
+
+    def __init__(self, app: Opens, endpoint: AsgiApp) -> None:
+        self._app = app
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one connection of an ASGI server."""
+        if scope["type"] != "lifespan":
+            await self._endpoint(scope, receive, send)
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await _report(send, "startup", self._app.open)
+            else:
+                await _report(send, "shutdown", self._app.close)
+                return
 
 
-def _call_once(app: AsgiApp) -> None:
+async def _report(send: Any, what: str, call: Callable[[], Awaitable[None]]) -> None:
+    """Tell the ASGI server how opening or closing ended."""
+    try:
+        await call()
+    except Exception as error:
+        await send({"type": f"lifespan.{what}.failed", "message": str(error)})
+        raise
+    await send({"type": f"lifespan.{what}.complete"})
+
+
+async def prepare(app: AsgiApp) -> None:
     """Call the application of the SDK for the first time, in a thread.
 
     At its first call it installs a handler of SIGTERM, which would take that of the program. In a thread it cannot.
@@ -95,4 +137,39 @@ def _call_once(app: AsgiApp) -> None:
         with suppress(ValueError):  # it has no lifespan
             await app({"type": "lifespan"}, None, None)
 
-    asyncio.run(call())
+    await asyncio.to_thread(lambda: asyncio.run(call()))
+
+
+def address_in(url: str) -> Address:
+    """Return where a worker listens whose endpoint has this URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise EndpointInvalid(url, str(error)) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise EndpointInvalid(url, "it does not begin with http://HOST")
+    return Address(parts.hostname, port or (443 if parts.scheme == "https" else 80))
+
+
+def bind_address(bind: str) -> Address:
+    """Return the address in a text such as 0.0.0.0:9080, :9080 or [::]:9080."""
+    host, colon, port = bind.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise EndpointInvalid(bind, "bind is an address and a port, such as 0.0.0.0:9080")
+    return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - what the user asks for
+
+
+def _listen(address: Address) -> int:
+    """Return a socket that listens, as a file descriptor."""
+    try:
+        family, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        # Several workers may share the address: the server connects to any of them.
+        listener = socket.create_server(place[:2], family=family, backlog=1024, reuse_port=True)
+    except OSError as error:
+        is_foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        reason = (
+            "it is not an address of this machine" if is_foreign else os.strerror(error.errno or 0)
+        )
+        raise EndpointTaken(address, reason) from error
+    return listener.detach()

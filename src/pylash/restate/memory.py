@@ -2,27 +2,30 @@
 
 Rule 1. Nothing is known ahead. The code of the run is executed from its beginning in every attempt, and gets the recorded
         completions in their order; so decisions and deliveries of cancels are made again, with the same result.
-Rule 2. Time is that of the last completion: it is recorded, and the same in every attempt.
-Rule 3. A run may begin with a seed: entries by key that another journal has recorded. They are as immutable as the journal,
+Rule 2. A cancel of an effect whose work is in the store is decided there: a wait that has taken its signal keeps it.
+        Any other effect that the machine takes for cancellable has no outcome.
+Rule 3. Time is that of the last completion: it is recorded, and the same in every attempt.
+Rule 4. A run may begin with a seed: entries by key that another journal has recorded. They are as immutable as the journal,
         so what is answered from them is the same in every attempt. The rules of a replay by key hold for them.
-Rule 4. Notes and decisions are recorded with the next effects, only for a seed: a replay by position makes them again.
+Rule 5. Notes and decisions are recorded with the next effects, only for a seed: a replay by position makes them again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pylash.durable.effects import EffectKind, Envelope
+from pylash.durable.commands import Awaited, process_command
+from pylash.durable.effects import AwaitEvent, EffectKind, Envelope, Process
 from pylash.durable.machines.replay_order import Expected, ReplayOrder, is_expected
 from pylash.durable.machines.run_state import Recorded
 from pylash.durable.ports import Clock
 from pylash.durable.run_memory import Progress, ProgressOf, unobserved
 from pylash.durable.runs import SECOND, Instant, JournalEntry
-from pylash.engine.hosts.journal_memory import asked_of, cancel_code
+from pylash.engine.hosts.journal_memory import cancel_code, effect_request
 from pylash.engine.records import WITHDRAWN, withdrawn
 from pylash.restate.attempt_journal import AttemptJournal
 from pylash.restate.stage import Stage
@@ -31,15 +34,22 @@ from pylash.values.canonical import decode, encode
 IN_STORE: Final = frozenset((EffectKind.PROCESS, EffectKind.AWAIT_EVENT))
 """The kinds of effects whose rows the store keeps itself: it answers them, whether or not they are in the seed."""
 
+CancelWaits = Callable[[str, list[Envelope]], Awaitable[set[str]]]
+"""Cancels effects whose work is in the store, as an entry of a name; returns the keys of those that have no outcome."""
+
 
 class PositionalMemory:
     """The memory of one attempt."""
 
     looks_ahead = False
+    # They are entries of the journal.
+    replays_wakes = True
     cancels_tasks = False
 
     def __init__(self, stage: Stage, journal: AttemptJournal, clock: Clock) -> None:
         self.progress_of: ProgressOf = unobserved
+        # Set by the controller before the code begins.
+        self.cancel_waits: CancelWaits | None = None
         # Set once the attempt has ended: its tasks are then cancelled, and not by the code.
         self.is_stopping = False
         # What the run began with, by key, and its order until the code has asked for all of it.
@@ -71,7 +81,9 @@ class PositionalMemory:
     def adopt(self, entries: Mapping[str, JournalEntry], until: int, began: Instant) -> None:
         """Take the entries that were started up to a time as the seed of the run."""
         self._began = began
-        self.seed = {key: entry for key, entry in entries.items() if entry.started <= until}
+        self.seed = {
+            key: _as_of(entry, began) for key, entry in entries.items() if entry.started <= until
+        }
         expected = [
             Expected(entry.started, entry.key, entry.kind == EffectKind.DIRECT, entry.label)
             for entry in self.seed.values()
@@ -166,9 +178,17 @@ class PositionalMemory:
     # --- cancels ---
 
     async def deliver(self, key: str, decision: Any, effects: Sequence[Envelope]) -> set[str]:
-        """Return the keys of the effects: those that the machine takes for cancellable have no outcome."""
+        """Cancel effects; return the keys of those that have no outcome."""
         (self.notes[key],) = self.entries_for(key, "decision", encode(decision))
-        return {self._cancel(envelope) for envelope in effects}
+        waits = [envelope for envelope in effects if is_wait(envelope)]
+        keys = {self._cancel(envelope) for envelope in effects if not is_wait(envelope)}
+        if waits:
+            assert self.cancel_waits is not None
+            # Their rows are in the store, and so are their ends.
+            cancelled = await self.cancel_waits(cancels_of(key), waits)
+            self._cancelled |= cancelled
+            keys |= cancelled
+        return keys
 
     async def withdraw(self, envelope: Envelope) -> bool:
         """Return True: an effect that has not begun can always be cancelled."""
@@ -177,9 +197,9 @@ class PositionalMemory:
 
     def _cancel(self, envelope: Envelope) -> str:
         """Note that an effect is cancelled, whether or not it has begun; return its key."""
-        key = str(envelope.invocation.replay_key)
+        key = _key(envelope)
         self._cancelled.add(key)
-        opening = self.ask(key) or asked_of(envelope, key).entry(self.start_time())
+        opening = self.ask(key) or effect_request(envelope, key).entry(self.start_time())
         data = withdrawn(cancel_code(opening))
         self.notes[key] = replace(opening, outcome=data, size=len(data), ended=self._now)
         return key
@@ -229,6 +249,32 @@ class PositionalMemory:
         return Instant(self._started)
 
 
+def _as_of(entry: JournalEntry, began: Instant) -> JournalEntry:
+    """Return an entry as it was when the run began: a wait that ended later was open."""
+    is_later = entry.kind in IN_STORE and (entry.ended or 0) > began
+    return replace(entry, outcome=None, size=0, ended=None) if is_later else entry
+
+
 async def _mark() -> bytes:
     """Return the result of the entry of a patch."""
     return b"true"
+
+
+def cancels_of(key: str) -> str:
+    """Return the name of the entry that cancels waits: the engine's own, and not an effect."""
+    return f"!cancels {key}"
+
+
+def is_wait(envelope: Envelope) -> bool:
+    """Return whether an effect waits in the store: for a signal, an answer, or the end of another run."""
+    match envelope.command:
+        case AwaitEvent():
+            return True
+        case Process(command=command):
+            return isinstance(process_command(command), Awaited)
+        case _:
+            return False
+
+
+def _key(envelope: Envelope) -> str:
+    return str(envelope.invocation.replay_key)

@@ -26,6 +26,7 @@ from pylash.restate.attempt import BEGIN, Seen
 from pylash.restate.attempt_journal import EngineRefused, RecordedName, is_internal
 from pylash.restate.clients import RestateClient
 from pylash.restate.controller import NOTES, EffectRecord, Notes, StoredEntry
+from pylash.restate.inspection import INVOCATION
 from pylash.values.errors import LashError
 from pylash.values.process_errors import ReplayRefused
 
@@ -57,39 +58,36 @@ class Recorded(NamedTuple):
 
 _NAMES: Final = """
 select name, appended_at from sys_journal
-where id = ? and entry_type like 'Command: %' and "index" > 0 order by "index" asc"""
+where id = :id and entry_type like 'Command: %' and "index" > 0 order by "index" asc"""
 
 _PAUSED_AT: Final = """
-select max(after_journal_entry_index) as at from sys_journal_events where id = ? and event_type = 'Paused'"""
+select max(after_journal_entry_index) as at from sys_journal_events where id = :id and event_type = 'Paused'"""
 
 _LAST_COMMAND: Final = """
-select max("index") as at from sys_journal where id = ? and entry_type like 'Command: %'"""
-
-_INVOCATION: Final = """
-select id from sys_invocation where target_service_name = ? and target_service_key = ?"""
+select max("index") as at from sys_journal where id = :id and entry_type like 'Command: %'"""
 
 _ENTRIES: Final = """
 select entry_type, name, entry_json from sys_journal
-where id = ? and "index" >= ? and "index" < ? order by "index" asc"""
+where id = :id and "index" >= :first and "index" < :end order by "index" asc"""
 
 
 async def read_names(client: RestateClient, invocation: str) -> list[RecordedName]:
     """Return the commands of an invocation after its input, in their order."""
-    rows = await client.query(_filled(_NAMES, invocation))
+    rows = await client.query(_NAMES, id=invocation)
     return [RecordedName(row.get("name") or "", _micros(row["appended_at"])) for row in rows]
 
 
 async def was_paused(client: RestateClient, invocation: str) -> bool:
     """Return whether an invocation was paused before this attempt and has recorded no command since."""
-    paused = await client.query(_filled(_PAUSED_AT, invocation))
-    commands = await client.query(_filled(_LAST_COMMAND, invocation))
+    paused = await client.query(_PAUSED_AT, id=invocation)
+    commands = await client.query(_LAST_COMMAND, id=invocation)
     at, last = (rows[0].get("at") if rows else None for rows in (paused, commands))
     return at is not None and last is not None and int(at) >= int(last)
 
 
 async def invocation_of(client: RestateClient, service: str, key: str) -> str | None:
     """Return the invocation of the workflow of a key, if the server knows it."""
-    rows = await client.query(_filled(_INVOCATION, service, key))
+    rows = await client.query(INVOCATION, service=service, key=key)
     return str(rows[0]["id"]) if rows else None
 
 
@@ -97,25 +95,12 @@ async def read_recorded(client: RestateClient, invocation: str, whole: WholeResu
     """Return what an invocation has recorded."""
     reader, read = JournalReader(), 0
     while True:
-        page = await client.query(_filled(_ENTRIES, invocation, read, read + PAGE))
+        page = await client.query(_ENTRIES, id=invocation, first=read, end=read + PAGE)
         for row in page:
             reader.read(row)
         read += len(page)
         if len(page) < PAGE:
             return await reader.recorded(whole)
-
-
-def _filled(sql: str, *values: str | int) -> str:
-    """Return a query with its parameters, which the server does not take apart from the text.
-
-    >>> _filled("select ? where id = ?", 1, "it's")
-    "select 1 where id = 'it''s'"
-    """
-    first, *rest = sql.split("?")
-    for value, text in zip(values, rest, strict=True):
-        shown = str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
-        first += shown + text
-    return first
 
 
 class JournalReader:

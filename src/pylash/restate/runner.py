@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import ProcessRecord, carried_target
-from pylash.durable.runs import Attached, Taken
+from pylash.durable.processes import ProcessRecord, Registration, carrier_target
+from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
+from pylash.durable.stores import Taken
 from pylash.engine.runner_parts import RunnerParts
-from pylash.engine.runs.standings import Standing, TurnStanding
-from pylash.engine.store_answers import STORE_AWAY_SECONDS
+from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import EngineRefused, Suspended
-from pylash.restate.carried import ENGINE, carried
+from pylash.restate.attempt_journal import AttemptJournal, EngineRefused, Suspended
+from pylash.restate.batched_take import BatchedTake
 from pylash.restate.controller import until_answered, whole_result
-from pylash.restate.courier import Courier, process_key
-from pylash.restate.recorded import divergence, read_names, read_recorded, was_paused
-from pylash.restate.sdk_journal import SdkJournal
+from pylash.restate.courier import Courier, service_and_key
+from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
+from pylash.restate.recorded import divergence, read_recorded, was_paused
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
+from pylash.values.errors import LashError
+from pylash.values.process_errors import StoreOfOthers
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
@@ -40,6 +42,14 @@ _log = logging.getLogger("pylash")
 
 class AttemptFailed(Exception):
     """Ends an attempt whose run is blocked, or is executed again by the server."""
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], AttemptFailed))
+
+
+# The SDK logs an error with a traceback for every handler that raises. We raise AttemptFailed on purpose, and have logged why.
+logging.getLogger("restate.server").addFilter(_is_of_others)
 
 
 class RestateRunner:
@@ -55,29 +65,52 @@ class RestateRunner:
         self._attempt_tasks = TaskOwner()
         # The attempts that are executed here, by the number of their run.
         self._live: dict[int, Attempt] = {}
+        # Set when an attempt ends.
+        self._ended = asyncio.Event()
         self.is_open = False
-        self._targets = [carried_target(ENGINE, one) for one in parts.programs.targets()]
-        self._courier: Courier | None = None
+        # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
+        self._is_draining = False
+        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
+        self._store_id = store_id(parts.journal.store.secret)
+        # Whether that was logged: the server repeats each of them.
+        self._has_foreign_runs = False
+        self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
 
     # --- opening and closing ---
 
     async def open(self) -> None:
         """Serve the endpoint, register it, and send what is ready."""
         journal = self._journal
-        await journal.membership.announce(self._targets)
-        self.is_open = True
-        client = await self._host.connect()
-        self._courier = Courier(journal.store, journal.hub, client, self._targets)
+        await self._host.open(self)
+        try:
+            await journal.membership.announce(self._targets)
+            self.is_open = True
+            self._endpoint = await self._host.open_endpoint(self._tasks)
+        except BaseException:
+            self.is_open = False
+            await self._host.close()
+            raise
+        courier = Courier(
+            journal.store, journal.hub, self._host.client, self._targets, self._store_id
+        )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
-        self._endpoint = await self._host.open_endpoint(self._tasks)
-        self._tasks.serve(self._courier.work_forever())
+        self._tasks.serve(courier.work_forever())
         parts = self._parts
         self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
     async def close(self) -> None:
-        """End the attempts that are executed here: the server continues them elsewhere, or later."""
-        if not self.is_open:
+        """Let the attempts that are executed here end within the grace period, and abort the rest.
+
+        The server continues them elsewhere, or later.
+        """
+        if not self.is_open or self._is_draining:
             return
+        self._is_draining = True
+        for attempt in tuple(self._live.values()):
+            attempt.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds(self._parts.config.grace)):
+                await self._drained()
         self.is_open = False
         self._unsubscribe()
         for attempt in tuple(self._live.values()):
@@ -86,7 +119,18 @@ class RestateRunner:
             await self._endpoint.close()
         await self._attempt_tasks.close()
         await self._tasks.close()
-        await self._host.client.close()
+        await self._host.close()
+
+    async def _drained(self) -> None:
+        """Return once no attempt is executed here."""
+        while self._live:
+            self._ended.clear()
+            await self._ended.wait()
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before the app is closed."""
+        return len(self._live)
 
     # --- starting ---
 
@@ -95,9 +139,13 @@ class RestateRunner:
         return self._start(command)
 
     async def _start(self, command: StartProcess) -> Any:
-        command = carried(command)
+        command = mark_for_restate(command)
         await self._journal.store.processes.start(command)
         return {"id": command.registration.id}
+
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration with the mark of this engine."""
+        return mark_for_restate(StartProcess(registration)).registration
 
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn: a row that the courier sends."""
@@ -124,23 +172,12 @@ class RestateRunner:
 
     # --- attempts ---
 
-    async def execute(self, context: Any, run: int) -> None:
-        """Execute one attempt of a run in a handler of the server."""
+    async def execute(self, context: Any, run: int, store: str) -> None:
+        """Execute one attempt of a run of a store in a handler of the server."""
+        self._admit(run, store)
         invocation = context.request().id
-        taken = await self._take(run)
-        if taken is None:
-            await self._end_invocation(context, invocation)
-            return
-        standing = await self._standing(taken)
-        if is_outdated(context, taken, standing):
-            await self._host.client.kill(invocation)
-            raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
-        client = self._host.client
-        journal = SdkJournal(
-            context,
-            self._attempt_tasks,
-            partial(self._request_cancel, taken.fence.scope),
-            partial(read_names, client, invocation),
+        journal = self._host.open_journal(
+            context, self._attempt_tasks, lambda: self._request_cancel(attempt.scope)
         )
         attempt = Attempt(
             self._journal,
@@ -150,31 +187,21 @@ class RestateRunner:
             self._host.client.ring,
             lambda: self.is_open,
         )
-
-        async def explain(refusal: EngineRefused) -> LashError | None:
-            # It was resumed by a retry or a cancel: a person has decided that it goes on, by key. The records of a turn
-            # have no such form, because its messages are written with its end.
-            is_process = isinstance(taken.fence.scope, ProcessScope)
-            if is_process and await was_paused(client, invocation):
-                return None
-            names = await journal.recorded()
-            return divergence(attempt.run, taken.fence, refusal, names)
-
-        self._live[run] = attempt
+        # Before the run is taken, so that the attempt gets the hint of every later wake-up.
+        self._add(run, attempt)
         try:
-            end = await attempt.execute(taken, standing, explain)
-        except Suspended:
-            raise SuspendedException from None
-        except EngineRefused as refusal:
-            trouble = await explain(refusal)
-            if trouble is None:
-                await self._move(taken, invocation)
-                raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
-            await self._block(taken, trouble)
-            end = AttemptEnd.BLOCKED
+            taken = await self._batched_take.take(run)
+            if taken is None:
+                await self._end_invocation(context, invocation)
+                return
+            if is_outdated(context, taken):
+                await self._host.client.kill(invocation)
+                raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
+            end = await self._end_of(attempt, taken, journal, invocation)
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
+            self._ended.set()
             journal.stop()
         await self._conclude(context, taken, end)
 
@@ -192,31 +219,46 @@ class RestateRunner:
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
 
-    async def _take(self, run: int) -> Taken | None:
-        """Own the run for this attempt; None if it has ended."""
-        membership, token = self._journal.membership, self._journal.new_token()
-        while True:
-            try:
-                return await self._journal.store.runs.take(run, membership.worker, token)
-            except StoreError:
-                if not self.is_open:
-                    raise
-                await asyncio.sleep(STORE_AWAY_SECONDS)
-            except LashError:
-                await membership.renew()  # others gave us up: join again
-                await asyncio.sleep(STORE_AWAY_SECONDS)
+    async def _end_of(
+        self, attempt: Attempt, taken: Taken, journal: AttemptJournal, invocation: str
+    ) -> AttemptEnd:
+        """Execute an attempt that has its run."""
 
-    async def _standing(self, taken: Taken) -> Standing:
-        """Return the process or turn of a run as it is in the store."""
-        store, fence = self._journal.store, taken.fence
-        attached = Attached(fence, taken.now)
-        if isinstance(fence.scope, ProcessScope):
-            process = (await until_answered(partial(store.processes.resume, [fence.run])))[
-                fence.run
-            ]
-            return Standing(process.record, Attached(fence, taken.now, process.entries))
-        turn = (await until_answered(partial(store.sessions.resume, [fence.run])))[fence.run]
-        return Standing(turn.turn, attached, TurnStanding(turn.session))
+        async def explain(refusal: EngineRefused) -> LashError | None:
+            # It was resumed by a retry or a cancel: a person has decided that it goes on, by key. The records of a turn
+            # have no such form, because its messages are written with its end.
+            is_process = isinstance(taken.fence.scope, ProcessScope)
+            if is_process and await was_paused(self._host.client, invocation):
+                return None
+            return divergence(attempt.run, taken.fence, refusal, await journal.recorded())
+
+        try:
+            return await attempt.execute(taken, _loaded(taken), explain)
+        except Suspended:
+            raise SuspendedException from None
+        except EngineRefused as refusal:
+            trouble = await explain(refusal)
+            if trouble is None:
+                await self._move(taken, invocation)
+                raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
+            await self._block(taken, trouble)
+            return AttemptEnd.BLOCKED
+
+    def _admit(self, run: int, store: str) -> None:
+        """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
+        if store != self._store_id:
+            error = StoreOfOthers(run)
+            if not self._has_foreign_runs:
+                _log.error("%s", error)
+            self._has_foreign_runs = True
+            raise AttemptFailed(str(error))
+        if self._is_draining:
+            raise AttemptFailed("this worker is closing")
+
+    def _add(self, run: int, attempt: Attempt) -> None:
+        self._live[run] = attempt
+        if self._is_draining:  # since the attempt was admitted
+            attempt.drain()
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
@@ -250,9 +292,20 @@ class RestateRunner:
             await store.sessions.cancel(session, CANCELLED)
 
 
-def is_outdated(context: Any, taken: Taken, standing: Standing) -> bool:
+def is_outdated(context: Any, taken: Taken) -> bool:
     """Return whether the run was moved to another invocation than the one of an attempt."""
-    if not isinstance(standing.subject, ProcessRecord):
+    subject = taken.subject
+    if not isinstance(subject, ProcessRecord):
         return False
-    subject = standing.subject
-    return bool(context.key() != process_key(subject.id, subject.state.epoch, taken.moves))
+    _, key = service_and_key(taken.fence.scope, subject.state.epoch, taken.moves)
+    return bool(context.key() != key)
+
+
+def _loaded(taken: Taken) -> LoadedRun:
+    """Return a run as it was taken."""
+    if taken.subject is None:
+        raise AttemptFailed(f"{taken.fence.name} cannot be read by this version")
+    turn = None
+    if taken.session is not None:
+        turn = LoadedTurn(taken.session, stirred=taken.is_queued)
+    return LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)

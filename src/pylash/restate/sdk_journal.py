@@ -8,9 +8,8 @@ fails if one of them is gone.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 from restate.exceptions import SuspendedException
 from restate.server_context import DisconnectedException, ServerInvocationContext
@@ -22,7 +21,6 @@ from restate.vm import (
     Failure,
     FirstCompletedUnresolvedFuture,
     NotReady,
-    RunRetryConfig,
     SingleUnresolvedFuture,
     Suspended,
 )
@@ -30,6 +28,9 @@ from restate.vm import (
 from pylash.restate.attempt_journal import Action, Bell, EngineRefused, RecordedName, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
+
+QUICK_CYCLES: Final = 3
+"""Cycles of the event loop after which an action that does not wait has ended: its task, that of the effect, and back."""
 
 _RUN_COMPLETED = {"type": "restate.run_completed", "data": None}
 
@@ -58,12 +59,16 @@ class SdkJournal:
         # The actions of entries that have no result, by handle; each is taken when the state machine asks for it.
         self._actions: dict[int, Action] = {}
         self._running: set[asyncio.Task[None]] = set()
+        # Whether an action was started since output was sent.
+        self._has_started = False
         # Set while the attempt may be suspended.
         self._prepare: Callable[[], Awaitable[bool]] | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
         # The command that it refused, and its place.
         self._refused: tuple[str, int] | None = None
+        # What an action has raised: it ends the attempt, and the server tries again.
+        self._failure: Exception | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -121,13 +126,13 @@ class SdkJournal:
 
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result."""
-        self._check()
+        self._check()  # an entry that was refused has no handle
         by_handle = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         awaited = FirstCompletedUnresolvedFuture(
             [SingleUnresolvedFuture(handle) for handle in by_handle]
         )
         while True:
-            await self._context.take_and_send_output()
+            self._check()
             progress = self._vm.do_progress(awaited)
             match progress:
                 case Suspended():
@@ -140,15 +145,17 @@ class SdkJournal:
                 case DoProgressCancelSignalReceived():
                     await self._on_cancel()
                 case DoProgressWaitExternalProgress():
+                    await self._send_output()
                     if self._prepare is None or self._running or not await self._prepare():
                         await self._receive()
                     else:
                         self._vm.notify_input_closed()
                 case BaseException():
                     self._refusal = progress
-                    self._check()
 
     def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._refusal is not None:
             name, position = self._refused or (None, 0)
             raise EngineRefused(str(self._refusal), name, position) from self._refusal
@@ -164,6 +171,14 @@ class SdkJournal:
             raise EngineRefused(f"{result.message} ({result.code})")
         assert not isinstance(result, NotReady)
         return result if isinstance(result, bytes) else b""
+
+    async def _send_output(self) -> None:
+        """Send the entries that were asked for and the results of actions: both in one message if an action ends at once."""
+        if self._has_started:
+            self._has_started = False
+            for _ in range(QUICK_CYCLES):
+                await asyncio.sleep(0)
+        await self._context.take_and_send_output()
 
     async def _receive(self) -> None:
         """Wait for a message of the server, or the end of an action."""
@@ -182,6 +197,7 @@ class SdkJournal:
     # --- actions ---
 
     def _start(self, handle: int) -> None:
+        self._has_started = True
         task = self._tasks.start(self._execute(handle, self._actions.pop(handle)))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -196,10 +212,7 @@ class SdkJournal:
                 raise
             return  # the effect was cancelled: nobody awaits the entry, and it has no result
         except Exception as error:  # noqa: BLE001 - the server tries again
-            failure = Failure(
-                500, repr(error), stacktrace="".join(traceback.format_exception(error))
-            )
-            self._vm.propose_run_completion_transient(handle, failure, 0, RunRetryConfig())
+            self._failure = self._failure or error
         else:
             self._vm.propose_run_completion_success(handle, result)
         finally:

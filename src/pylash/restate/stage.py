@@ -15,7 +15,8 @@ import asyncio
 import collections
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -187,18 +188,26 @@ class Stage(asyncio.AbstractEventLoop):
         if current is not None:
             asyncio.tasks._leave_task(real, current)  # noqa: SLF001 - a loop must
         asyncio._set_running_loop(self)  # noqa: SLF001 - a loop must
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._close_generator)
         try:
             while self._ready:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()  # noqa: SLF001 - a loop must
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(real)  # noqa: SLF001 - a loop must
             if current is not None:
                 asyncio.tasks._enter_task(real, current)  # noqa: SLF001 - a loop must
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+    def _close_generator(self, generator: AsyncGenerator[Any, None]) -> None:
+        """Let an async generator that the code has dropped end here, and not on the real loop."""
+        if self._is_open:
+            self.create_task(generator.aclose())
 
     def _unwind(self) -> None:
         """Let the code end after it was told that its execution is over, and drop what does not end."""

@@ -1,7 +1,8 @@
 """Checkpoints of a turn: the messages that join it before the model is called.
 
 Rule 1. Queued messages are taken only while the model's next reply is not recorded: a replay gets the same
-        messages as the first execution. If the memory cannot tell that in advance, an empty queue is recorded, too.
+        messages as the first execution. If the memory can neither tell that in advance nor repeats the wake-ups of the
+        run, an empty queue is recorded, too.
 Rule 2. The checkpoints of plugins are called once, as one effect.
 """
 
@@ -54,7 +55,8 @@ class Checkpoints:
             # It is not known whether messages are queued for a process.
             woken = turn.run.turn is None or turn.run.turn.stirred
             # The flag is taken before the read: a message that is queued during the read sets it again.
-            may_have_some = turn.run.machine.take_stirred() or woken or not memory.looks_ahead
+            is_told = memory.looks_ahead or memory.replays_wakes
+            may_have_some = turn.run.machine.take_stirred() or woken or not is_told
             if may_have_some and not has_reply:
                 found = await self._take_queued(key, begins=iteration == 0)
         added, sync = await self._ask_plugins(iteration, has_reply=has_reply)

@@ -59,7 +59,7 @@ class TurnListener:
             async for event in self._live():
                 for fresh in self._received.new_part(event):
                     yield fresh
-            # Only now are the messages complete: whatever the live sources lost is read from them.
+            # Only now are the messages complete: events that the live sources lost are read from them.
             _, plain = await self._results.wait(self._run)
         finally:
             watching.cancel()
@@ -72,7 +72,7 @@ class TurnListener:
         services, local = self._services, FeedListener(self._services.feeds)
         try:
             while not self._ended.is_set():
-                # Asked in every round: a source ends when the turn leaves it, and the turn may be anywhere by then.
+                # Checked in every round: a source ends when the turn leaves its process, and another may execute it by then.
                 if not self._runner.has(self._run):
                     turn = await services.store.sessions.turn(self._scope)
                     if turn is None or turn.settled:

@@ -43,7 +43,7 @@ from pylash.processes.definition import (
 from pylash.processes.environments import Environment, environment_of
 from pylash.processes.handles import ProcessHandle
 from pylash.processes.operations.sessions import TurnResult
-from pylash.processes.timeline import Effect, effects_from
+from pylash.processes.timeline import Effect, effects_from, entries_of
 from pylash.sessions.forks import find_fork_point
 from pylash.sessions.listening import TurnListener
 from pylash.sessions.observation import Observed, observe_session
@@ -336,7 +336,9 @@ class Session:
         self._services.refuse_inside_process("session.timeline")
         check_name("turn id", turn_id)
         turn = await self._turn(turn_id)
-        return effects_from(await self._services.store.journal.timeline(turn.run))
+        services = self._services
+        host, store = services.control.effects, services.store
+        return effects_from(await entries_of(host, store, turn.scope, turn.run))
 
     async def retry(self) -> bool:
         """Let a blocked turn continue; False if none is blocked."""

@@ -148,8 +148,9 @@ class TurnWriter:
     async def carry(self, key: str) -> bytes:
         """Store the bodies that an effect refers to; return its message and place, to be recorded with its outcome."""
         place, body, attached = self._prepared.get(key, (0, b"", {}))
-        for ref, data in self.envs.items():
+        for ref, data in tuple(self.envs.items()):
             await self._store.envs.put(ref, data)
+            self.envs.pop(ref, None)
         for ref, data in attached.items():
             await self._store.attachments.put(ref, data)
         return b"" if not place else encode([place, body.decode()])

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from pylash.durable.ports import Clock, Entropy
 from pylash.durable.runs import SECOND, RunState
@@ -22,6 +22,7 @@ from pylash.stores.drivers.sqlite_files import open_read_only
 from pylash.stores.migrations import SCHEMA
 from pylash.stores.store import SqlStore, open_store, schema_of, sqlite_path
 from pylash.values.errors import LashError, StoreUrlInvalid
+from pylash.values.findings import Finding
 
 OVERDUE_SECONDS: Final = 60
 COUNTED: Final = 1_000
@@ -46,15 +47,6 @@ NETWORK: Final = frozenset(
     }
 )
 """File systems on which the locks of SQLite are not reliable."""
-
-
-class Finding(NamedTuple):
-    """The result of one check, and advice if there is a problem."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    text: str
-    advice: str | None = None
 
 
 async def examine(url: str, *, clock: Clock, entropy: Entropy) -> list[Finding]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from pylash.durable.keys import PATCHED, patch_of
-from pylash.durable.processes import ProcessFilter
-from pylash.durable.runs import Instant, WorkerId
+from pylash.durable.processes import ProcessFilter, carrier_target
+from pylash.durable.runs import EngineRun, Instant, RunState, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import session_lane
 from pylash.stores.operation import Port, Statement, Steps, operation, store_time
@@ -101,6 +101,12 @@ where run in ({bigints}) and kind = 'now' and replace(key, ?, '') <> key"""
 
 RUNS_AT_ONCE: Final = 1_000
 """How many runs have their patches read by one statement."""
+
+# A turn gets its target when it is sent.
+_OF_ENGINE = """
+select r.scope, r.state from pylash_runs r
+where r.settled is null and r.state in ('queued', 'running', 'waiting', 'blocked')
+  and substr(r.target, 1, ?) = ? order by r.id limit ?"""
 
 _OVERDUE = "select count(*) from pylash_runs where at is not null and at <= {now} - ?"
 
@@ -263,6 +269,13 @@ class SqlInspection(Port):
             LiveProcess(scope_from_text(scope).id, target, created, frozenset(recorded[run]))
             for run, scope, target, created in rows
         ]
+
+    @operation(read_only=True)
+    def of_engine(self, carrier: str, limit: int) -> Steps[list[EngineRun]]:
+        """Return the runs of another engine that have not ended, the oldest first."""
+        prefix = carrier_target(carrier, "")
+        rows = (yield Statement(_OF_ENGINE, (len(prefix), prefix, limit))).rows
+        return [EngineRun(scope_from_text(scope), RunState(state)) for scope, state in rows]
 
     @operation(read_only=True)
     def overdue(self, age: int) -> Steps[int]:

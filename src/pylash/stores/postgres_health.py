@@ -13,8 +13,8 @@ from pylash.durable.runs import SECOND
 from pylash.stores.drivers.postgres import BAD_PORT
 from pylash.stores.drivers.postgres_connections import SETTINGS
 from pylash.stores.drivers.postgres_listener import COMMAND_SECONDS, CONNECT_SECONDS, LOST
-from pylash.stores.health import Finding
 from pylash.values.errors import StoreUrlInvalid
+from pylash.values.findings import Finding
 from pylash.values.secrets import hide_secrets, url_secrets
 
 NOTIFY_SECONDS: Final = 3.0

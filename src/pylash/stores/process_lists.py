@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pylash.durable.processes import LASHLANG, ProcessFilter, is_named, shown_target, split_target
+from pylash.durable.processes import (
+    LASHLANG,
+    ProcessFilter,
+    is_named,
+    shown_target,
+    split_carrier,
+    split_target,
+)
 from pylash.durable.runs import RunState, first_run_id, run_id_time
 from pylash.stores.operation import Statement, Steps
 from pylash.stores.run_lists import (
@@ -151,7 +158,8 @@ def _sources(wanted: ProcessFilter, known: list[str]) -> Steps[list[Source]]:
         (_OF_TARGET, (target,))
         for target in targets
         # The names of Lashlang processes are in their registrations.
-        if target == LASHLANG or is_named(split_target(target)[0], wanted.name)
+        if split_carrier(target)[1] == LASHLANG
+        or is_named(split_target(split_carrier(target)[1])[0], wanted.name)
     ]
 
 

@@ -18,6 +18,7 @@ from pylash.durable.processes import (
     shown_label,
     shown_tags,
     shown_target,
+    split_carrier,
     split_target,
 )
 from pylash.durable.runs import Instant, RunState, first_run_id, run_id_time
@@ -127,6 +128,8 @@ class RunRow(msgspec.Struct, frozen=True):
     label: str | None = None
     version: int = 1
     tags: tuple[str, ...] = ()
+    # The engine that executes it; None for a worker of the store.
+    engine: str | None = None
 
 
 def run_from(row: tuple[Any, ...]) -> RunRow:
@@ -137,13 +140,13 @@ def run_from(row: tuple[Any, ...]) -> RunRow:
     parsed = scope_from_text(scope)
     session = session_of(parsed)
     name = process or (parsed.id if session is None else f"{session}/{parsed.id}")
-    version = split_target(target)[1]
+    version, engine = split_target(target)[1], split_carrier(target)[0] or None
     target, status = shown_target(target, row[13]), RunState(shown)
     why = (reason or "unknown_target") if status is RunState.BLOCKED else None
     times = (created, settled)
     ids = (attempts, owner, scope, shown_label(row[13]))
-    tags = shown_tags(row[13])
-    return RunRow(run, kind, name, session, target, status, why, *times, *ids, version, tags)
+    tags, what = shown_tags(row[13]), (run, kind, name, session, target, status, why)
+    return RunRow(*what, *times, *ids, version, tags, engine)
 
 
 def view_from(row: tuple[Any, ...]) -> ProcessView:

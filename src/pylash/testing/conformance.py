@@ -17,12 +17,18 @@ from pylash.testing.laws.apps import APP_ON_HOST
 from pylash.testing.laws.controllers import (
     DURABLE_STEPS,
     OVERLAPS,
+    POSITIONALS,
     REPLAYS,
     SERIALS,
     Controller,
     StartReplay,
     run_replays,
 )
+from pylash.testing.laws.engines.cancels import CANCELS
+from pylash.testing.laws.engines.processes import PROCESSES
+from pylash.testing.laws.engines.repairs import REPAIRS
+from pylash.testing.laws.engines.subjects import EngineSubject
+from pylash.testing.laws.engines.turns import TURNS
 from pylash.testing.laws.hosts import AWAIT_EVENTS, EFFECT_HOST
 from pylash.testing.laws.run_memories import RUN_MEMORY, RUN_RECORDS
 from pylash.testing.laws.stores.handles import HANDLE_LAWS
@@ -41,6 +47,12 @@ from pylash.testing.laws.suites import Make, Suite, holds, made
 
 app_on_host = APP_ON_HOST
 """Turns, processes and programs of an app; ``make`` gives an app that is not open, on the host to check."""
+
+engine = Suite[EngineSubject]("engine", (*PROCESSES, *CANCELS, *REPAIRS, *TURNS))
+"""What executes runs: processes, cancels, repairs and turns, each executed again from its beginning.
+
+Its subjects are those of ``pylash.testing.laws.engines.subjects.EngineSubject``.
+"""
 
 effect_host = EFFECT_HOST
 """Scopes and the capabilities of a host."""
@@ -111,6 +123,14 @@ async def effect_controller_concurrent_replay_deterministic(
     await run_replays(name, OVERLAPS, controller, start_replay)
 
 
+async def effect_controller_positional_replay_deterministic(
+    controller: Controller, start_replay: StartReplay
+) -> None:
+    """Check the same for a controller that replays by position: effects are asked for in their first order."""
+    name = "effect_controller_positional_replay_deterministic"
+    await run_replays(name, POSITIONALS, controller, start_replay)
+
+
 async def effect_controller_serial_replay_deterministic(
     controller: Controller, start_replay: StartReplay
 ) -> None:
@@ -125,10 +145,12 @@ __all__ = (
     "effect_controller_concurrent_replay_deterministic",
     "effect_controller_durable_steps",
     "effect_controller_durable_steps_replay",
+    "effect_controller_positional_replay_deterministic",
     "effect_controller_serial_replay_deterministic",
     "effect_host",
     "effect_host_await_events",
     "effect_host_durable_steps",
+    "engine",
     "journal_store",
     "process_env_store",
     "process_registry",

@@ -110,6 +110,7 @@ class _PositionalMemory:
     """A memory that knows no key ahead: ``begun`` and ``recorded`` are always False. It knows whether the run is replayed."""
 
     looks_ahead = False
+    replays_wakes = False
 
     def __init__(self, inner: RunMemory) -> None:
         self._inner = inner

@@ -55,12 +55,55 @@ class StaticScopesRequired(Misuse):
     )
 
 
-class EndpointInvalid(Misuse, fields="url"):
-    template = "The endpoint {url!r} is not an address of this worker: give one such as http://10.0.0.7:9080, which Restate can reach."
+class EndpointInvalid(Misuse, fields="url reason"):
+    template = (
+        "The endpoint {url!r} cannot be used: {reason}. Give the address at which Restate reaches this worker, such as "
+        "http://10.0.0.7:9080."
+    )
+
+
+class EndpointMissing(Misuse):
+    template = (
+        "Restate has no address for this worker: give one with --endpoint URL, or in the code with "
+        "RestateHost(endpoint=...), such as http://10.0.0.7:9080."
+    )
+
+
+class EndpointTaken(Misuse, fields="address reason"):
+    template = "The worker cannot listen at {address}: {reason}. Stop what listens there, or choose another address with --bind or bind=."
+
+
+class EndpointUnreachable(StoreError, fields="url admin reason"):
+    template = (
+        "Restate at {admin} cannot reach this worker at {url}: {reason}. Give an endpoint that is right on the machine "
+        "of Restate (localhost is not, if that is another one), and serve it with HTTP/2."
+    )
+
+
+class RestateUrlInvalid(Misuse, fields="option url reason"):
+    template = (
+        "{option}={url!r} is not that of a Restate server: {reason}. By default its ingress is http://localhost:8080, "
+        "and its admin http://localhost:9070."
+    )
 
 
 class RestateUnavailable(StoreError, fields="url reason"):
     template = "Restate at {url} did not answer: {reason}. Is it running, and is the address right?"
+
+
+class RestateRefused(StoreError, fields="url status reason"):
+    template = "Restate refused a call of {url} with status {status}: {reason}"
+
+
+class HostInUse(Misuse):
+    template = "This RestateHost belongs to another app that is open: create one for each app."
+
+
+class StoreOfOthers(DurabilityError, fields="run"):
+    template = (
+        "Run {run} belongs to another store: all workers of a Restate server must use one store, in a database that all of "
+        "them reach."
+    )
 
 
 class NotSupported(Misuse, fields="what instead"):
@@ -245,6 +288,12 @@ class AppInvalid(Misuse, fields="named reason"):
 
 class RunUnknown(Misuse):
     template = "There is no process, turn or session {text!r} in this store: see pylash ps."
+
+
+class AppNeeded(Misuse, fields="id engine"):
+    template = (
+        "The effects of {id!r} are recorded by {engine}: name its app, with --store MODULE:APP."
+    )
 
 
 class RunAmbiguous(Misuse, fields="text found"):

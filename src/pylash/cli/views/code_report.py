@@ -23,7 +23,7 @@ from pylash.cli.output import (
     print_table,
     wrapped,
 )
-from pylash.durable.processes import EngineInput, engine_target, split_target
+from pylash.durable.processes import EngineInput, engine_target, split_carrier, split_target
 from pylash.durable.runs import Instant
 from pylash.durable.triggers import Subscription, SubscriptionView
 from pylash.processes.declarations import Declarations
@@ -103,7 +103,7 @@ def report_code(app: Lash, work: StoredWork) -> CodeReport:
     """Compare the declared processes of an app with what a store has. Source files are read."""
     live: dict[tuple[str, int], list[LiveProcess]] = {}
     for one in work.processes:
-        target, version = split_target(one.target)
+        target, version = split_target(split_carrier(one.target)[1])
         if target.startswith(ENGINE):
             live.setdefault((target.removeprefix(ENGINE), version), []).append(one)
     subscribed = [view.subscription for view in work.subscriptions]
@@ -148,7 +148,7 @@ def _started_target(definitions: Declarations, subscription: Subscription) -> st
         arguments = {**given.arguments, **dict.fromkeys(subscription.inputs)}
         given = msgspec.structs.replace(given, arguments=arguments)
         template = definitions.upgrade(msgspec.structs.replace(template, input=given))
-    return template.target
+    return split_carrier(template.target)[1]
 
 
 def _patches(

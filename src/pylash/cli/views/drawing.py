@@ -54,6 +54,8 @@ def draw_run(view: dict[str, Any], effects: Sequence[Effect]) -> None:
     if view["status"] in ("waiting", "running") and others:
         _print_fact("doing" if view["status"] == "running" else "waits for", ", ".join(others))
     _print_facts(view)
+    if view["note"]:
+        _print_fact("note", view["note"], "yellow")
     for answered in view["answers"]:
         _print_approval(answered)
     print_line()

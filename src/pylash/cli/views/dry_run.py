@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any, Final
 
 from pylash.app import Lash
-from pylash.cli.store_options import StoreOptions, choose_store, load_app, root_options
+from pylash.cli.store_options import StoreOptions, choose_store, engine_of, load_app, root_options
 from pylash.durable.scopes import scope_from_text
 from pylash.engine.dry_runs import RecordedRun, ReplayReport, Verdict
 from pylash.stores.run_lists import RunRow
@@ -34,7 +34,7 @@ def for_replay(app: str, store: str | None, as_json: bool) -> tuple[Lash, StoreO
     given, as_json = root_options(store, as_json)
     chosen = load_app(app)
     options = StoreOptions(choose_store(chosen, given), as_json)
-    options.secret = chosen.secret
+    options.secret, options.engine = chosen.secret, engine_of(chosen)
     return chosen, options
 
 

@@ -241,6 +241,7 @@ def _describe(row: RunRow, now: int) -> dict[str, Any]:
         "kind": "turn" if row.kind == "queue_drain" else row.kind,
         "session": row.session,
         "target": row.target,
+        "engine": row.engine,
         "version": row.version,
         "label": row.label,
         "tags": list(row.tags),

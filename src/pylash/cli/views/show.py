@@ -19,13 +19,14 @@ from pylash.cli.views.listing import describe_runs
 from pylash.cli.views.lookup import find_run
 from pylash.cli.views.values import ValueView
 from pylash.cli.waits import describe_wait
+from pylash.durable.ports import EffectHost
 from pylash.durable.runs import JournalEntry
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import SessionRecord, TurnRecord
 from pylash.durable.waits import OpenWait
 from pylash.engine.dry_runs import ReplayReport
 from pylash.engine.hosts.journal import JournalHost
-from pylash.processes.timeline import Effect, effects_from
+from pylash.processes.timeline import Effect, effects_from, entries_of
 from pylash.processes.waits import open_waits
 from pylash.sessions.histories import Histories
 from pylash.stores.run_lists import RunRow
@@ -34,8 +35,8 @@ from pylash.turn.asks import ASKS
 from pylash.turn.messages import MESSAGES, Text
 from pylash.turn.views import view_of
 from pylash.values.canonical import decode
-from pylash.values.errors import EffectReplayMismatch
-from pylash.values.process_errors import split_reason
+from pylash.values.errors import EffectReplayMismatch, LashError, StoreError
+from pylash.values.process_errors import AppNeeded, split_reason
 
 TURNS_SHOWN: Final = 50
 CHILDREN_SHOWN: Final = 50
@@ -93,7 +94,7 @@ async def _show(options: StoreOptions, text: str, values: bool, app: Lash | None
         if isinstance(found, str):
             view = await _session(host, store, found)
         else:
-            view, effects = await _run(host, store, found, values)
+            view, effects = await _run(options, host, store, found, values)
     if app is not None and not isinstance(found, str):
         with replaying():
             async with app.open_for_replay() as dry_runs:
@@ -111,16 +112,16 @@ async def _show(options: StoreOptions, text: str, values: bool, app: Lash | None
 
 
 async def _run(
-    host: JournalHost, store: SqlStore, row: RunRow, values: bool
+    options: StoreOptions, host: JournalHost, store: SqlStore, row: RunRow, values: bool
 ) -> tuple[dict[str, Any], list[Effect]]:
     """Return the description of a run, and its effects."""
-    entries = await store.journal.timeline(row.run)
+    entries, note = await _entries(options.effects(host), store, row)
     effects = effects_from(entries, row.settled or await store.inspection.now())
     described = (await describe_runs(store, [row]))[0]
     waits = [] if row.settled is not None else await _waits(host, row)
     described_effects = [_describe_effect(effect) for effect in effects]
     if values:
-        recorded = await ValueView().of_effects(store, row.run, effects)
+        recorded = await ValueView().of_effects(store, row.run, effects, entries)
         described_effects = [
             one | more for one, more in zip(described_effects, recorded, strict=True)
         ]
@@ -135,8 +136,24 @@ async def _run(
         "answers": msgspec.to_builtins(await store.inspection.answered(row.run)),
         "children": await _children(store, entries),
         "effects": described_effects,
+        "note": note,
     }
     return view, effects
+
+
+async def _entries(
+    effects: EffectHost, store: SqlStore, row: RunRow
+) -> tuple[list[JournalEntry], str | None]:
+    """Return what is recorded for a run, and why that may not be all."""
+    if row.engine is None:
+        return await store.journal.timeline(row.run), None
+    note: LashError = AppNeeded(row.id, row.engine)
+    if not isinstance(effects, JournalHost):
+        try:
+            return await entries_of(effects, store, scope_from_text(row.scope), row.run), None
+        except StoreError as error:
+            note = error
+    return await store.journal.timeline(row.run), note.message
 
 
 def _add_replay(view: dict[str, Any], report: ReplayReport) -> None:

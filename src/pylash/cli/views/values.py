@@ -42,13 +42,18 @@ class ValueView:
             return shown
 
     async def of_effects(
-        self, store: SqlStore, run: int, effects: Sequence[Effect]
+        self,
+        store: SqlStore,
+        run: int,
+        effects: Sequence[Effect],
+        entries: Sequence[JournalEntry],
     ) -> list[dict[str, Any]]:
-        """Return the inputs and outputs of effects."""
+        """Return the inputs and outputs of effects; ``entries`` has those that are not in the store."""
         found: list[dict[str, Any]] = []
+        elsewhere = {entry.key: entry for entry in entries}
         for effect in effects:
             # One by one: each may be large, and only its beginning is kept.
-            entry = await store.journal.entry(run, effect.key)
+            entry = await store.journal.entry(run, effect.key) or elsewhere.get(effect.key)
             input_, output = (None, None) if entry is None else _values(entry)
             found.append({"input": self.value(input_), "output": self.value(output)})
         return found

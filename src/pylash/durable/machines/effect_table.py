@@ -53,8 +53,8 @@ class Effect(msgspec.Struct, eq=False):
     landed: bool = False
     # Whether it ended with a cancel that is recorded for it.
     has_cancel: bool = False
-    # Values of the driver: the request, and the result that Answer passes to the callers.
-    asked: Any = None
+    # Values of the driver: the envelope of the request, and the result that Answer passes to the callers.
+    envelope: Any = None
     result: Any = None
 
     @property

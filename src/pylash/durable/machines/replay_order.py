@@ -5,10 +5,10 @@ effect answers; this module decides *when something new may execute*, so that a 
 
 Rule 1. A line is a sequence of effects whose order the code decides: the root of a run, a branch, a call with parts of
         its own. Lines form a tree, and the key of an effect names its line.
-Rule 2. An effect is asked for when its method is called. A recorded effect that was not asked for is passed over once
-        a later one of its line, or of a line above it, is asked for.
+Rule 2. An effect is requested when its method is called. A recorded effect that was not requested is passed over once
+        a later one of its line, or of a line above it, is requested.
 Rule 3. A new effect executes when every recorded effect of its line, of the lines above it, and of the lines below those
-        which are not open, was asked for or was passed over before the new effect was asked for.
+        which are not open, was requested or was passed over before the new effect was requested.
 Rule 4. The line of an agent has an order of model requests only. Its other effects, such as tool calls, are between two
         requests: a new one needs the recorded requests, a new request needs everything.
 Rule 5. Notes (decisions, times, messages from the queue), repeated attempts and their delays are never expected: the
@@ -51,8 +51,8 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def is_expected(key: str, kind: str) -> bool:
-    """Return whether a recorded effect must be asked for or passed over before something new executes."""
-    # Most keys have no dot, and a replay comes to thousands of them.
+    """Return whether a recorded effect must be requested or passed over before something new executes."""
+    # Most keys have no dot, and a replay reaches thousands of them.
     return kind in _EXPECTED and ("." not in key or _REPEATED.search(key) is None)
 
 
@@ -73,7 +73,7 @@ def line_of(key: str) -> str:
 
 
 class Line:
-    """One line: its recorded effects that were not asked for yet, and the lines below it."""
+    """One line: its recorded effects that were not requested yet, and the lines below it."""
 
     def __init__(self, above: Line | None, *, is_call: bool = False) -> None:
         self.above = above
@@ -83,16 +83,16 @@ class Line:
         self.is_agent = False
         # Whether its code runs. An open line is replayed on its own, so the lines above and beside it do not wait for it.
         self.is_open = False
-        # The recorded effects, the latest last. Asked ones are removed from the end only, when the end is looked at.
+        # The recorded effects, the latest last. Requested ones are removed from the end only, when the end is looked at.
         self.recorded: list[Expected] = []
         # The model requests among them.
         self.requests: list[Expected] = []
-        # When the latest effect was started that was asked for, 0 before the first. In the line of an agent: request.
+        # When the latest effect was started that was requested, 0 before the first. In the line of an agent: request.
         self.reached = 0
-        # The lines below that are not open and may have recorded effects which were not asked for.
+        # The lines below that are not open and may have recorded effects which were not requested.
         self.closed: dict[str, Line] = {}
         # Those among them whose effects were all started before ``reached``, which only grows: they are passed over, and
-        # matter only to a new effect that was asked for before that. Without this, each new effect would look at them.
+        # matter only to a new effect that was requested before that. Without this, each new effect would look at them.
         self.passed: dict[str, Line] = {}
 
 
@@ -101,24 +101,24 @@ Missing: TypeAlias = dict[str, tuple[Expected, Line]]
 
 
 class ReplayOrder:
-    """The recorded effects of a run that its code has not asked for yet.
+    """The recorded effects of a run that its code has not requested yet.
 
     The run reports what its code asks for and which lines are open, and asks before it executes something new.
     """
 
     def __init__(self, recorded: Iterable[Expected], known: Container[str] = ()) -> None:
-        # The keys of everything that is recorded, also of what is never expected.
+        # The keys of all recorded effects, also of those that are never expected.
         self._known = known
         self._lines: dict[str, Line] = {ROOT: Line(None)}
         self._lines[ROOT].is_open = True
-        # The recorded effects that were not asked for, and their lines. One that was passed over stays here: it may
-        # still be asked for.
+        # The recorded effects that were not requested, and their lines. One that was passed over stays here: it may
+        # still be requested.
         self._missing: Missing = {}
-        # What was reached in its line when an effect that is not recorded was asked for.
+        # What was reached in its line when an effect that is not recorded was requested.
         self._reached: dict[str, int] = {}
-        # Counts what was asked for and which lines were opened and closed: a replay that makes progress changes it.
+        # Counts what was requested and which lines were opened and closed: a replay that makes progress changes it.
         self.progress = 0
-        # How often each name is recorded in its line, by the key of the first; counted when it is first asked.
+        # How often each name is recorded in its line, by the key of the first; counted at its first request.
         self._counts: dict[str, int] = {}
         for effect in sorted(recorded, key=_start):
             line = self._line(line_of(effect.key))
@@ -127,17 +127,17 @@ class ReplayOrder:
             if effect.is_request:
                 line.requests.append(effect)
         self._recorded_lines = frozenset(self._lines)
-        # The lines that may still have effects which the code comes to.
+        # The lines that may still have effects which the code reaches.
         self._behind = {name: line for name, line in self._lines.items() if line.recorded}
 
     @property
     def is_over(self) -> bool:
-        """Whether everything that is recorded was asked for."""
+        """Whether everything that is recorded was requested."""
         return not self._missing
 
     @property
     def is_behind(self) -> bool:
-        """Whether recorded effects are left that the code may still ask for: neither asked for nor passed over."""
+        """Whether recorded effects are left that the code may still request: neither requested nor passed over."""
         # What a line has reached only grows, so a line that is not behind any more is not looked at again.
         while self._behind:
             name, line = next(iter(self._behind.items()))
@@ -159,7 +159,7 @@ class ReplayOrder:
             if effect.started > line.reached and (effect.is_request or not line.is_agent):
                 line.reached = effect.started
             self.progress += 1
-        elif key not in self._known:  # else it was asked for before, or is never expected
+        elif key not in self._known:  # else it was requested before, or is never expected
             self._reached.setdefault(key, self._line(line_of(key)).reached)
 
     def is_recorded(self, key: str) -> bool:
@@ -205,12 +205,12 @@ class ReplayOrder:
         """Return whether a new effect may execute now."""
         if self._overdue_for(key, is_request=is_request) is not None:
             return False
-        self._reached.pop(key, None)  # it executes: nobody asks for it again
+        self._reached.pop(key, None)  # it executes: it is not requested again
         return True
 
     def expected_before(self, key: str, *, is_request: bool = False) -> Expected | None:
-        """Return the first recorded effect that must be asked for before a new one executes, None if it may execute."""
-        # It looks at everything that was not asked for, so it is called only where the run stops.
+        """Return the first recorded effect that must be requested before a new one executes, None if it may execute."""
+        # It looks at everything that was not requested, so it is called only where the run stops.
         overdue = self._overdue_for(key, is_request=is_request)
         if overdue is None:
             return None
@@ -236,12 +236,12 @@ class ReplayOrder:
         return None
 
     def expected_at_end(self) -> Expected | None:
-        """Return the first recorded effect that must be asked for before the run ends, None if it may end."""
+        """Return the first recorded effect that must be requested before the run ends, None if it may end."""
         root = self._lines[ROOT]
         return self._overdue(root, root.reached, beside_calls=False)
 
     def expected_at_rest(self) -> Expected | None:
-        """Return a recorded effect that must be asked for before any open line executes something new, None if there is none."""
+        """Return a recorded effect that must be requested before any open line executes something new, None if there is none."""
         for line in tuple(self._lines.values()):
             if line.is_open:
                 found = self._overdue(line, line.reached, beside_calls=False)
@@ -250,14 +250,14 @@ class ReplayOrder:
         return None
 
     def _overdue_request(self, line: Line, reached: int) -> Expected | None:
-        """Return the first model request of an agent that was not asked for."""
+        """Return the first model request of an agent that was not requested."""
         if _latest_of(line.requests, self._missing) <= reached:
             return None
         missing = (one for one in line.requests if one.key in self._missing)
         return next(one for one in missing if one.started > reached)
 
     def _is_overdue(self, line: Line, reached: int, *, beside_calls: bool) -> bool:
-        """Return whether a line, or a line below it that is not open, has something that was not asked for."""
+        """Return whether a line, or a line below it that is not open, has something that was not requested."""
         if _latest_of(line.recorded, self._missing) > reached:
             return True
         if reached < line.reached and any(
@@ -298,7 +298,7 @@ def _start(effect: Expected) -> int:
 
 
 def _reached(line: Line) -> int:
-    """Return when the latest effect was started that was asked for in a line, or in a line above it."""
+    """Return when the latest effect was started that was requested in a line, or in a line above it."""
     reached, above = line.reached, line.above
     while above is not None:
         reached, above = max(reached, above.reached), above.above

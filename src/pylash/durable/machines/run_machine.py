@@ -396,8 +396,8 @@ class CodeFacts:
             raise ImpossibleFact(run.phase, fact, f"a branch at {caller.at.value}")
 
     def _number(self, caller: Caller) -> None:
-        self._run.questions += 1
-        caller.asked = self._run.questions
+        self._run.requests += 1
+        caller.request = self._run.requests
 
     def _refused(self, caller: Caller) -> Decisions:
         caller.owner.refusals += 1
@@ -452,7 +452,7 @@ class RunMachine:
         run = self.state
         if not run.cancels.is_asked:
             return CancelState.NONE
-        return CancelState.NOTED if run.root.cancelling else CancelState.TOLD
+        return CancelState.NOTED if run.root.cancelling else CancelState.DELIVERED
 
     def is_interrupted(self, group: Group) -> bool:
         """Return whether the join of a group ends with a cancel."""
@@ -470,7 +470,7 @@ class RunMachine:
         """Note that the requested slot is granted."""
         run = self.state
         self._check("slot_granted")
-        if run.slot is not Slot.ASKED:
+        if run.slot is not Slot.REQUESTED:
             raise ImpossibleFact(run.phase, "slot_granted", f"slot {run.slot}")
         # It was requested before the run was detached; no caller needs it now.
         if run.closed:

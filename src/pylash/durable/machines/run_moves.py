@@ -350,7 +350,7 @@ def follow_up(
 def _take_slot(run: MachineState, out: list[Decision]) -> None:
     """Request a slot, unless one is already requested."""
     if run.slot is Slot.NONE:
-        run.slot = Slot.ASKED
+        run.slot = Slot.REQUESTED
         out.append(TakeSlot())
 
 
@@ -390,7 +390,7 @@ def _perform_next(run: MachineState, out: list[Decision]) -> None:
 
 
 def _become_idle(run: MachineState, out: list[Decision]) -> None:
-    # It has none if it was only stirred since it was idle before.
+    # It has none if it became busy without a request since it was idle before.
     if run.slot is Slot.HELD:
         run.slot = Slot.NONE
         out.append(GiveSlot())
@@ -404,7 +404,7 @@ def _open_gate(run: MachineState, out: list[Decision]) -> None:
     if not callers:
         return
     if len(callers) > 1:
-        callers.sort(key=lambda caller: caller.asked)
+        callers.sort(key=lambda caller: caller.request)
     for caller in callers:
         if isinstance(caller, SideCall):
             move_call(run, caller, DONE)

@@ -99,7 +99,7 @@ class Slot(StrEnum):
 
     HELD = "held"
     NONE = "none"
-    ASKED = "asked"
+    REQUESTED = "requested"
 
 
 class CancelState(StrEnum):
@@ -108,7 +108,7 @@ class CancelState(StrEnum):
     NONE = "none"
     NOTED = "noted"
     """It is raised in the root at its next new effect."""
-    TOLD = "told"
+    DELIVERED = "delivered"
 
 
 class Recorded(Enum):
@@ -157,7 +157,7 @@ class Branch(msgspec.Struct, eq=False):
     group: Group | None = None
     at: At = CODE
     # The number of its last request among all requests of the run: branches continue in this order.
-    asked: int = 0
+    request: int = 0
     key: str = ""
     # What it waits for, at EFFECT; at WITHDRAW, the effect of its key that others have in flight.
     effect: Effect | None = None
@@ -227,7 +227,7 @@ class SideCall(msgspec.Struct, eq=False):
     owner: Branch
     excuses: bool = True
     at: At = CODE
-    asked: int = 0
+    request: int = 0
     key: str = ""
     effect: Effect | None = None
 
@@ -356,8 +356,8 @@ class MachineState:
         "legal",
         "line",
         "phase",
-        "questions",
         "ready",
+        "requests",
         "root",
         "slot",
     )
@@ -380,8 +380,8 @@ class MachineState:
         # On a serial host: the effect that is performed, then those that wait for it. Some may have left the table.
         self.line: deque[Effect] = deque()
         self.cancels = Cancels()
-        # The number of requests so far; see Branch.asked.
-        self.questions = 0
+        # The number of requests so far; see Branch.request.
+        self.requests = 0
         # The branches that wait for one of another group.
         self.awaiting: dict[Branch, None] = {}
 
@@ -399,7 +399,7 @@ class MachineState:
         if (
             self.busy
             or self.effects.working
-            or self.slot is Slot.ASKED
+            or self.slot is Slot.REQUESTED
             or (self.line and self.has_turn)
         ):
             return False

@@ -47,7 +47,7 @@ from pylash.durable.waits import (
     WaitName,
 )
 from pylash.engine.hosts.forked_effects import is_taken_over
-from pylash.engine.hosts.journal_memory import Asked, JournalMemory, asked_of
+from pylash.engine.hosts.journal_memory import EffectRequest, JournalMemory, effect_request
 from pylash.engine.races import sleep_unless, wait_until_done
 from pylash.engine.records import WITHDRAWN, answer, check_call, failed, perform, wrapped
 from pylash.engine.registry_waits import look
@@ -77,9 +77,9 @@ _log = logging.getLogger("pylash")
 
 
 class Execution(NamedTuple):
-    """One effect that is being executed: what was asked, under which fence, and where its progress is reported."""
+    """One effect that is being executed: its request, the fence of its run, and the receiver of its progress."""
 
-    asked: Asked
+    request: EffectRequest
     fence: Fence
     local: LocalExecutor
     progress: Progress
@@ -94,19 +94,21 @@ class HostedController(EffectController):
         self.durability = host.durability
         self._host = host
 
-    async def is_same(self, scope: ExecutionScope, entry: JournalEntry, asked: Asked) -> bool:
+    async def is_same(
+        self, scope: ExecutionScope, entry: JournalEntry, request: EffectRequest
+    ) -> bool:
         """Return whether an older version recorded this effect, or if its run is a fork, the process that was forked."""
-        envelope = asked.envelope
+        envelope = request.envelope
         if isinstance(envelope.command, DurableStep):
             older = replace(envelope, command=envelope.command.as_older_versions())
-            if asked_of(older, asked.key).digest == entry.hash:
+            if effect_request(older, request.key).digest == entry.hash:
                 return True
         if not isinstance(scope, ProcessScope):
             return False
         # Read at each such effect: only those whose input has the id of the process, or a key of it.
         record = await self._host.store.processes.get(scope.process_id)
         return record is not None and is_taken_over(
-            record.registration, asked.canonical, entry.hash, self._host.signer
+            record.registration, request.canonical, entry.hash, self._host.signer
         )
 
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
@@ -133,7 +135,7 @@ class HostedController(EffectController):
 class JournalController(HostedController):
     """The boundary of one scope, over its journal.
 
-    It executes whatever it is asked for: a caller that may be one of several for the same key shares effects in a
+    It executes every request: a caller that may be one of several for the same key shares effects in a
     table of its own, as runs and SharedController do.
     """
 
@@ -165,24 +167,24 @@ class JournalController(HostedController):
         kind, memory = envelope.command.kind, self.memory
         if kind in COMPOSITE:
             return (await perform(envelope, local)).answer(kind)
-        asked = asked_of(envelope, key)
+        request = effect_request(envelope, key)
         attached = memory.attached or await self._attach()
         entry = memory.entries.get(key)
         if entry is not None:
             memory.ask(key)
-            if entry.outcome is not None and entry.hash == asked.digest:
+            if entry.outcome is not None and entry.hash == request.digest:
                 return recorded_outcome(entry.outcome, kind)
         # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
         execution = Execution(
-            asked, attached.fence, local, (progress_of or memory.progress_of)(key)
+            request, attached.fence, local, (progress_of or memory.progress_of)(key)
         )
-        memory.begin(asked)
+        memory.begin(request)
         try:
             # An entry with a size has an outcome, which was too large to load. One without a size is open, and its
             # effect is continued.
-            if entry is not None and (entry.size or entry.hash != asked.digest):
+            if entry is not None and (entry.size or entry.hash != request.digest):
                 execution.progress.recording()
-                return await self._stand(entry, asked)
+                return await self._stand(entry, request)
             self._check_ownership(attached.fence)
             return await self._route(execution)
         except LeaseLost:
@@ -190,7 +192,7 @@ class JournalController(HostedController):
             self._host.forget(self._scope, self)
             raise
         finally:
-            memory.end(asked)
+            memory.end(request)
 
     # --- the record ---
 
@@ -223,21 +225,21 @@ class JournalController(HostedController):
                 "%s has recorded %d effects", scope_name(self._scope), len(self.memory.entries)
             )
 
-    async def _mismatch(self, asked: Asked) -> EffectReplayMismatch:
+    async def _mismatch(self, request: EffectRequest) -> EffectReplayMismatch:
         """Return the error that shows how the recorded command differs."""
-        kept = await self._kept(asked)
-        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+        kept = await self._kept(request)
+        return EffectReplayMismatch(request.key, first_difference(kept, request.canonical))
 
-    async def _kept(self, asked: Asked) -> bytes | None:
+    async def _kept(self, request: EffectRequest) -> bytes | None:
         """Return the recorded command under a key; of a long one, only hashes are kept."""
         assert self.memory.attached is not None
-        whole = await self._host.store.journal.entry(self.memory.attached.fence.run, asked.key)
+        whole = await self._host.store.journal.entry(self.memory.attached.fence.run, request.key)
         return None if whole is None else whole.command
 
-    async def _replay(self, entry: JournalEntry, asked: Asked) -> Outcome:
+    async def _replay(self, entry: JournalEntry, request: EffectRequest) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
         data = entry.outcome or await self._outcome_of(entry)
-        return recorded_outcome(data, asked.envelope.command.kind)
+        return recorded_outcome(data, request.envelope.command.kind)
 
     async def _outcome_of(self, entry: JournalEntry) -> bytes:
         """Return a recorded outcome that was too large to be loaded with its journal."""
@@ -260,10 +262,10 @@ class JournalController(HostedController):
 
     def _route(self, execution: Execution) -> Coroutine[Any, Any, Outcome]:
         """Choose how the effect is executed."""
-        asked, fence, local, _ = execution
-        if len(self.memory.entries) >= MAX_ENTRIES and asked.key not in self.memory.entries:
+        request, fence, local, _ = execution
+        if len(self.memory.entries) >= MAX_ENTRIES and request.key not in self.memory.entries:
             raise JournalFull(fence.name, MAX_ENTRIES)
-        match asked.envelope.command:
+        match request.envelope.command:
             case Sleep() as command:
                 local.check(command)
                 return self._sleep(execution)
@@ -278,7 +280,7 @@ class JournalController(HostedController):
                 return self._perform(execution)
 
     async def _perform(self, execution: Execution) -> Outcome:
-        host, (asked, fence, local, progress) = self._host, execution
+        host, (request, fence, local, progress) = self._host, execution
         # A worker that was paused longer than its lease learns here, before user code acts, whether it was given up.
         if host.membership.lease_is_over and not await host.membership.renew():
             raise LeaseLost(fence.name)
@@ -287,60 +289,60 @@ class JournalController(HostedController):
             await self._check_fence(fence)
         started = self.memory.start_time()
         try:
-            performed = await perform(asked.envelope, local)
+            performed = await perform(request.envelope, local)
         except asyncio.CancelledError as error:
             if progress.is_stopped or self.memory.is_stopping:
                 raise
-            performed = failed(error, asked.envelope.command.kind)  # it cancelled its own task
+            performed = failed(error, request.envelope.command.kind)  # it cancelled its own task
         if performed.cause is not None and (progress.is_stopped or self.memory.is_stopping):
             raise asyncio.CancelledError  # it was stopped: how it failed then is no outcome
         # From here on the effect cannot be stopped: its outcome exists, and must be known to the next execution.
         progress.recording()
-        entry = asked.entry(started, performed.data, host.clock.now())
+        entry = request.entry(started, performed.data, host.clock.now())
         record = local.record or host.store.journal.record
         stands = await self.memory.write_with_notes(partial(record, fence, entry))
         # The first row under a key counts: an earlier write whose answer was lost, or a cancel.
         if stands is not entry:
-            return await self._stand(stands, asked)
-        self.memory.entries[asked.key] = entry
-        return performed.answer(asked.envelope.command.kind)
+            return await self._stand(stands, request)
+        self.memory.entries[request.key] = entry
+        return performed.answer(request.envelope.command.kind)
 
     async def _check_fence(self, fence: Fence) -> None:
         """Look whether the run is still ours: others gave this worker up since we attached it."""
-        # Read before the store is asked: if we are given up during the read, the next effect checks again.
+        # Read before the store is called: if we are given up during the read, the next effect checks again.
         given_up = self._host.membership.times_given_up
-        standing = await self._host.store.runs.wake_seqs([fence.run])
-        if standing.get(fence.run, (0, -1))[1] != fence.token:
+        found = await self._host.store.runs.wake_seqs([fence.run])
+        if found.get(fence.run, (0, -1))[1] != fence.token:
             raise LeaseLost(fence.name)
         self._given_up = given_up
 
-    async def _stand(self, entry: JournalEntry, asked: Asked) -> Outcome:
+    async def _stand(self, entry: JournalEntry, request: EffectRequest) -> Outcome:
         """Keep the entry that the store has under our key, and answer with it."""
-        self.memory.entries[asked.key] = entry
-        if entry.hash != asked.digest and not await self.is_same(self._scope, entry, asked):
-            kept = await self._kept(asked)
-            if kept is None or not is_same_start(kept, asked.canonical):
-                raise EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
-        return await self._replay(entry, asked)
+        self.memory.entries[request.key] = entry
+        if entry.hash != request.digest and not await self.is_same(self._scope, entry, request):
+            kept = await self._kept(request)
+            if kept is None or not is_same_start(kept, request.canonical):
+                raise EffectReplayMismatch(request.key, first_difference(kept, request.canonical))
+        return await self._replay(entry, request)
 
     async def _sleep(self, execution: Execution) -> Outcome:
         clock, journal = self._host.clock, self._host.store.journal
-        asked, fence, local, progress = execution
-        command = asked.envelope.command
+        request, fence, local, progress = execution
+        command = request.envelope.command
         assert isinstance(command, Sleep)
-        entry = self.memory.entries.get(asked.key)
+        entry = self.memory.entries.get(request.key)
         if entry is None:
-            begun = asked.entry(self.memory.start_time())
+            begun = request.entry(self.memory.start_time())
             begin = partial(journal.begin_sleep, fence, begun, command.duration_ms * 1000)
             stands = await self.memory.write_with_notes(begin)
             entry, now = stands
-            self.memory.entries[asked.key] = entry
-            if entry.hash != asked.digest:
-                raise await self._mismatch(asked)
+            self.memory.entries[request.key] = entry
+            if entry.hash != request.digest:
+                raise await self._mismatch(request)
         else:
             now = self.memory.now()
         assert entry.due is not None
-        if entry.due <= now:  # it is over, whatever came afterwards
+        if entry.due <= now:  # it is over, even if a cancel came after that
             return SleepOutcome()
         progress.rest(entry.due)
         try:
@@ -351,21 +353,21 @@ class JournalController(HostedController):
             progress.recording()
             data = failed(error, command.kind).data
             ended = replace(entry, outcome=data, size=len(data), ended=clock.now())
-            return await self._stand(await journal.close(fence, ended), asked)
+            return await self._stand(await journal.close(fence, ended), request)
         return SleepOutcome()
 
     async def _await(self, execution: Execution, opening: WaitOpening) -> Outcome:
-        asked, fence, local, progress = execution
+        request, fence, local, progress = execution
         waits = self._host.store.waits
 
         async def open_wait() -> WaitStatus:
-            entry = asked.entry(self.memory.start_time())
+            entry = request.entry(self.memory.start_time())
             open_for = partial(waits.open_for, fence, entry, opening)
             stands, status = await self.memory.write_with_notes(open_for)
             # Open until the wait has returned below: an entry with an outcome is answered from memory.
-            self.memory.entries[asked.key] = replace(stands, outcome=None, size=0)
-            if stands.hash != asked.digest:
-                raise await self._mismatch(asked)
+            self.memory.entries[request.key] = replace(stands, outcome=None, size=0)
+            if stands.hash != request.digest:
+                raise await self._mismatch(request)
             if status.terminal is None and not status.revoked:
                 if local.opened is not None:
                     local.opened()
@@ -378,27 +380,27 @@ class JournalController(HostedController):
 
         async def late() -> WaitStatus:
             status = await waits.expire(opening.name)
-            # By what is recorded and not by ``opening``: other code may have begun the effect.
-            is_limited = self.memory.entries[asked.key].due is not None
+            # From the recorded entry and not from ``opening``: other code may have started the effect.
+            is_limited = self.memory.entries[request.key].due is not None
             if status.terminal is None and not status.revoked and is_limited:
-                status = await waits.leave(fence, asked.key, opening.name)
+                status = await waits.leave(fence, request.key, opening.name)
             return status
 
         resolution = await self._host.live.wait(
             opening.name, open_wait(), local.cancel, fence, progress.stir, late
         )
         data = encode(resolution)
-        opened = self.memory.entries[asked.key]
-        self.memory.entries[asked.key] = replace(opened, outcome=data, size=len(data))
+        opened = self.memory.entries[request.key]
+        self.memory.entries[request.key] = replace(opened, outcome=data, size=len(data))
         return AwaitEventOutcome(RESOLUTIONS.decode(data))
 
     # --- processes ---
 
     async def _process(self, execution: Execution, command: ProcessCommand) -> Outcome:
-        """Do what the registry is asked and record it at once, or wait for it."""
-        asked, fence, _, progress = execution
+        """Execute a command of the registry and record it at once, or wait for its event."""
+        request, fence, _, progress = execution
         processes, clock = self._host.store.processes, self._host.clock
-        opening = asked.entry(self.memory.start_time())
+        opening = request.entry(self.memory.start_time())
         try:
             if isinstance(command, Awaited):
                 return await self._happened(execution, command)
@@ -408,19 +410,19 @@ class JournalController(HostedController):
             entry = await self.memory.write_with_notes(work)
         except Misuse as error:  # the registry refused, and nothing was written
             progress.recording()
-            data = failed(error, asked.envelope.command.kind).data
+            data = failed(error, request.envelope.command.kind).data
             refusal = replace(opening, outcome=data, size=len(data), ended=clock.now())
             record = partial(self._host.store.journal.record, fence, refusal)
             entry = await self.memory.write_with_notes(record)
             # ``record`` has written nothing, as the opening of the wait was the first row under the key.
             if not entry.size:  # it is open: the refusal came after the wait had begun
                 entry = await self._host.store.journal.close(fence, refusal)
-        return await self._stand(entry, asked)
+        return await self._stand(entry, request)
 
     async def _happened(self, execution: Execution, command: Awaited) -> Outcome:
         """Wait until a signal has come, or another run has ended."""
-        asked, fence, local, progress = execution
-        opening = asked.entry(self.memory.start_time())
+        request, fence, local, progress = execution
+        opening = request.entry(self.memory.start_time())
         look_once = partial(look, self._host.store, fence, opening, command, local.timeout)
         while True:
             # The bell is taken before the look, so that a wake-up in between is not missed.
@@ -428,11 +430,11 @@ class JournalController(HostedController):
             try:
                 entry, remaining = await self.memory.write_with_notes(look_once)
                 if entry.size:
-                    return await self._stand(entry, asked)
-                self.memory.entries[asked.key] = entry
-                if entry.hash != asked.digest:
-                    raise await self._mismatch(asked)
-                # A bell that has rung has stirred the effect, and it must look again before it rests.
+                    return await self._stand(entry, request)
+                self.memory.entries[request.key] = entry
+                if entry.hash != request.digest:
+                    raise await self._mismatch(request)
+                # A bell that has rung made the effect busy: it must read the store again before it rests.
                 if not bell.done():
                     progress.rest(entry.due)
                 await wait_until_done(bell, self._host.clock, remaining)

@@ -20,7 +20,7 @@ from pylash.values.canonical import decode, encode_to_compare
 
 
 def is_taken_over(fork: Registration, canonical: bytes, recorded: bytes, signer: Signer) -> bool:
-    """Return whether a process that was forked recorded a command of the fork: ``recorded`` is the hash that stands."""
+    """Return whether a process that was forked recorded a command of the fork: ``recorded`` is the hash in the journal."""
     return any(
         hashlib.sha256(_as_asked_by(origin, fork.id, canonical, signer)).digest() == recorded
         for origin in fork.origins

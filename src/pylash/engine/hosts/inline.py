@@ -187,7 +187,7 @@ class InlineController(EffectController):
         memory: NullMemory | None = None,
     ) -> None:
         # The waits and the tasks are those of the host, shared by all its controllers: an answer from outside finds the
-        # wait of any run, and registry work goes on when the run that asked for it has ended.
+        # wait of any run, and registry work continues after the run that requested it has ended.
         self._waits = waits
         self._clock = clock
         self._tasks = tasks
@@ -230,7 +230,7 @@ class InlineController(EffectController):
 
     @contextmanager
     def _resting(self, envelope: Envelope) -> Iterator[None]:
-        """Report an effect that only waits as such: a simulated clock goes on once all effects do."""
+        """Report an effect that only waits as such: a simulated clock advances once all effects only wait."""
         key = envelope.invocation.replay_key
         if self._memory is None or key is None:
             yield

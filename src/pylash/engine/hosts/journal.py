@@ -89,7 +89,7 @@ class JournalHost(EffectHost):
             self.is_open = False
             self.hub.close()
             await self.tasks.close()
-            # After the tasks: one that was cancelled before its first step, or ignores its cancel, has answered no caller.
+            # After the tasks: a task that was cancelled before its first step, or ignores its cancel, has answered no caller.
             for controller in tuple(self._shared.values()):
                 controller.detach()
             if self._is_member:
@@ -110,7 +110,7 @@ class JournalHost(EffectHost):
         return shared
 
     def adopt(self, attached: Attached, clock: Clock) -> tuple[JournalController, JournalMemory]:  # noqa: ARG002 - it has its own
-        """Return the controller of a run that this worker has claimed, and what is recorded for the run."""
+        """Return the controller of a run that this worker has claimed, and the memory of the run."""
         scope = attached.fence.scope
         # It replaces the controller of an earlier claim, which keeps its old fence: what that one writes is refused.
         controller = self._adopted[scope] = JournalController(self, scope)

@@ -31,8 +31,8 @@ from pylash.values.process_errors import ProcessSignalWaitCancelled
 T = TypeVar("T")
 
 
-class Asked(msgspec.Struct):
-    """An effect that was asked for: its envelope, its key, and what its hash covers."""
+class EffectRequest(msgspec.Struct):
+    """A request of an effect: its envelope, its key, and the canonical command that its hash covers."""
 
     envelope: Envelope
     key: str
@@ -58,20 +58,21 @@ class Asked(msgspec.Struct):
         )
 
 
-def asked_of(envelope: Envelope, key: str) -> Asked:
+def effect_request(envelope: Envelope, key: str) -> EffectRequest:
     """Return what an envelope asks for under key."""
     canonical = check_size(envelope.canonical(), 1)
-    return Asked(envelope, key, canonical, hashlib.sha256(canonical).digest())
+    return EffectRequest(envelope, key, canonical, hashlib.sha256(canonical).digest())
 
 
 class JournalMemory:
-    """The journal of one run in memory: what is recorded for it, and its effects under way.
+    """The journal of one run in memory: its records, and its effects in flight.
 
     ``entries`` has every entry that is known to be in the store, and the notes that will be. The controller writes it,
-    and ``attached``. ``replay`` is the order of what a claimed run recorded, until its code has asked for all of it.
+    and ``attached``. ``replay`` is the order of what a claimed run recorded, until its code has requested all of it.
     """
 
     looks_ahead = True
+    replays_wakes = False
     cancels_tasks = False
 
     def __init__(self, journal: Journal, clock: Clock, tasks: TaskOwner) -> None:
@@ -84,7 +85,7 @@ class JournalMemory:
         self._journal = journal
         self._clock = clock
         self._tasks = tasks
-        # The latest start of a recorded effect. Starts of later ones are after it, whatever the clocks of workers say.
+        # The latest start of a recorded effect. Later effects start after it, even if the clocks of workers differ.
         self._started = 0
         # When the store's time was ``attached.now``, by our monotonic clock.
         self._attached_at = 0.0
@@ -92,13 +93,13 @@ class JournalMemory:
         self._notes: list[JournalEntry] = []
         self._writing_notes = asyncio.Lock()
         # The effects under way, by key. ``end`` of a stopped effect may come after ``begin`` of the next with its key.
-        self._under_way: dict[str, Asked] = {}
+        self._under_way: dict[str, EffectRequest] = {}
         # The effects that wait for others. Each reads the store again when its bell rings, with a new bell.
         self._bells: dict[asyncio.Future[None], Progress] = {}
 
     @property
     def is_replaying(self) -> bool:
-        """Whether there are recorded effects that the code has not come to yet."""
+        """Whether there are recorded effects that the code has not reached."""
         return self.replay is not None and self.replay.is_behind
 
     @property
@@ -107,18 +108,18 @@ class JournalMemory:
         return self._tasks.is_stopping
 
     def observe(self, progress_of: ProgressOf) -> None:
-        """Report the progress of every effect to what ``progress_of`` returns for its key."""
+        """Report the progress of every effect to the receiver that ``progress_of`` returns for its key."""
         self.progress_of = progress_of
 
     def attach(self, attached: Attached) -> None:
-        """Take what is recorded for a run that is ours."""
+        """Load the records of a run that this worker owns."""
         self._attached_at = self._clock.monotonic()
         self.entries = dict(attached.entries)
         self._started = max((entry.started for entry in self.entries.values()), default=0)
         self.attached = attached
 
     def adopt(self, attached: Attached) -> None:
-        """Take a run that this worker has claimed: its code comes to everything that is recorded."""
+        """Load the records of a claimed run: its code replays all of them."""
         self.attach(attached)
         expected = [
             Expected(entry.started, entry.key, entry.kind == EffectKind.DIRECT, entry.label)
@@ -128,7 +129,7 @@ class JournalMemory:
         self.replay = ReplayOrder(expected, self.entries) if expected else None
 
     def ask(self, key: str) -> None:
-        """Note that the code has come to a key."""
+        """Note that the code has reached the effect of a key."""
         if self.replay is not None:
             self.replay.ask(key)
             if self.replay.is_over:
@@ -140,8 +141,8 @@ class JournalMemory:
         return Instant(self._started)
 
     def wake(self) -> None:
-        """Let every effect that waits for others look again."""
-        # A bell rings once, so all of them leave the table now. An effect that looks again registers a new one.
+        """Let every effect that waits for an event read the store again."""
+        # A bell rings once, so all of them leave the table now. An effect that reads again registers a new one.
         bells, self._bells = self._bells, {}
         for bell, progress in bells.items():
             if not bell.done():
@@ -156,7 +157,7 @@ class JournalMemory:
         return entry.kind == EffectKind.SLEEP and entry.due is not None and entry.due <= self.now()
 
     def record_of(self, key: str) -> Recorded:
-        """Return what the journal has under the key of an effect that the code asks for now."""
+        """Return what is recorded under the key of an effect that the code requests now."""
         entry = self.entries.get(key)
         if entry is None:
             return Recorded.NOTHING
@@ -166,7 +167,7 @@ class JournalMemory:
         return Recorded.CANCELLED if is_cancel else Recorded.OUTCOME
 
     def begun(self, key: str) -> bool:
-        """Return whether the effect of key has begun, in any execution of the run."""
+        """Return whether the effect of key was started, in any execution of the run."""
         return key in self.entries
 
     def note(self, key: str, make: Callable[[], Any]) -> Any:
@@ -202,7 +203,7 @@ class JournalMemory:
         return await write(())
 
     def decision(self, key: str) -> Any:
-        """Return what was decided under key, or None."""
+        """Return the decision that is recorded under key, or None."""
         entry = self.entries.get(key)
         if entry is None or entry.outcome is None:
             return None
@@ -235,7 +236,7 @@ class JournalMemory:
         delivered = await self.write_with_notes(
             lambda notes: self._journal.deliver(fence, (*notes, *made), cancelled)
         )
-        # Only now: what is in ``entries`` is answered to code, and must be in the store by then.
+        # Only now: code gets its outcomes from ``entries``, so they must be in the store before.
         for entry in (*made, *(one for one in cancelled if one.key in delivered)):
             self.entries[entry.key] = entry
         return delivered
@@ -258,14 +259,14 @@ class JournalMemory:
 
     # --- effects under way ---
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, request: EffectRequest) -> None:
         """Note that an effect is under way."""
-        self._under_way[asked.key] = asked
+        self._under_way[request.key] = request
 
-    def end(self, asked: Asked) -> None:
+    def end(self, request: EffectRequest) -> None:
         """Note that an effect is not under way any more; after it was stopped, it may have been begun again."""
-        if self._under_way.get(asked.key) is asked:
-            del self._under_way[asked.key]
+        if self._under_way.get(request.key) is request:
+            del self._under_way[request.key]
 
     def bell(self, progress: Progress) -> asyncio.Future[None]:
         """Return a future that completes when the run is woken; take it before looking, so that no wake-up is missed."""
@@ -278,16 +279,17 @@ class JournalMemory:
         self._bells.pop(bell, None)
 
     def open_waits(self) -> list[str]:
-        """Return the ids of the waits that effects rest in."""
+        """Return the ids of the waits that effects in flight wait for."""
         known = (self.entries.get(key) for key in self._under_way)
         return [entry.wait for entry in known if entry is not None and entry.wait is not None]
 
     def now(self) -> Instant:
-        """Return the store's time, as far as we can tell without asking it."""
+        """Return the time of the store, estimated with our monotonic clock."""
         assert self.attached is not None
-        # Not our wall clock, which may differ from the store's: due times are compared with this.
+        # Not our wall clock, which may differ from the store's: due times are compared with this. Rounded and not cut
+        # off: the difference of two floats can be a little too small, and what is due now would be due in 1 µs.
         passed = self._clock.monotonic() - self._attached_at
-        return Instant(self.attached.now + int(passed * SECOND))
+        return Instant(self.attached.now + round(passed * SECOND))
 
 
 def _cancelled(memory: JournalMemory, envelope: Envelope, now: Instant) -> JournalEntry:
@@ -295,7 +297,7 @@ def _cancelled(memory: JournalMemory, envelope: Envelope, now: Instant) -> Journ
     key = envelope.invocation.replay_key
     assert key is not None
     # An effect that was open keeps the time of its start: that is its place in the order of a replay.
-    opening = memory.entries.get(key) or asked_of(envelope, key).entry(memory.start_time())
+    opening = memory.entries.get(key) or effect_request(envelope, key).entry(memory.start_time())
     data = withdrawn(cancel_code(opening))
     return replace(opening, outcome=data, size=len(data), ended=now)
 

@@ -103,7 +103,7 @@ class SharedController(HostedController):
         if self._table.leave(effect, caller) is not None and effect in self._work:
             task = self._work.pop(effect).task
             task.cancel()
-            # The caller goes on only when the work has ended: what it does next must not run beside it.
+            # The caller continues only when the work has ended: nothing may run beside its next statement.
             await asyncio.wait((task,))
 
     async def _perform(self, effect: Effect, envelope: Envelope, local: LocalExecutor) -> None:
@@ -123,7 +123,7 @@ class SharedController(HostedController):
 
     def detach(self) -> None:
         """Cancel all callers that still wait for an effect: the host has closed."""
-        # The table is empty first: a task that ends later finds that its effect has left, and answers nobody.
+        # The table is cleared first: a task that ends later does not find its effect, and answers no caller.
         for effect in self._table.clear():
             for caller in effect.callers:
                 caller.cancel()

@@ -1,7 +1,7 @@
 """Asides: effects that a library asks for inside the code of a run, without a context.
 
 Rule 1. A library starts tasks of its own. What they ask for belongs to the branch whose code it is.
-Rule 2. The library names what it asks for; the same name again in a branch is told apart by its count.
+Rule 2. The library names its effects; equal names in a branch are distinguished by a count.
         It takes the name before it awaits anything, so that no timing decides the count.
 """
 
@@ -27,7 +27,7 @@ class Aside:
         self.branch = branch
 
     def take(self, name: str, *, below: tuple[str, int] | None = None) -> tuple[str, int]:
-        """Return the next part of a key for a name; ``below`` is the part it stands under."""
+        """Return the next part of a key for a name; ``below`` is the part before it."""
         # Counted below its part: how often a name was taken under another part does not change the key.
         if below is None:
             return self.branch.take(name)

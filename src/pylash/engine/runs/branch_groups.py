@@ -1,6 +1,6 @@
 """Groups of branches: gather, race and task groups of a run.
 
-Rule 1. The machine of the run decides when a branch goes on, when a join is over, and which branches a decision cancels.
+Rule 1. The machine of the run decides when a branch continues, when a join is over, and which branches a decision cancels.
 Rule 2. Which branch was first is recorded before any other branch learns of it.
 """
 
@@ -257,11 +257,14 @@ class BranchGroup:
         if self._decision is None:
             await self._decide(NOBODY)
         await self.join()
+        # The wait may have been where a cancel of the run was delivered: it is raised, whatever the group was left with.
+        if self._is_interrupted:
+            self._raise_cancelled()
 
     async def join(self, *, after: int | None = None) -> None:
         """Wait for the branches of the group; with ``after``, until more than that many have ended.
 
-        If the run is detached meanwhile, the code of the branches ends before its parent's goes on.
+        If the run is detached meanwhile, the code of the branches ends before that of its parent continues.
         """
         try:
             await self._join(self.tasks, after=after)
@@ -348,7 +351,7 @@ class BranchGroup:
             await asyncio.sleep(PARKING_POLL_SECONDS)
         if self._run.closed:
             raise Detached
-        # Set only when it is written: whatever finds a decision here may act on it.
+        # Set only when it is written: code that finds a decision here may act on it.
         recorded = {"first": first}
         if self._limit is not None:
             recorded["started"] = len(self.tasks)

@@ -1,9 +1,9 @@
 """The driver of a run: it tells the run's machine what happens, and carries out what the machine decides.
 
-Rule 1. Whatever happens to a run is told through ``tell``. Nothing else changes where the run stands.
-Rule 2. Decisions are carried out in the order in which they were made. A fact that is told while one is carried out
-        has its decisions carried out after those before.
-Rule 3. A caller that waits has a Call until its task goes on; an effect that is executed has a task until that ends.
+Rule 1. Every fact about a run reaches its machine through ``tell``. Nothing else changes the state of the machine.
+Rule 2. Decisions are carried out in the order in which they were made. The decisions of a fact that is reported while
+        others are carried out come after those.
+Rule 3. A caller that waits has a Call until its task continues; an effect that is executed has a task until that ends.
 
 The machine calls a branch of the run a Branch too. Here that one is a ``Node``: ``Branch.node``.
 """
@@ -81,7 +81,7 @@ class Detached(Control):
 class Call:
     """A caller that waits: for an effect, for branches, or at the gate.
 
-    ``answer`` is what the caller gets when it goes on: an outcome, or an exception to raise.
+    ``answer`` is what the caller gets when it continues: an outcome, or an exception to raise.
     """
 
     __slots__ = ("answer", "branch", "context", "envelope", "local", "waiter")
@@ -172,7 +172,8 @@ class RunDriver:
         self._tasks = tasks
         # Owned by the host, whose tasks outlive the worker's: a record that is being written is not cancelled with the run.
         self._work_tasks = work_tasks
-        # The tasks that execute effects. An effect that waits for its turn on a serial host has none.
+        # The tasks that execute effects, also those that were stopped and have not ended. An effect that waits for its turn
+        # on a serial host has none.
         self._work: dict[Effect, asyncio.Task[None]] = {}
         # The decisions that are being carried out.
         self._queue: list[Decision] | None = None
@@ -224,7 +225,7 @@ class RunDriver:
             case Share(effect=effect, caller=caller):
                 self._share(effect, self.calls[caller])
             case Queue(effect=effect, caller=caller):
-                effect.asked = self.calls[caller].envelope
+                effect.envelope = self.calls[caller].envelope
             case BecomeIdle(park_now=park_now):
                 self._slots.become_idle(self.run, park_now=park_now)
             case BecomeBusy():
@@ -306,7 +307,7 @@ class RunDriver:
         await self.answer_of(branch.node)
 
     async def answer_of(self, caller: Caller) -> Any:
-        """Wait until a caller goes on; return its answer, or raise it."""
+        """Wait until a caller may continue; return its answer, or raise it."""
         call = self.calls[caller]
         try:
             await call.waiter
@@ -349,7 +350,7 @@ class RunDriver:
     async def _leave(self, caller: Caller, call: Call) -> None:
         """Let a caller go whose task was cancelled; work that only it waited for ends first."""
         call.waiter = asyncio.get_running_loop().create_future()
-        # Taken before ``leave``, whose StopWork removes it from ``_work``.
+        # Taken before ``leave``, after which the caller has no effect.
         work = None if caller.effect is None else self._work.get(caller.effect)
         decisions = self.tell(self.machine.code.leave, caller)
         is_stopped = any(isinstance(decision, StopWork) for decision in decisions)
@@ -367,24 +368,33 @@ class RunDriver:
     def _begin(self, effect: Effect, call: Call) -> None:
         assert call.envelope is not None
         assert call.local is not None
-        effect.asked = call.envelope
-        work = self._perform(effect, call.envelope, call.local)
+        effect.envelope = call.envelope
+        # On a serial host, an effect that was cancelled has to end before the next one begins.
+        stopped = () if self._controller.supports_concurrent_effects else (*self._work.values(),)
+        work = self._perform(effect, call.envelope, call.local, stopped)
         self._work[effect] = self._work_tasks.start(work, call.context)
 
     def _share(self, effect: Effect, call: Call) -> None:
         """Let a caller wait for the effect of another one, if both ask for the same."""
         assert call.envelope is not None
         try:
-            check_same(effect.asked, call.envelope)
+            check_same(effect.envelope, call.envelope)
         except DurabilityError as error:
             self.close(error)
 
-    async def _perform(self, effect: Effect, asked: Envelope, local: LocalExecutor) -> None:
-        """Execute an effect and tell the machine how it ended."""
+    async def _perform(
+        self,
+        effect: Effect,
+        envelope: Envelope,
+        local: LocalExecutor,
+        stopped: tuple[asyncio.Task[None], ...],
+    ) -> None:
+        """Execute an effect after the stopped ones have ended, and tell the machine how it ended."""
         result: Outcome | BaseException | None = None
         is_cancel = False
         try:
-            result = await self._controller.execute(asked, local)
+            execute = self._controller.execute(envelope, local)
+            result = await (self._execute_after(stopped, execute) if stopped else execute)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
@@ -397,7 +407,7 @@ class RunDriver:
                 raise
             # The cancel is in the record, unless user code has cancelled the task that it runs in.
             if task is not None and task.cancelling():
-                result = _failure(error, asked)
+                result = _failure(error, envelope)
             else:
                 is_cancel = True
         except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
@@ -410,6 +420,16 @@ class RunDriver:
         finally:
             del result, effect  # an exception holds this frame
 
+    async def _execute_after(
+        self, stopped: tuple[asyncio.Task[None], ...], execute: Coroutine[Any, Any, Outcome]
+    ) -> Outcome:
+        try:
+            await asyncio.wait(stopped)
+        except asyncio.CancelledError:
+            execute.close()
+            raise
+        return await execute
+
     def _answer(self, effect: Effect, callers: tuple[Caller, ...]) -> None:
         result = effect.result
         if isinstance(result, BaseException) and not callers:
@@ -420,7 +440,8 @@ class RunDriver:
             self.calls[caller].answer = copy.deepcopy(result) if is_shared else result
 
     def _stop(self, effect: Effect) -> None:
-        if (task := self._work.pop(effect, None)) is not None:
+        task = self._work.get(effect)
+        if task is not None and not task.cancelling():
             task.cancel()
 
     def _break_off(self, effects: tuple[Effect, ...]) -> None:
@@ -472,12 +493,12 @@ class RunDriver:
         self, delivery: Deliver, recorded: dict[str, Any], written: asyncio.Future[None]
     ) -> None:
         # An effect whose record is being written by now is left to the answer of that write.
-        effects = [effect.asked for effect in delivery.effects if effect.is_cancellable]
+        effects = [effect.envelope for effect in delivery.effects if effect.is_cancellable]
         try:
             cancelled = await self._memory.deliver(delivery.key, recorded, effects)
             self.tell(self.machine.delivered, delivery.key, cancelled)
         finally:
-            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` goes on.
+            # Also if the write failed: the trouble closes the run in the same step, before ``decide`` continues.
             written.set_result(None)
 
     async def _withdraw(self, caller: Caller, call: Call) -> None:
@@ -518,9 +539,9 @@ def _is_aside(caller: Caller) -> bool:
     return isinstance(caller, SideCall) and caller.excuses
 
 
-def _failure(error: BaseException, asked: Envelope) -> BaseException:
+def _failure(error: BaseException, envelope: Envelope) -> BaseException:
     """Return the failure of an effect as its callers get it."""
-    kind = asked.command.kind
+    kind = envelope.command.kind
     try:
         failed(error, kind).answer(kind)
     except LashError as failure:

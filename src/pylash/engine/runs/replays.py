@@ -64,14 +64,14 @@ async def until_replayed(
 async def _held(
     run: LiveRun, replay: ReplayOrder, key: str, *, is_request: bool = False
 ) -> Expected | None:
-    """Return what is expected before a new effect, once it may execute or the replay of the run makes no progress."""
-    # The code of a run that is one task has come to everything before this effect in its own line. Other tasks may still
+    """Return the recorded effect that must come before a new one, once that may execute or the replay makes no progress."""
+    # The code of a run that is one task has reached everything before this effect in its own line. Other tasks may still
     # replay what they recorded: a branch of a task group, or a task of user code that an agent runs in.
     is_alone = current_branch(run) is run.root and len(run.driver.branches) == 1
     if replay.may_execute(key, is_request=is_request):
         return None
     time = asyncio.get_running_loop().time
-    # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports to nobody.
+    # Polled: a hold is rare and short, and what ends it may be a task of a library, which reports nothing.
     seen, since = replay.progress, time()
     while not (run.closed or run.cancelled):
         # Only after progress: thousands of branches may be held at once.
@@ -133,7 +133,7 @@ def with_traceback(trouble: LashError, error: BaseException | None) -> LashError
 
 
 def excuse(run: LiveRun) -> None:
-    """Let a run end whose code cannot run at all, because something that it needs is missing: it asked for nothing."""
+    """Let a run end whose code cannot run at all, because something that it needs is missing: it requested no effect."""
     replay = run.memory.replay
     if replay is not None and replay.progress == 0:
         replay.clear()

@@ -1,7 +1,7 @@
 """The run of a process or a turn, while it is executed here.
 
 Its code asks for effects through ``effect`` and reads the store through ``read``; its worker begins, wakes, parks and
-ends it. What follows from that is decided by its machine and carried out by its driver.
+ends it. Its machine decides what follows, and its driver carries that out.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.engine.records import check_nesting, perform
 from pylash.engine.runs.branches import Branch, current_branch
 from pylash.engine.runs.driver import Call, Detached, RunDriver
+from pylash.engine.runs.loaded_runs import LoadedRun
 from pylash.engine.runs.outside import DirectCalls, Outside
 from pylash.engine.runs.replays import check_end, until_replayed
 from pylash.engine.runs.slots import Slots
-from pylash.engine.runs.standings import Standing
 from pylash.engine.store_answers import Unanswered, answer_of
 from pylash.engine.user_code import Control
 from pylash.tasks import TaskOwner
@@ -51,7 +51,7 @@ _log = logging.getLogger("pylash")
 
 
 class ContinueAs(Control):
-    """The process goes on with a fresh journal and this input."""
+    """The process continues with a fresh journal and this input."""
 
     def __init__(self, given: EngineInput) -> None:
         self.input = given
@@ -62,7 +62,7 @@ class LiveRun:
 
     def __init__(
         self,
-        standing: Standing,
+        loaded: LoadedRun,
         wake_seq: int,
         controller: EffectController,
         memory: RunMemory,
@@ -70,9 +70,9 @@ class LiveRun:
         tasks: TaskOwner,
         work_tasks: TaskOwner,
     ) -> None:
-        self.record = record = standing.subject
-        self.fence: Fence = standing.attached.fence
-        self.turn = standing.turn
+        self.record = record = loaded.subject
+        self.fence: Fence = loaded.attached.fence
+        self.turn = loaded.turn
         self.memory = memory
         # The tasks of the worker, for the code of branches. Effects run in ``work_tasks`` of the host, which are
         # cancelled later, so that a record that is being written outlives the code that asked for it.
@@ -83,7 +83,7 @@ class LiveRun:
         config = RunConfig(
             is_durable=not memory.cancels_tasks,
             is_serial=not controller.supports_concurrent_effects,
-            is_turn=standing.turn is not None,
+            is_turn=loaded.turn is not None,
             parks_at_once=record.slot is not None,
             deadline=self.deadline,
             heard_before=bool(record.cancel_delivered),
@@ -188,7 +188,7 @@ class LiveRun:
         if is_replay and branch is not None:
             self.driver.tell(code.replay, branch.node, recorded)
         else:
-            # The call is there before the machine is asked: the answer may come within ``tell``.
+            # The call is registered before the machine gets the request: the answer may come within ``tell``.
             self.driver.calls[caller] = Call(branch or owner, asked, local)
             self.driver.tell(code.ask, caller, key, recorded)
             outcome: Outcome = await self.driver.answer_of(caller)
@@ -205,7 +205,7 @@ class LiveRun:
     async def enclose(self, asked: Envelope, local: LocalExecutor) -> Outcome:
         """Execute a composite effect, which consists of others and is never recorded.
 
-        A host that takes one effect at a time is not asked: the effects inside would wait for it.
+        A host that takes one effect at a time is left out: the effects inside would wait for it.
         """
         if self._controller.supports_concurrent_effects:
             return await self._controller.execute(asked, local)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import carrier_target
 from pylash.durable.runs import RunState, RunView
 from pylash.engine.dry_runs import AT_ONCE, DryRuns, RecordedRun, Verdict
 from pylash.engine.hosts.journal import JournalHost
@@ -55,7 +55,7 @@ async def retry_fitting(
     """Retry the blocked processes that fit the code of this worker, or of an engine."""
     await asyncio.sleep(TRIED_AFTER_SECONDS)
     carrier = "" if engine is None else engine.engine
-    targets = [carried_target(carrier, one) for one in programs.targets()]
+    targets = [carrier_target(carrier, one) for one in programs.targets()]
     # ``last`` grows: a process that is blocked again by another worker is not tried a second time.
     runs, tried, last = host.store.runs, 0, 0
     try:
@@ -72,13 +72,13 @@ async def retry_fitting(
             tried, last = tried + len(views), views[-1].id
     except StoreError:  # away for the moment; the next start tries them
         pass
-    except Exception:  # noqa: BLE001 - the worker goes on
+    except Exception:  # noqa: BLE001 - the worker continues
         _log.exception("the blocked processes could not be tried")
 
 
 async def _fitting(dry_runs: DryRuns, views: list[RunView]) -> list[RunView]:
     """Return the runs that a worker with this code would continue."""
-    # The journals cannot change meanwhile: a blocked run is executed by nobody. Only answers to its waits may come, and
+    # The journals cannot change meanwhile: no worker executes a blocked run. Only answers to its waits may come, and
     # the worker that claims it then decides again.
     try:
         reports = await dry_runs.replay(

@@ -46,7 +46,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what is not needed any more is kept.
+    """How long data is kept that is no longer needed.
 
     ``journal``: the effects of runs that have ended; results, logs and waits do not depend on them.
 

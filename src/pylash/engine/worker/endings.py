@@ -2,7 +2,7 @@
 
 Rule 1. The run's machine decides what is written (``LastWrite``); this module writes it.
 Rule 2. Once the code of a run has ended, every read and write for it is repeated until the store answers: an
-        error that left the run's task would leave the run to nobody.
+        error that left the run's task would leave the run without an owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("pylash")
 
 
 class StoreEndings:
-    """The last writes of the executions of one worker, under their fences; ``is_open`` tells whether it is open."""
+    """The last writes of the executions of one worker, under their fences; ``is_open`` returns whether it is open."""
 
     def __init__(self, store: Store, is_open: Callable[[], bool]) -> None:
         self._store = store

@@ -29,7 +29,7 @@ class Orphans:
             self.on_found()
 
     async def find(self) -> None:
-        """Find those that we do not know of."""
+        """Find runs that the store says are ours, and that no task here executes."""
         # Cleared before the read: a claim whose answer is lost during the read sets it again.
         self.suspected = False
         owned = await self._host.store.runs.owned_by(self._host.membership.worker)

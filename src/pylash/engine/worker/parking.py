@@ -44,8 +44,8 @@ class Parking:
         if answer is ParkAnswer.WOKEN:
             with suppress(StoreError):
                 # Read before the checks: the next park compares with this number, so everything must be read after it.
-                standing = await self._runs.wake_seqs([run.record.run])
-                await self._checks.check_waits(run, standing[run.record.run][0])
+                found = await self._runs.wake_seqs([run.record.run])
+                await self._checks.check_waits(run, found[run.record.run][0])
         elif run.closed:  # its code unwinds, and is cancelled if it does not
             await end_detached_code(run)
 

@@ -21,7 +21,7 @@ async def prune_forever(journal: Journal, retention: Retention) -> None:
     age = micros(retention.journal)
     while True:
         await asyncio.sleep(PRUNE_SECONDS)
-        # A store that is away is asked again in the next round.
+        # If the store is unreachable, the next round tries again.
         with suppress(StoreError):
             # In small transactions with pauses between them, so that the writes of live runs are not held up.
             while await journal.prune(age, PRUNE_AT_ONCE) == PRUNE_AT_ONCE:  # noqa: ASYNC110 - it is the work

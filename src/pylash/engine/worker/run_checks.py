@@ -20,9 +20,9 @@ class RunChecks:
     async def check_cancel(self, run: LiveRun) -> None:
         """Cancel the run if its process or turn was asked to end, close it if it was ended; do nothing if the store is unreachable."""
         with suppress(StoreError):  # check_all comes again
-            standing = await self._host.store.runs.wake_seqs([run.fence.run])
+            found = await self._host.store.runs.wake_seqs([run.fence.run])
             # The end of a process by force makes our fence stale; its code may be in a step that takes hours.
-            if any(token > run.fence.token for _, token in standing.values()):
+            if any(token > run.fence.token for _, token in found.values()):
                 run.close(LeaseLost(run.fence.name))
             else:
                 await self._deliver_cancel(run)
@@ -31,8 +31,8 @@ class RunChecks:
         """Close the runs whose fence has grown: others own them now, or ended them. Check those that were woken."""
         if not self._live:
             return
-        standing = await self._host.store.runs.wake_seqs(list(self._live.by_number))
-        for number, (wake_seq, token) in standing.items():
+        found = await self._host.store.runs.wake_seqs(list(self._live.by_number))
+        for number, (wake_seq, token) in found.items():
             # Looked up after the read: a run may have ended here during it, or have been claimed again.
             run = self._live.by_number.get(number)
             if run is None or run.closed:
@@ -48,7 +48,7 @@ class RunChecks:
         """Read everything the run waits for. ``wake_seq`` was read from the store before.
 
         The run takes it over only when everything has been read, and cannot be parked until then: parking
-        compares the count with the store, and a wake-up that nobody acted on would be lost.
+        compares the count with the store, and a wake-up that no task acted on would be lost.
         """
         await self._host.live.check(run.memory.open_waits())
         run.driver.tell(run.machine.woken)

@@ -13,10 +13,10 @@ from pylash.durable.machines.run_state import LastWrite
 from pylash.durable.ports import EffectHost
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun
 from pylash.engine.runs.programs import Drives
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.runs.slots import Slots
-from pylash.engine.runs.standings import Standing
 from pylash.engine.user_code import current_task, is_failure
 from pylash.engine.worker.live_runs import LiveRuns
 from pylash.engine.worker.orphans import Orphans
@@ -47,11 +47,11 @@ class RunTasks:
         self._endings = endings
         self._slots = slots
 
-    def add(self, standing: Standing, wake_seq: int) -> LiveRun:
-        """Return a live run for a run that is ours."""
-        controller, memory = self._effects.adopt(standing.attached, self._host.clock)
+    def add(self, loaded: LoadedRun, wake_seq: int) -> LiveRun:
+        """Return a live run for a run that this worker owns."""
+        controller, memory = self._effects.adopt(loaded.attached, self._host.clock)
         tasks = (self.tasks, self._host.tasks)
-        run = LiveRun(standing, wake_seq, controller, memory, self._slots, *tasks)
+        run = LiveRun(loaded, wake_seq, controller, memory, self._slots, *tasks)
         # Before any task executes it: a run of ours that is not in ``live`` is taken for an orphan.
         self._live.add(run)
         return run
@@ -70,7 +70,7 @@ class RunTasks:
             if output is not None:
                 self._live.end(run, output)
         except BaseException as error:
-            # The task was cancelled with the worker: nobody else knows that the run is ours.
+            # The task was cancelled with the worker: no other task knows that this worker owns the run.
             if not is_failure(error, task):
                 self.orphans.add((run.fence,))
                 raise
@@ -86,6 +86,6 @@ class RunTasks:
         run.driver.stumble(error)
         try:
             await self._endings.leave(run, LastWrite.BLOCK)
-        except Exception:  # noqa: BLE001 - whatever it is, another worker may succeed
+        except Exception:  # noqa: BLE001 - another worker may succeed
             _log.exception("%s cannot be blocked and is released", run.fence.name)
             self.orphans.add((run.fence,))

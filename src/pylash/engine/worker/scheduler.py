@@ -24,9 +24,9 @@ from pylash.durable.machines.worker_machine import (
 from pylash.durable.runs import Claim
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
+from pylash.engine.runs.loaded_runs import load_runs
 from pylash.engine.runs.programs import Programs
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import standings
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.run_tasks import RunTasks
 from pylash.tasks import TaskOwner
@@ -77,7 +77,7 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it looks for work, or will in a moment."""
+        """Whether it looks for ready runs, or is about to."""
         return self.kick.is_set() or self._is_looking
 
     def note_ready(self, turn: str) -> None:
@@ -138,7 +138,7 @@ class Scheduler:
                 self._is_looking = False
 
     async def _claim_ready(self) -> float | None:
-        """Claim what is ready; return the seconds until something else will be, if that is known."""
+        """Claim ready runs; return the seconds until the next one is ready, if that is known."""
         machine, targets = self._machine, self._programs.targets()
         claimed, is_crowded = 0, self._is_crowded
         while limit := min(machine.room, CLAIM_AT_ONCE):
@@ -149,7 +149,7 @@ class Scheduler:
                     self._ready_turns.pop(run, None)
                 break
             is_crowded = True
-        # Slots that are given back from here on are seen by the machine, which looks again if there is a backlog.
+        # The machine counts slots that are freed from here on, and claims again if there is a backlog.
         is_full = not limit
         due, suspect = await self._host.store.runs.next_due(targets)
         self._is_crowded = is_full and due is not None and due <= 0
@@ -204,7 +204,7 @@ class Scheduler:
             claims = await self._claim(1, self._programs.targets(), suspect=True)
             runs, unreadable = await self._add(claims)
         finally:
-            # In any case: the machine lets nothing begin until it knows what came of the slot that it has reserved.
+            # In any case: the machine starts no run until it knows whether the reserved slot is used.
             run = runs[0] if runs else None
             self._carry_out(self._machine.suspect_claimed(run))
         for run in runs:
@@ -233,11 +233,13 @@ class Scheduler:
         return claims
 
     async def _add(self, claims: list[Claim]) -> tuple[list[LiveRun], list[Claim]]:
-        """Return live runs for what was claimed, and what cannot be read."""
+        """Return live runs for claims, and the claims whose runs cannot be read."""
         if not claims:
             return [], []
         try:
-            read = await standings(self._host.store, claims)
+            fences = {claim.fence.run: claim.fence for claim in claims}
+            processes = [claim.fence.run for claim in claims if claim.run.kind == "process"]
+            read = await load_runs(self._host.store, fences, processes)
         except Exception:
             self._runs.orphans.add(claim.fence for claim in claims)
             raise

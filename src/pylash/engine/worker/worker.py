@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from pylash.durable.commands import StartProcess
 from pylash.durable.machines.run_state import Phase, Slot
 from pylash.durable.machines.worker_machine import (
@@ -34,9 +36,9 @@ from pylash.durable.sessions import TURN_TARGET, NewTurn
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import wait_for_hint
 from pylash.engine.runs.endings import Endings
+from pylash.engine.runs.loaded_runs import LoadedRun, loaded_turn
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.runs.run import LiveRun
-from pylash.engine.runs.standings import Standing, standing_of
 from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.engine.worker.config import Retention, WorkerConfig
 from pylash.engine.worker.endings import StoreEndings
@@ -213,7 +215,7 @@ class Worker:
             times = 0
             while self._is_busy():  # only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
-                before, found = found, [(run, run.machine.state.questions) for run in self._stuck()]
+                before, found = found, [(run, run.machine.state.requests) for run in self._stuck()]
                 times = times + 1 if found and found == before else 0
                 if times * QUIET_SECONDS > STUCK_SECONDS:
                     raise TimeoutError(_stuck_message(found[0][0]))
@@ -221,9 +223,18 @@ class Worker:
                 return
             self._scheduler.kick.set()
 
+    def own(self, registration: Registration) -> Registration:
+        """Return a registration without the mark of another engine."""
+        return replace(registration, carrier="") if registration.carrier else registration
+
     def has(self, run_id: str) -> bool:
         """Return whether a run is executed here."""
         return self.live.has(run_id)
+
+    @property
+    def busy(self) -> int:
+        """How many runs must stop before it is closed."""
+        return self.live.busy
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here, if there is one."""
@@ -318,35 +329,35 @@ class Worker:
             await sessions.submit(new, token)
             return
         worker = self._host.membership.worker
-        await self._launch(sessions.submit(new, token, worker), standing_of)
+        await self._launch(sessions.submit(new, token, worker), loaded_turn)
 
     async def _has_room_for(self, target: str) -> bool:
         return self.is_open and await self._scheduler.has_room_for(target)
 
     def _launch(
-        self, starting: Awaitable[T], stands: Callable[[T], Standing | None], answer: Any = None
+        self, starting: Awaitable[T], load: Callable[[T], LoadedRun | None], answer: Any = None
     ) -> asyncio.Future[Any]:
-        """Execute what is being started, if it is ours then; also if the caller is cancelled meanwhile.
+        """Execute the run that ``starting`` starts, if it is ours then; also if the caller is cancelled meanwhile.
 
         The caller gets ``answer``.
         """
         self.carry_out(self.machine.claim_sent(1))
         caller: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._runs.tasks.serve(self._launch_run(starting, stands, answer, caller))
+        self._runs.tasks.serve(self._launch_run(starting, load, answer, caller))
         return caller
 
     async def _launch_run(
         self,
         starting: Awaitable[T],
-        stands: Callable[[T], Standing | None],
+        load: Callable[[T], LoadedRun | None],
         answer: Any,
         caller: asyncio.Future[Any],
     ) -> None:
         """Wait for the store's answer in the task that then executes the run, so that no answer is left without one."""
         run = None
         try:
-            standing = stands(await starting)
-            run = None if standing is None else self._runs.add(standing, 0)
+            loaded = load(await starting)
+            run = None if loaded is None else self._runs.add(loaded, 0)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             # It may have been started before the store went away.
             self._runs.orphans.suspected = True
@@ -366,8 +377,8 @@ class Worker:
 
 def _stuck_message(run: LiveRun) -> str:
     """Return why a simulated clock cannot go on because of a run."""
-    effects = (effect.asked for effect in run.machine.state.effects.in_flight.values())
-    names = ", ".join(repr(asked.invocation.effect_id) for asked in effects if asked is not None)
+    effects = (effect.envelope for effect in run.machine.state.effects.in_flight.values())
+    names = ", ".join(repr(one.invocation.effect_id) for one in effects if one is not None)
     return (
         f"The clock cannot go on: the code of process {run.id!r} waits for something that is not a call of ctx, such as a "
         f"lock or a semaphore. Its effects that wait: {names or 'none'}. Use ctx.gather(..., limit=n) instead of a "
@@ -375,8 +386,8 @@ def _stuck_message(run: LiveRun) -> str:
     )
 
 
-def _started_process(registration: Registration, leased: LeasedStart | None) -> Standing | None:
+def _started_process(registration: Registration, leased: LeasedStart | None) -> LoadedRun | None:
     if leased is None:
         return None
     record = just_started(registration, leased.number, leased.now)
-    return Standing(record, Attached(leased.fence, leased.now))
+    return LoadedRun(record, Attached(leased.fence, leased.now))

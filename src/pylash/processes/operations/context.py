@@ -620,7 +620,7 @@ class TaskGroup:
 
 @contextmanager
 def _closing_on_error(works: Sequence[Awaitable[Any]]) -> Iterator[None]:
-    """Close coroutines if the block refuses them: nobody awaits them, and Python would warn about each."""
+    """Close coroutines if the block refuses them: they are never awaited, and Python would warn about each."""
     try:
         yield
     except BaseException:

@@ -160,7 +160,7 @@ class SqlExports(RunPort):
 
 
 def _collect(process_id: str | None, session_id: str | None, *, children: bool) -> Steps[Export]:
-    """Return the asked process or session, and what belongs to it, without bodies."""
+    """Return the requested process or session and everything that belongs to it, without bodies."""
     processes: dict[str, ExportedProcess] = {}
     sessions: dict[str, ExportedSession] = {}
     todo: list[tuple[str, str]] = []

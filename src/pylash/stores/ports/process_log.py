@@ -137,7 +137,7 @@ def _append(
 
 
 def request_cancel(process_id: str, reason: str | None) -> Steps[bool]:
-    """Append a cancel request, once, and wake the process; return whether it was open and not asked before.
+    """Append a cancel request, once, and wake the process; return whether it was open without an earlier request.
 
     Its run is locked.
     """

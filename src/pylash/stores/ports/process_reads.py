@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pylash.durable.processes import (
@@ -108,6 +109,17 @@ def resume_processes(runs: Sequence[int]) -> Steps[dict[int, Resumed]]:
             continue
         resumed[record.run] = Resumed(record, journals[record.run], now)
     return resumed
+
+
+def process_records(runs: Sequence[int]) -> Steps[dict[int, ProcessRecord]]:
+    """Return the processes of runs; one that newer code has written is left out."""
+    records: dict[int, ProcessRecord] = {}
+    if runs:
+        for _, *row in (yield Statement(_RECORDS, (list(runs), list(runs)))).rows:
+            with suppress(ValueError):
+                record = _record_from(row)
+                records[record.run] = record
+    return records
 
 
 def look_at_process(process_id: str) -> Steps[tuple[bool, set[str]]]:

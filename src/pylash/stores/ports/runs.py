@@ -7,8 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from pylash.durable.runs import Claim, Dispatch, Fence, Instant, RunView, Taken, WorkerId
-from pylash.durable.scopes import ExecutionScope, scope_from_text, scope_text
+from pylash.durable.runs import Claim, Dispatch, Fence, Instant, RunView, WorkerId
+from pylash.durable.scopes import ExecutionScope, ProcessScope, scope_from_text, scope_text
+from pylash.durable.stores import Taken
 from pylash.stores.operation import (
     Notify,
     Operation,
@@ -17,6 +18,9 @@ from pylash.stores.operation import (
     operation,
 )
 from pylash.stores.ports.numbers import RunPort
+from pylash.stores.ports.process_reads import process_records
+from pylash.stores.ports.session_reads import turn_records
+from pylash.stores.tables import queue
 from pylash.stores.tables import runs as table
 from pylash.stores.tables.packed_effects import RECORDED
 from pylash.stores.tables.workers import is_member
@@ -130,26 +134,40 @@ class SqlRuns(RunPort):
         return (yield from table.park(fence, wake_seq, until, bell))
 
     @operation()
-    def dispatch(self, carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Dispatch]]:
-        """Return ready runs of another engine, to be sent to it."""
+    def dispatch(
+        self, carrier: str, targets: Sequence[str], limit: int
+    ) -> Steps[tuple[list[Dispatch], int | None]]:
+        """Return ready runs of another engine, to be sent to it, and when the next one is due."""
         rows = yield from table.dispatch(carrier, targets, limit)
-        return [
-            Dispatch(run, scope_from_text(scope), kind, bell, int(bytes(moves or b"0")))
-            for run, scope, kind, bell, moves in rows
+        due = yield from table.next_dispatch(targets)
+        ready = [
+            Dispatch(run, scope_from_text(scope), kind, bell, epoch, _moves_in(moves))
+            for run, scope, kind, bell, epoch, moves in rows
         ]
+        return ready, due
 
     @operation()
-    def take(self, run: int, worker: WorkerId, token: str) -> Steps[Taken | None]:
-        """Own a run for an attempt of its engine."""
-        yield from table.lock_runs([run])
+    def take(self, runs: Sequence[int], worker: WorkerId, token: str) -> Steps[dict[int, Taken]]:
+        """Own runs for attempts of their engine, and read their processes and turns."""
         if not (yield from is_member(worker)):
-            raise LeaseLost(str(run))
-        row = yield from table.take(run, worker, token)
-        if row is None:
-            return None
-        fence, scope, wake_seq, now, moves = row
-        taken = Fence(run, fence, scope_from_text(scope))
-        return Taken(taken, Instant(now), wake_seq, int(bytes(moves or b"0")))
+            raise LeaseLost(worker)
+        yield from table.lock_runs(runs)
+        rows = yield from table.take(runs, worker, token)
+        fences = {run: Fence(run, fence, scope_from_text(scope)) for run, fence, scope, *_ in rows}
+        of_processes = [run for run, one in fences.items() if isinstance(one.scope, ProcessScope)]
+        processes = yield from process_records(of_processes)
+        turns = yield from turn_records([run for run in fences if run not in of_processes])
+        sessions = [session.id for _, session in turns.values()]
+        queued = (yield from queue.with_messages(sessions)) if sessions else ()
+        taken = {}
+        for run, _, _, wake_seq, now, moves in rows:
+            begun = fences[run], Instant(now), wake_seq, _moves_in(moves)
+            if run in turns:
+                turn, session = turns[run]
+                taken[run] = Taken(*begun, turn, session, session.id in queued)
+            else:
+                taken[run] = Taken(*begun, processes.get(run))
+        return taken
 
     @operation()
     def unpark(self, fence: Fence, worker: WorkerId) -> Steps[int]:
@@ -238,3 +256,8 @@ class SqlRuns(RunPort):
         """Return the wake-ups of runs, and the tokens of their current fences."""
         rows = (yield Statement(_WAKE_SEQS, (list(runs),))).rows
         return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def _moves_in(outcome: bytes | None) -> int:
+    """Return how often the records of a run were moved, as the note in its journal says."""
+    return 0 if outcome is None else int(bytes(outcome))

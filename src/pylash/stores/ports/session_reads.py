@@ -15,7 +15,14 @@ from pylash.durable.scopes import (
     scope_text,
     session_of,
 )
-from pylash.durable.sessions import Queued, ResumedTurn, SessionView, TurnRecord, session_lane
+from pylash.durable.sessions import (
+    Queued,
+    ResumedTurn,
+    SessionRecord,
+    SessionView,
+    TurnRecord,
+    session_lane,
+)
 from pylash.stores.operation import Statement, Steps, store_time
 from pylash.stores.ports.journal import journals_of
 from pylash.stores.tables import lanes, queue
@@ -163,23 +170,32 @@ def resume_turns(runs: Sequence[int]) -> Steps[dict[int, ResumedTurn]]:
     """Return the input for continuing turns, by run; a turn that cannot be read is left out."""
     now = yield from store_time()
     journals = yield from journals_of(runs)
+    resumed = {}
+    for run, (turn, session) in (yield from turn_records(runs)).items():
+        with suppress(ValueError):
+            nodes, packed = yield from table.read_uncommitted(session, run)
+            resumed[run] = ResumedTurn(turn, session, {**packed, **journals[run]}, nodes, now)
+    return resumed
+
+
+def turn_records(runs: Sequence[int]) -> Steps[dict[int, tuple[TurnRecord, SessionRecord]]]:
+    """Return turns with their sessions, by run; a turn that cannot be read is left out."""
     turns: list[TurnRecord] = []
+    if not runs:
+        return {}
     for row in (yield Statement(_TURNS, (list(runs),))).rows:
         with suppress(ValueError):  # written by newer code
             turns.append(turn_from(row))
     names = [session_lane(turn.scope.session_id) for turn in turns]
     rows = {row[0]: row for row in (yield Statement(_SESSIONS, (names,))).rows}
-    resumed = {}
+    found = {}
     for turn in turns:
         known = rows.get(turn.scope.session_id)
         if known is None or known[1] is None:
             continue  # the session was deleted meanwhile, and the turn with it
         with suppress(ValueError):
-            session = session_from(known)
-            nodes, packed = yield from table.read_uncommitted(session, turn.run)
-            entries = {**packed, **journals[turn.run]}
-            resumed[turn.run] = ResumedTurn(turn, session, entries, nodes, now)
-    return resumed
+            found[turn.run] = turn, session_from(known)
+    return found
 
 
 def queued_messages(session_id: str) -> Steps[list[Queued]]:

@@ -46,6 +46,8 @@ FORGET_MESSAGES = "delete from pylash_queue where session = ?"
 
 _HAS_MESSAGES = "select 1 from pylash_queue where session = ? limit 1"
 
+_SESSIONS = "select distinct session from pylash_queue where session in ({texts})"
+
 _WAITERS = """
 select distinct e.run from pylash_waits w join pylash_effects e on e.wait = w.id
 where w.session = ? and w.terminal is null and w.opened is not null and e.outcome is null order by 1"""
@@ -58,6 +60,11 @@ select id from pylash_waits where session = ? and terminal is null and opened is
 def has_messages(session_id: str) -> Steps[bool]:
     """Return whether a session has queued messages."""
     return bool((yield Statement(_HAS_MESSAGES, (session_id,))).rows)
+
+
+def with_messages(sessions: Sequence[str]) -> Steps[set[str]]:
+    """Return those of some sessions that have queued messages."""
+    return {row[0] for row in (yield Statement(_SESSIONS, (list(sessions),))).rows}
 
 
 def lock_lane(session_id: str, locked: Container[int] | None = None) -> Steps[int | None]:

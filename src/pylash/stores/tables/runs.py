@@ -27,7 +27,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pylash.durable.processes import carried_target
+from pylash.durable.processes import carrier_target
 from pylash.durable.runs import Fence, Instant, RunState, RunView, WorkerId
 from pylash.durable.scopes import QueueDrainScope, TurnScope, scope_from_text, scope_text
 from pylash.durable.sessions import TURN_TARGET, NewTurn, session_lane
@@ -142,16 +142,26 @@ update pylash_runs set state = 'queued', attempts = attempts + 1,
   at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
     when 4 then 80000000 when 5 then 160000000 else 300000000 end
 where id in (select id from ready)
-returning id, scope, kind, bell, (select outcome from pylash_effects where run = pylash_runs.id and key = '!moves')"""
+returning id, scope, kind, bell, coalesce(
+  (select epoch from pylash_processes p where p.number = pylash_runs.id and p.run = p.number),
+  (select epoch from pylash_processes p where p.run = pylash_runs.id and p.run <> p.number), 0),
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves')"""
+
+_DISPATCH_DUE = """
+select at - {now} from pylash_runs where at is not null and target in ({texts})
+  and state in ('queued', 'waiting') and (target <> 'turn' or fence = 0) order by at limit 1"""
 
 _TAKE_FOR_ENGINE = """
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1, at = null, attempts = 0,
   reason = null, bell = null
-where id = ? and settled is null and (token is null or token <> ?)"""
+where id in ({bigints}) and settled is null and (token is null or token <> ?)
+returning id, fence, scope, wake_seq, {now},
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves')"""
 
 _TAKEN = """
-select fence, scope, wake_seq, {now}, (select outcome from pylash_effects where run = id and key = '!moves')
-from pylash_runs where id = ? and token = ? and settled is null"""
+select id, fence, scope, wake_seq, {now},
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves') from pylash_runs
+where id in ({bigints}) and token = ? and settled is null"""
 
 _UNPARK = """
 update pylash_runs set state = 'running', owner = ?, at = null, attempts = 0, bell = null
@@ -455,7 +465,7 @@ def enqueue_drain(run: int, session_id: str) -> Steps[None]:
 
 
 def import_run(row: Row) -> Steps[bool]:
-    """Add a run of another store, which nobody owns; False if its scope or its number is taken.
+    """Add a run of another store, without an owner; False if its scope or its number is taken.
 
     ``row`` has the columns of ``_IMPORT``; after ``at`` it says whether a run without one is ready now.
     """
@@ -524,18 +534,25 @@ def dispatch(carrier: str, targets: Sequence[str], limit: int) -> Steps[list[Row
 
     A turn belongs to whichever takes it first, the engine or a worker of the store. From then on it is the engine's.
     """
-    own = carried_target(carrier, TURN_TARGET)
+    own = carrier_target(carrier, TURN_TARGET)
     return (yield Statement(_DISPATCH, ([*targets, TURN_TARGET], limit, own))).rows
 
 
-def take(run: int, worker: WorkerId, token: str) -> Steps[Row | None]:
-    """Own a locked run for an attempt of its engine; None if it has ended. Worker is a locked member.
+def next_dispatch(targets: Sequence[str]) -> Steps[int | None]:
+    """Return the microseconds until the next run of another engine is due."""
+    rows = (yield Statement(_DISPATCH_DUE, ([*targets, TURN_TARGET],))).rows
+    return rows[0][0] if rows else None
+
+
+def take(runs: Sequence[int], worker: WorkerId, token: str) -> Steps[list[Row]]:
+    """Own locked runs for attempts of their engine; those that have ended are left out. Worker is a locked member.
 
     A run that is blocked is executed again: its engine decides when.
     """
-    yield Statement(_TAKE_FOR_ENGINE, (worker, token, run, token))
-    rows = (yield Statement(_TAKEN, (run, token))).rows
-    return rows[0] if rows else None
+    rows = (yield Statement(_TAKE_FOR_ENGINE, (worker, token, list(runs), token))).rows
+    # An earlier attempt of this operation may have been committed and its answer lost.
+    left = sorted(set(runs) - {row[0] for row in rows})
+    return [*rows, *(yield Statement(_TAKEN, (left, token))).rows] if left else rows
 
 
 def unpark(fence: Fence, worker: WorkerId) -> Steps[int]:

@@ -229,18 +229,19 @@ async def a_cancelled_sleep_stays_cancelled(
         controller.execute(nap("cancelled", 3_600_000), sleep_executor(cancel)), code, "a sleep"
     )
     replay = yield
-    asked = replay.execute(nap("cancelled", 3_600_000), sleep_executor())
+    asked = replay.execute(nap("cancelled", 3_600_000), sleep_executor(asyncio.Event()))
     await refused(asked, code, "the sleep, replayed")
 
 
 async def a_sleep_that_ended_is_not_slept_again(
     controller: Controller,
 ) -> AsyncGenerator[None, Controller]:
-    await controller.execute(nap("ended", 1), sleep_executor())
-    replay = yield
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        outcome = await replay.execute(nap("ended", 1), sleep_executor())
-    equal(outcome, SleepOutcome(), "the replayed sleep")
+    for name in ("the sleep", "the replayed sleep"):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            outcome = await controller.execute(nap("ended", 1), sleep_executor())
+        equal(outcome, SleepOutcome(), name)
+        if name == "the sleep":
+            controller = yield
 
 
 REPLAYS: tuple[ReplayLaw[Controller], ...] = (
@@ -253,9 +254,8 @@ REPLAYS: tuple[ReplayLaw[Controller], ...] = (
 )
 
 
-async def two_effects_overlap_and_replay_in_any_order(
-    controller: Controller,
-) -> AsyncGenerator[None, Controller]:
+async def overlapped(controller: Controller) -> None:
+    """Execute two effects that are inside their executors at once, and end in another order than they began."""
     both_inside, finished = asyncio.Barrier(2), list[str]()
     fast_done = asyncio.Event()
 
@@ -274,14 +274,32 @@ async def two_effects_overlap_and_replay_in_any_order(
         for name in ("slow", "fast"):
             group.create_task(value_of(controller, step(name), entering(name)))
     equal(finished, ["fast", "slow"], "completion in another order than the requests")
-    replay = yield
+
+
+async def replayed(controller: Controller, *names: str) -> None:
+    """Check that effects which are asked for in an order get their recorded outcomes."""
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
-        replayed = {
-            name: group.create_task(value_of(replay, step(name), forbidden()))
-            for name in ("fast", "slow")
+        asked = {
+            name: group.create_task(value_of(controller, step(name), forbidden())) for name in names
         }
-    for name, task in replayed.items():
+    for name, task in asked.items():
         equal(task.result(), name, "each effect must get its own outcome")
+
+
+async def two_effects_overlap_and_replay_in_any_order(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
+    await overlapped(controller)
+    replay = yield
+    await replayed(replay, "fast", "slow")
+
+
+async def two_effects_overlap_and_replay_in_the_order_of_the_requests(
+    controller: Controller,
+) -> AsyncGenerator[None, Controller]:
+    await overlapped(controller)
+    replay = yield
+    await replayed(replay, "slow", "fast")
 
 
 async def callers_of_one_key_share_one_execution(
@@ -319,19 +337,32 @@ async def an_abandoned_effect_is_not_recorded(
         inside.set()
         await asyncio.Event().wait()
 
+    async def has_begun(_: Any) -> Any:
+        await inside.wait()
+
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
         task = group.create_task(value_of(controller, step("abandoned"), step_executor(run)))
-        await inside.wait()
+        # An effect too: executors may run on another loop than their callers.
+        begun = group.create_task(value_of(controller, step("begun"), step_executor(has_begun)))
+        await begun
         task.cancel()
     replay = yield
-    value = await value_of(replay, step("abandoned"), returning("the second time"))
-    equal(value, "the second time", "an effect that was detached before it returned")
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+        again = returning("the second time")
+        task = group.create_task(value_of(replay, step("abandoned"), again))
+        group.create_task(value_of(replay, step("begun"), forbidden()))
+    equal(task.result(), "the second time", "an effect that was detached before it returned")
 
 
 OVERLAPS: tuple[ReplayLaw[Controller], ...] = (
     two_effects_overlap_and_replay_in_any_order,
     callers_of_one_key_share_one_execution,
     an_abandoned_effect_is_not_recorded,
+)
+
+
+POSITIONALS: tuple[ReplayLaw[Controller], ...] = (
+    two_effects_overlap_and_replay_in_the_order_of_the_requests,
 )
 
 
@@ -348,26 +379,49 @@ async def effects_one_after_the_other_replay_in_any_order(
 SERIALS: tuple[ReplayLaw[Controller], ...] = (effects_one_after_the_other_replay_in_any_order,)
 
 
+class Replays:
+    """Laws in two parts. The parts may be executed in different processes or loops, each on its own controller."""
+
+    def __init__(self, name: str, laws: tuple[ReplayLaw[Controller], ...]) -> None:
+        self.name = name
+        self._laws = laws
+        self._parts: list[tuple[str, AsyncGenerator[None, Controller]]] = []
+        self.failures: list[Exception] = []
+
+    async def record(self, controller: Controller) -> None:
+        """Run the first part of every law."""
+        for law in self._laws:
+            part = law(controller)
+            if await self._holds(law.__name__, anext(part)):
+                self._parts.append((law.__name__, part))
+
+    async def replay(self, controller: Controller) -> None:
+        """Run the second part of every law whose first part has run."""
+        for name, part in self._parts:
+            await self._holds(name, part.asend(controller))
+
+    async def _holds(self, law: str, part: Awaitable[None]) -> bool:
+        try:
+            await part
+        except StopAsyncIteration:
+            return True
+        except Exception as error:  # noqa: BLE001 - each failure is reported under its law
+            error.add_note(f"law: {law}")
+            self.failures.append(error)
+            return False
+        return True
+
+    def report(self) -> None:
+        """Raise an ExceptionGroup of the laws that do not hold."""
+        report(self.name, self.failures, len(self._laws))
+
+
 async def run_replays(
     name: str, laws: tuple[ReplayLaw[Controller], ...], controller: Controller, start: StartReplay
 ) -> None:
     """Run the recording part of every law, start the replay once, then run the second parts."""
-    running, failures = [], list[Exception]()
-    for law in laws:
-        part = law(controller)
-        try:
-            await anext(part)
-            running.append((law.__name__, part))
-        except Exception as error:  # noqa: BLE001 - each failure is reported under its law
-            error.add_note(f"law: {law.__name__}")
-            failures.append(error)
-    replay = await made(start) or controller
-    for law_name, part in running:
-        try:
-            await part.asend(replay)
-        except StopAsyncIteration:
-            continue
-        except Exception as error:  # noqa: BLE001 - each failure is reported under its law
-            error.add_note(f"law: {law_name}")
-            failures.append(error)
-    report(name, failures, len(laws))
+    replays = Replays(name, laws)
+    await replays.record(controller)
+    again: Controller | None = await made(start)
+    await replays.replay(again or controller)
+    replays.report()

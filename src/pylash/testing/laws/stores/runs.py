@@ -179,7 +179,7 @@ async def settling_again_after_a_lost_answer_changes_nothing(store: SubjectStore
 async def a_run_of_another_engine_is_claimed_by_no_worker(store: SubjectStore) -> None:
     run, worker = await sent_away(store), await joined(store)
     equal(await claim_ready(store, worker), [], "what a worker claims")
-    (row,) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    (row,), _ = await store.runs.dispatch(ENGINE, [FAR], 100)
     equal((row.run, row.bell), (run, None), "the run that its engine gets")
 
 
@@ -189,22 +189,26 @@ async def a_run_that_was_dispatched_is_dispatched_again_only_after_a_pause(
     run = await sent_away(store)
 
     async def send() -> list[int]:
-        return [row.run for row in await store.runs.dispatch(ENGINE, [FAR], 100)]
+        rows, due = await store.runs.dispatch(ENGINE, [FAR], 100)
+        holds(due is not None and 0 < due <= 5 * SECOND, "it is sent again in 5 seconds")
+        return [row.run for row in rows]
 
     sent = [one for batch in await together(*(send() for _ in range(4))) for one in batch]
     equal(sent, [run], "what all couriers together send")
-    due, _ = await store.runs.next_due([FAR])
-    holds(due is not None and 0 < due <= 5 * SECOND, "it is sent again in 5 seconds")
 
 
 async def a_wake_up_makes_a_parked_run_ready_to_be_rung(store: SubjectStore) -> None:
     run, worker = await sent_away(store), await joined(store)
     taken = await taken_by(store, run, worker)
-    equal(await store.runs.dispatch(ENGINE, [FAR], 100), [], "a run that is executed is not sent")
+    equal(
+        await store.runs.dispatch(ENGINE, [FAR], 100), ([], None), "what is sent of an executed run"
+    )
     holds(await store.runs.park(taken.fence, taken.wake_seq, None, "bell-7"), "it is parked")
-    equal(await store.runs.dispatch(ENGINE, [FAR], 100), [], "a run that waits is not sent")
+    equal(
+        await store.runs.dispatch(ENGINE, [FAR], 100), ([], None), "what is sent of a waiting run"
+    )
     await store.processes.perform(SignalProcess(taken.fence.scope.id, "go", f"signal-{next(ids)}"))
-    (row,) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    (row,), _ = await store.runs.dispatch(ENGINE, [FAR], 100)
     equal((row.run, row.bell), (run, "bell-7"), "the run that was woken")
     wake_seq = await store.runs.unpark(taken.fence, worker)
     holds(wake_seq > taken.wake_seq, "the wake-up is seen by the attempt that had parked it")
@@ -219,9 +223,21 @@ async def a_later_attempt_fences_out_the_earlier_one(store: SubjectStore) -> Non
     holds(later.fence.token > earlier.fence.token, "a new fence")
     await refused(store.runs.unpark(earlier.fence, worker), "lease_lost", "what it unparks")
     await refused(store.runs.park(earlier.fence, 0), "lease_lost", "what it parks")
-    first = await store.runs.take(run, worker, "the same")
-    again = await store.runs.take(run, worker, "the same")
-    holds(first and again and first.fence == again.fence, "a repetition has the same fence")
+    first = await store.runs.take([run], worker, "the same")
+    again = await store.runs.take([run], worker, "the same")
+    equal(again[run].fence, first[run].fence, "the fence of a repetition")
+
+
+async def runs_are_taken_together_with_what_they_begin_with(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    turn = await submitted(store, new_turn())
+    taken = await store.runs.take([run, turn.turn.run], worker, "both")
+    process = taken[run]
+    equal(process.subject, await record_of(store, process.fence.scope.id), "the process")
+    mine = taken[turn.turn.run]
+    equal(
+        (mine.subject and mine.subject.run, mine.session), (turn.turn.run, turn.session), "the turn"
+    )
 
 
 async def a_run_that_has_ended_is_not_taken(store: SubjectStore) -> None:
@@ -229,13 +245,13 @@ async def a_run_that_has_ended_is_not_taken(store: SubjectStore) -> None:
     taken = await taken_by(store, run, worker)
     record = await record_of(store, taken.fence.scope.id)
     await store.processes.settle(taken.fence, record.number, Success(1))
-    equal(await store.runs.take(run, worker, "late"), None, "what is taken")
-    await refused(store.runs.take(run, WorkerId("nobody"), "t"), "lease_lost", "by no member")
+    equal(await store.runs.take([run], worker, "late"), {}, "what is taken")
+    await refused(store.runs.take([run], WorkerId("nobody"), "t"), "lease_lost", "by no member")
 
 
 async def a_turn_belongs_to_whichever_takes_it_first(store: SubjectStore) -> None:
     turn, worker = await submitted(store, new_turn()), await joined(store)
-    rows = await store.runs.dispatch(ENGINE, [], 100)
+    rows, _ = await store.runs.dispatch(ENGINE, [], 100)
     holds(turn.turn.run in {row.run for row in rows}, "a courier takes a turn of no engine")
     equal(await claim_turns(store, worker), [], "what a worker claims after that")
 
@@ -244,7 +260,7 @@ async def a_turn_that_a_worker_has_begun_is_not_sent(store: SubjectStore) -> Non
     turn, worker = await submitted(store, new_turn()), await joined(store)
     (claim,) = await claim_turns(store, worker)
     await store.journal.release(claim.fence)
-    rows = await store.runs.dispatch(ENGINE, [], 100)
+    rows, _ = await store.runs.dispatch(ENGINE, [], 100)
     holds(turn.turn.run not in {row.run for row in rows}, "its records are in the store")
 
 
@@ -256,7 +272,7 @@ async def a_run_whose_records_are_moved_is_sent_again_with_them(store: SubjectSt
     entries = [recorded("charge", b"2"), recorded("ship", b"3")]
     for _ in range(2):  # the answer to the first may be lost
         await store.journal.move(taken.fence, entries, [], 1)
-    (row,) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    ((row,), _) = await store.runs.dispatch(ENGINE, [FAR], 100)
     equal((row.run, row.bell, row.moves), (run, None, 1), "the run that is sent")
     again = await taken_by(store, run, worker)
     equal(again.moves, 1, "the moves that its attempt sees")
@@ -290,6 +306,7 @@ RUN_STORE = Suite[SubjectStore](
         a_run_that_was_dispatched_is_dispatched_again_only_after_a_pause,
         a_wake_up_makes_a_parked_run_ready_to_be_rung,
         a_later_attempt_fences_out_the_earlier_one,
+        runs_are_taken_together_with_what_they_begin_with,
         a_run_that_has_ended_is_not_taken,
         a_turn_belongs_to_whichever_takes_it_first,
         a_turn_that_a_worker_has_begun_is_not_sent,

@@ -18,7 +18,6 @@ from pylash.durable.runs import (
     JournalEntry,
     RunState,
     RunView,
-    Taken,
     WorkerId,
 )
 from pylash.durable.scopes import ProcessScope, TurnScope
@@ -32,7 +31,7 @@ from pylash.durable.sessions import (
     TurnRecord,
     Writing,
 )
-from pylash.durable.stores import Answer, Store, WaitOpening
+from pylash.durable.stores import Answer, Store, Taken, WaitOpening
 from pylash.durable.waits import CustomWait, WaitName
 from pylash.testing.laws.suites import together
 from pylash.values.canonical import encode
@@ -194,9 +193,7 @@ async def sent_away(store: Store) -> int:
 
 async def taken_by(store: Store, run: int, worker: WorkerId) -> Taken:
     """Take a run that has not ended."""
-    taken = await store.runs.take(run, worker, f"token-{next(ids)}")
-    assert taken is not None
-    return taken
+    return (await store.runs.take([run], worker, f"token-{next(ids)}"))[run]
 
 
 async def log_of(store: Store, process_id: str) -> list[tuple[str, Any]]:

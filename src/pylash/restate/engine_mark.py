@@ -1,7 +1,8 @@
-"""The mark of processes that Restate executes."""
+"""The mark of processes that Restate executes, and of the store that they are in."""
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -15,7 +16,12 @@ ENGINE: Final = "restate"
 """The name of the engine in the targets of its runs."""
 
 
-def carried(command: CommandT) -> CommandT:
+def store_id(secret: bytes) -> str:
+    """Return what tells a store from others: workers of a server refuse the runs of another store."""
+    return blake2b(secret, digest_size=8, person=b"pylash-store").hexdigest()
+
+
+def mark_for_restate(command: CommandT) -> CommandT:
     """Return a command so that the process it starts, if it starts one, is executed by Restate."""
     if not isinstance(command, StartProcess):
         return command

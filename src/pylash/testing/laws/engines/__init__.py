@@ -1,0 +1,1 @@
+"""Laws of engines: what executes the runs of an app."""
