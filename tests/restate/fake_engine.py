@@ -119,7 +119,8 @@ class FakeJournal:
         return self._position
 
     async def recorded(self) -> Sequence[RecordedName]:
-        return [RecordedName(one.name, 0) for one in self._invocation.entries]
+        names = ["!bell" if one.kind == "bell" else one.name for one in self._invocation.entries]
+        return [RecordedName(name, 0) for name in names]
 
     def _add(self, entry: Entry) -> Ticket:
         index, known = self._position, self._invocation.entries

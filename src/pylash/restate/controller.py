@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -130,6 +130,7 @@ class StoredEntry(msgspec.Struct, frozen=True, tag="stored", omit_defaults=True)
     entry: JournalEntry | None = None
     status: WaitStatus | None = None
     remaining: int | None = None
+    notes: tuple[JournalEntry, ...] = ()
 
 
 class Notes(msgspec.Struct, frozen=True, tag="notes"):
@@ -399,14 +400,12 @@ class StageController(HostedController):
 
     # --- effects in the store ---
 
-    async def _stored(
-        self, name: str, ask: Callable[[Sequence[JournalEntry]], Awaitable[StoredEntry]]
-    ) -> StoredEntry:
-        """Return the answer of the store, as it was recorded the first time; notes are written with the row."""
+    async def _stored(self, name: str, ask: Callable[[], Awaitable[StoredEntry]]) -> StoredEntry:
+        """Return the answer of the store, as it was recorded the first time."""
         notes = tuple(self._memory.notes.values())
 
         async def action() -> bytes:
-            return msgspec.json.encode(await until_answered(partial(ask, notes)))
+            return msgspec.json.encode(replace(await until_answered(ask), notes=notes))
 
         stored = _STORED.decode(await self._calls.run(name, action))
         self._memory.forget_notes(notes)
@@ -422,12 +421,12 @@ class StageController(HostedController):
         progress.recording()
         opening = asked.entry(self._memory.start_time())
 
-        async def ask(notes: Sequence[JournalEntry]) -> StoredEntry:
+        async def ask() -> StoredEntry:
             now = self._host.clock.now()
             closing = replace(opening, ended=now)
             try:
                 entry = await self._host.store.processes.perform_for(
-                    self._fence, closing, mark_for_restate(command), wrapped, notes
+                    self._fence, closing, mark_for_restate(command), wrapped, ()
                 )
             except Misuse as error:  # the registry refused, and nothing was written
                 return self._refused(opening, error)
@@ -459,10 +458,10 @@ class StageController(HostedController):
         store, memory = self._host.store, self._memory
         opening = asked.entry(memory.start_time())
 
-        async def ask(notes: Sequence[JournalEntry]) -> StoredEntry:
+        async def ask() -> StoredEntry:
             try:
                 entry, remaining = await look(
-                    store, self._fence, opening, command, local.timeout, notes
+                    store, self._fence, opening, command, local.timeout, ()
                 )
             except Misuse as error:
                 return self._refused(opening, error)
@@ -496,18 +495,17 @@ class StageController(HostedController):
 
         begun = asked.entry(memory.start_time())
 
-        async def open_wait(notes: Sequence[JournalEntry]) -> StoredEntry:
-            entry, status = await waits.open_for(self._fence, begun, opening, notes)
+        async def open_wait() -> StoredEntry:
+            entry, status = await waits.open_for(self._fence, begun, opening, ())
             return StoredEntry(self._host.clock.now(), entry, status)
 
-        async def end_wait(_: Sequence[JournalEntry]) -> StoredEntry:
+        async def end_wait() -> StoredEntry:
             status = await waits.expire(opening.name)
             if status.terminal is None and not status.revoked and opening.within is not None:
                 status = await waits.leave(self._fence, asked.key, opening.name)
             return StoredEntry(self._host.clock.now(), status=status)
 
-        ask: Callable[[Sequence[JournalEntry]], Awaitable[StoredEntry]] = open_wait
-        is_opened = False
+        ask, is_opened = open_wait, False
         while True:
             # The bell is taken before the store is read, so that a wake-up in between is not missed.
             bell = memory.bell(progress)

@@ -149,7 +149,7 @@ class JournalReader:
             self._add(JournalEntry(name, "now", b"", None, data, len(data)))
         elif not is_internal(name) or name == NOTES:
             result = _RESULTS.decode(await whole(data))
-            for note in () if isinstance(result, StoredEntry) else result.notes:
+            for note in result.notes:
                 is_cancel = (note.outcome or b"").startswith(WITHDRAWN)
                 (self._cancelled if is_cancel else self._entries).setdefault(note.key, note)
             entry = _entry(name, result)
