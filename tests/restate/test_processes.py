@@ -303,7 +303,7 @@ async def test_changed_code_blocks_the_process_until_the_old_code_is_back(
             return await handle.status() == "blocked" or None
 
         await eventually(is_blocked)
-        with pytest.raises(ProcessBlocked, match="replay_refused"):
+        with pytest.raises(ProcessBlocked, match="effect_replay_diverged"):
             await handle.result(timeout="100ms")
     app, _ = make(changed=False)
     async with app:
@@ -326,3 +326,25 @@ async def test_the_network_is_refused_outside_a_step_and_plain_timers_are_durabl
         handle = await app.start(plain)
         with pytest.raises(ProcessFailed, match=r"ctx\.step"):
             await handle.result(timeout="20s")
+
+
+async def test_a_run_that_missed_its_hint_is_found_by_the_next_check(
+    apps: RestateApps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pylash.restate.runner.NET_SECONDS", 0.1)
+    monkeypatch.setattr("pylash.restate.runner.RestateRunner._on_topic", lambda *_: None)
+    app, reached = apps.make(), asyncio.Event()
+
+    @app.process
+    async def listener(ctx: ProcessContext[None]) -> Any:
+        async def hold() -> None:
+            reached.set()
+            await asyncio.Event().wait()  # so that it is not suspended
+
+        return await ctx.race(ctx.wait_signal("word"), ctx.step(hold))
+
+    async with app:
+        handle = await app.start(listener)
+        await asyncio.wait_for(reached.wait(), 20)
+        await handle.signal("word", "a")
+        assert await handle.result(timeout="20s") == "a"
