@@ -59,7 +59,35 @@ class StageClosed(BaseException):
     """Raised in code that asks for an entry after its attempt has ended."""
 
 
-class Stage(asyncio.AbstractEventLoop):
+class FixedAnswers(asyncio.AbstractEventLoop):
+    """What asyncio asks of every loop and the stage answers with a constant, or refuses."""
+
+    def get_debug(self) -> bool:
+        """Return False: asyncio checks nothing more."""
+        return False
+
+    def is_running(self) -> bool:
+        """Return True: it runs as long as its attempt."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Return False: what is closed is the journal."""
+        return False
+
+    def get_task_factory(self) -> None:
+        """Return None: tasks are plain."""
+
+    def _refuse_io(self, *_: Any, **__: Any) -> NoReturn:
+        raise EffectOutsideStep
+
+    create_connection = create_datagram_endpoint = create_server = _refuse_io
+    create_unix_connection = subprocess_exec = subprocess_shell = _refuse_io
+    getaddrinfo = getnameinfo = _refuse_io
+    add_reader = add_writer = _refuse_io  # type: ignore[assignment]
+    sock_connect = sock_recv = sock_sendall = _refuse_io
+
+
+class Stage(FixedAnswers):
     """A deterministic event loop over the journal of one attempt."""
 
     def __init__(self, journal: AttemptJournal) -> None:
@@ -229,18 +257,6 @@ class Stage(asyncio.AbstractEventLoop):
 
     # --- asyncio ---
 
-    def get_debug(self) -> bool:
-        """Return False: asyncio checks nothing more."""
-        return False
-
-    def is_running(self) -> bool:
-        """Return True: it runs as long as its attempt."""
-        return True
-
-    def is_closed(self) -> bool:
-        """Return False: what is closed is the journal."""
-        return False
-
     def time(self) -> float:
         """Return the logical time, which moves when a timer is due."""
         return self._time
@@ -262,9 +278,6 @@ class Stage(asyncio.AbstractEventLoop):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def get_task_factory(self) -> None:
-        """Return None: tasks are plain."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Log what nobody handles."""
@@ -331,15 +344,6 @@ class Stage(asyncio.AbstractEventLoop):
             return await real.run_in_executor(executor, func, *args)
 
         return self.create_task(self.outside(call))
-
-    def _refuse_io(self, *_: Any, **__: Any) -> NoReturn:
-        raise EffectOutsideStep
-
-    create_connection = create_datagram_endpoint = create_server = _refuse_io
-    create_unix_connection = subprocess_exec = subprocess_shell = _refuse_io
-    getaddrinfo = getnameinfo = _refuse_io
-    add_reader = add_writer = _refuse_io  # type: ignore[assignment]
-    sock_connect = sock_recv = sock_sendall = _refuse_io
 
 
 def new_stage(journal: AttemptJournal) -> Stage:

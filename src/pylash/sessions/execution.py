@@ -21,7 +21,7 @@ from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, 
 from pylash.durable.sessions import TurnRecord
 from pylash.engine.records import message_of
 from pylash.engine.runs.branches import CURRENT
-from pylash.engine.runs.driver import Detached, ignore
+from pylash.engine.runs.driver import Detached
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.store_answers import Unanswered
@@ -120,13 +120,13 @@ class TurnExecution:
                 relay = relay_events(self._services.store, run, driver.feed)
                 relaying.append(run.outside.start(relay))
 
-        run.driver.on_listener = begin
+        run.driver.on_wake.append(begin)
         if run.turn is not None and run.turn.claimed:
             begin()
         try:
             yield
         finally:
-            run.driver.on_listener = ignore
+            run.driver.on_wake.remove(begin)
             for task in relaying:
                 task.cancel()
 

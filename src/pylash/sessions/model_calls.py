@@ -22,7 +22,6 @@ from pylash.durable.effects import Envelope, LlmCall, LlmCallOutcome, Outcome, e
 from pylash.durable.sessions import Policy
 from pylash.engine.executors import turn_executor
 from pylash.engine.runs.branches import outside
-from pylash.engine.runs.driver import ignore
 from pylash.models.messages import llm_key, model_failed, reply_message, with_bytes
 from pylash.tools.catalog import MODEL_UNAVAILABLE, call_model
 from pylash.turn.events import TurnEvent
@@ -174,7 +173,7 @@ class _Stream:
         await self._scope.__aenter__()
         self._open, run = True, self._turn.run
         # A wake-up between the checkpoint and now found no callback: ``stirred`` is set if there was one.
-        run.driver.on_wake = self._read_soon
+        run.driver.on_wake.append(self._read_soon)
         if run.machine.stirred:
             self._read_soon()
 
@@ -184,7 +183,8 @@ class _Stream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        self._open, self._turn.run.driver.on_wake = False, ignore
+        self._open = False
+        self._turn.run.driver.on_wake.remove(self._read_soon)
         try:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:

@@ -204,6 +204,7 @@ def force_on(run: MachineState, out: list[Decision]) -> None:
     That code may wait for a call that is held, at a lock or a queue that the machine does not know.
     """
     joining = [branch for branch in run.cancels.pressing if branch.at is JOIN]
+    # A delivery that is being written lets go of the calls by itself.
     if joining and not run.cancels.deliveries:
         branch = min(joining, key=_depth)
         assert branch.join is not None  # it is pressing

@@ -57,6 +57,7 @@ from pylash.durable.ports import EffectController, LocalExecutor
 from pylash.durable.run_memory import Progress, RunMemory, Unobserved
 from pylash.engine.records import check_same, failed, message_of
 from pylash.engine.runs.branches import Branch
+from pylash.engine.runs.held_calls import HoldLimit
 from pylash.engine.runs.replays import check_abandoned
 from pylash.engine.runs.slots import Slots
 from pylash.engine.user_code import Control
@@ -67,9 +68,6 @@ from pylash.values.turn_errors import SessionMoved, TurnModelMissing, TurnStumbl
 
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
-
-HOLD_SECONDS: Final = 0.5
-"""How long new effects are held for a cancel, while code that does not wait may still come to its next effect."""
 
 DETACH_GRACE: Final = 1.0
 """How long the code of a detached run may take to end before it is cancelled, and again before it is abandoned."""
@@ -163,8 +161,7 @@ class RunDriver:
         # Why the run was detached, or its last write refused, if that was trouble.
         self.trouble: LashError | None = None
         # Called at every wake-up of a turn: to relay its events to other processes, and to read queued messages.
-        self.on_listener: Callable[[], None] = ignore
-        self.on_wake: Callable[[], None] = ignore
+        self.on_wake: list[Callable[[], None]] = []
         # The branches whose tasks have not ended, and the callers that wait.
         self.branches: dict[Node, Branch] = {run.root.node: run.root}
         self.calls: dict[Caller, Call] = {}
@@ -182,8 +179,7 @@ class RunDriver:
         self._queue: list[Decision] | None = None
         # By the key of a group that is being decided: what will be recorded, and a future that ends when it is.
         self._deciding: dict[str, tuple[dict[str, Any], asyncio.Future[None]]] = {}
-        # Whether a task waits until calls have been held for long.
-        self._is_hold_limited = False
+        self._hold_limit = HoldLimit(self)
         memory.observe(self._progress_of)
 
     def tell(self, fact: Callable[..., Decisions], *facts: Any, **more: Any) -> Decisions:
@@ -246,8 +242,8 @@ class RunDriver:
             case StopWork(effect=effect):
                 self._stop(effect)
             case LookAgain():
-                self.on_listener()
-                self.on_wake()
+                for listener in tuple(self.on_wake):
+                    listener()
                 self._memory.wake()
             case Refuse(caller=caller):
                 self.calls[caller].refuse()
@@ -262,7 +258,7 @@ class RunDriver:
             case BreakOff(effects=effects):
                 self._break_off(effects)
             case Hold():
-                self._limit_hold()
+                self._hold_limit.begin()
             case Hang():
                 pass  # the caller waits
             case Replay() | Park() | AskCancel() | Forget():
@@ -480,22 +476,6 @@ class RunDriver:
         if self.machine.state.closed:
             raise Detached
         return recorded
-
-    def _limit_hold(self) -> None:
-        if not self._is_hold_limited:
-            self._is_hold_limited = True
-            self.serve(self._end_hold())
-
-    async def _end_hold(self) -> None:
-        """Tell the machine that calls are held for long: other code may wait for them, where the machine cannot see it."""
-        state = self.machine.state
-        try:
-            while state.cancels.held and not state.closed:
-                await asyncio.sleep(HOLD_SECONDS)
-                if state.cancels.held and not state.closed:
-                    self.tell(self.machine.hold_over)
-        finally:
-            self._is_hold_limited = False
 
     def _deliver(self, delivery: Deliver) -> None:
         """Cancel branches where they wait."""
