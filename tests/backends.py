@@ -290,7 +290,7 @@ async def attached(store: SqlStore, process: str, worker: str = "w") -> Attached
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 10) -> T:
-    """Return what look gives once it gives something, within the patience of a test."""
+    """Return the first true result of look, which is called again and again until the time is over."""
     async with asyncio.timeout(seconds):
         while True:
             if found := await look():

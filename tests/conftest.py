@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,9 +82,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the garbage collector what was collected: it stays until the end of the run."""
-    # Installed before the first test: a download may take longer than a test may.
     if not session.config.option.collectonly and any(map(_needs_restate, session.items)):
+        # Before the first test: a download may take longer than a test may, and imports block a loop.
         reason_to_skip()
+        import_module("tests.restate.backend")
     gc.freeze()
 
 

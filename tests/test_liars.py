@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,16 @@ from pylash.testing.laws import apps as app_laws
 from pylash.testing.laws import controllers as controller_laws
 from pylash.testing.laws import hosts as host_laws
 from pylash.testing.laws import run_memories as memory_laws
+from pylash.testing.laws.engines import cancels as cancel_laws
+from pylash.testing.laws.engines import processes as process_laws
+from pylash.testing.laws.engines import subjects
+from pylash.testing.laws.engines import turns as turn_laws
 from pylash.testing.laws.stores import journals as journal_laws
 from pylash.testing.laws.stores import runs as run_laws
 from pylash.testing.laws.suites import Law
 from pylash.values.durations import Duration
 from tests.backends import JournalRun, PostgresBackend, SqliteBackend
+from tests.test_engines import StoreEngine
 from tests.toy_controller import (
     ChangesValuesSilently,
     ForgetsFailures,
@@ -77,7 +84,7 @@ async def breaks(law: Law[Any], subject: Any) -> bool:
     """Return whether subject breaks law."""
     try:
         await law(subject)
-    except (AssertionError, ExceptionGroup):
+    except (AssertionError, ExceptionGroup, TimeoutError):
         return True
     return False
 
@@ -463,3 +470,44 @@ async def test_a_store_that_completes_futures_before_commit_is_caught(
     async with SqliteBackend(tmp_path) as backend:
         store = await backend.store()
         assert await breaks(journal_laws.an_acknowledged_record_is_there_for_others, store)
+
+
+class ForgettingEngine(StoreEngine):
+    """Loses data whenever it is restarted."""
+
+    def __init__(self, backend: SqliteBackend, loss: str) -> None:
+        super().__init__(backend.url)
+        self._path = backend.path
+        self._loss = loss
+
+    async def restart(self, app: Lash) -> None:
+        await super().restart(app)
+        with closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.execute(self._loss)
+
+
+EFFECTS, MESSAGES = "delete from pylash_effects", "delete from pylash_nodes"
+SIGNALS = "update pylash_process_events set taken = 1 where type like 'signal.%'"
+WAITS = "delete from pylash_waits"
+
+
+@pytest.mark.stumbles
+@pytest.mark.parametrize(
+    ("loss", "law"),
+    [
+        (EFFECTS, process_laws.a_step_is_executed_once),
+        (EFFECTS, process_laws.a_child_is_started_once),
+        (EFFECTS, cancel_laws.what_follows_a_cancel_is_recorded),
+        (SIGNALS, process_laws.signals_are_received_in_order_and_none_is_lost),
+        (WAITS, process_laws.a_wait_is_answered_from_outside),
+        (MESSAGES, turn_laws.a_turn_is_answered_once),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_an_engine_that_forgets_is_caught(
+    loss: str, law: Law[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subjects, "LIMIT", "2s")
+    monkeypatch.setattr(subjects, "PATIENCE_SECONDS", 2.0)
+    async with SqliteBackend(tmp_path) as backend:
+        assert await breaks(law, ForgettingEngine(backend, loss))

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pylash import Lash
+from pylash.cli.store_options import load_app
 from tests.cli.terminal import clean_environment
 
 pytestmark = pytest.mark.slow
@@ -89,9 +91,22 @@ def test_a_failed_turn_is_shown_and_is_the_exit_status(shop: Path) -> None:
     assert piped(shop, "fail\nhello\n").returncode == 0
 
 
+def test_a_path_of_a_file_names_an_app(shop: Path) -> None:
+    done = piped(shop, "look once\n", named="./shop.py:app")
+    assert done.stdout == "I look.\nIt said: order 17\n"
+
+
 @pytest.mark.parametrize("named", ["shop.py:app", "./shop.py:app", "./shop:app"])
-def test_a_path_of_a_file_names_an_app(shop: Path, named: str) -> None:
-    assert piped(shop, "look once\n", named=named).stdout == "I look.\nIt said: order 17\n"
+def test_the_path_may_have_a_folder_and_an_ending(
+    shop: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    try:
+        assert isinstance(load_app(named), Lash)
+    finally:
+        sys.modules.pop("shop", None)
 
 
 def test_a_name_that_is_not_an_app_is_refused_in_one_sentence(shop: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pylash import InlineHost, Lash, ProcessContext, ProcessFailed, StepFailed, WorkerConfig
 from pylash.testing import SerialHost
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_steps import effects
 
 PARKING = WorkerConfig(park_after="1ms")
@@ -161,8 +161,9 @@ async def test_a_gather_that_fails_cancels_its_siblings_and_records_which_was_fi
     assert ended == ["cancelled"]
 
 
+@EVERY_ENGINE
 async def test_a_task_group_is_like_asyncios(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def grouped(ctx: ProcessContext[None]) -> int:
@@ -191,8 +192,9 @@ async def test_a_task_group_is_like_asyncios(backend: Backend) -> None:
         assert await (await app.start(failing)).result(timeout="10s") == ["boom"]
 
 
+@EVERY_ENGINE
 async def test_a_context_is_refused_to_tasks_the_process_did_not_start(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def wild(ctx: ProcessContext[None]) -> None:

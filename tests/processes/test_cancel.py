@@ -15,12 +15,13 @@ from pylash import (
     StepFailed,
     WorkerConfig,
 )
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 from tests.processes.test_signals import LIVE
 from tests.processes.test_steps import effects
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_a_cancelled_process_cleans_up_with_durable_steps(
     backend: Backend, config: WorkerConfig
@@ -30,7 +31,7 @@ async def test_a_cancelled_process_cleans_up_with_durable_steps(
     async def clean(what: str) -> None:
         cleaned.append(what)
 
-    app = Lash(backend.url, worker=config)
+    app = backend.app(worker=config)
 
     @app.process
     async def tidy(ctx: ProcessContext[None]) -> None:
@@ -56,12 +57,13 @@ async def test_a_cancelled_process_cleans_up_with_durable_steps(
     assert types == ["process.started", "process.cancel_requested", "process.cancelled"]
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P8")
 async def test_a_cancel_before_the_start_is_seen_at_the_first_effect(backend: Backend) -> None:
     async def never() -> None:
         raise AssertionError("it was cancelled before")
 
-    app, begun = Lash(backend.url), []
+    app, begun = backend.app(), []
 
     @app.process
     async def late(ctx: ProcessContext[None]) -> None:
@@ -76,8 +78,9 @@ async def test_a_cancel_before_the_start_is_seen_at_the_first_effect(backend: Ba
     assert begun == [True]
 
 
+@EVERY_ENGINE
 async def test_a_process_may_catch_its_cancel_and_return(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def stubborn(ctx: ProcessContext[None]) -> str:
@@ -135,6 +138,7 @@ async def _recorded(app: Lash, key: str) -> bool:
     return key in await effects(app, "p")
 
 
+@EVERY_ENGINE
 async def test_a_step_in_flight_is_cancelled(backend: Backend) -> None:
     ended: list[str] = []
     begun = asyncio.Event()
@@ -146,7 +150,7 @@ async def test_a_step_in_flight_is_cancelled(backend: Backend) -> None:
         finally:
             ended.append("step")
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def busy(ctx: ProcessContext[None]) -> None:
@@ -161,6 +165,7 @@ async def test_a_step_in_flight_is_cancelled(backend: Backend) -> None:
     assert ended == ["step"]
 
 
+@EVERY_ENGINE
 async def test_a_cancel_reaches_every_branch(backend: Backend) -> None:
     cleaned: list[int] = []
 
@@ -173,7 +178,7 @@ async def test_a_cancel_reaches_every_branch(backend: Backend) -> None:
         finally:
             await ctx.step(clean, n)
 
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def fan(ctx: ProcessContext[None]) -> None:
@@ -188,6 +193,37 @@ async def test_a_cancel_reaches_every_branch(backend: Backend) -> None:
     assert sorted(cleaned) == [0, 1, 2]
 
 
+@EVERY_ENGINE
+async def test_a_cancel_reaches_branches_that_share_a_lock(backend: Backend) -> None:
+    """One branch has the lock and is at an effect; the others wait for the lock, where the runtime cannot see them."""
+    working = asyncio.Event()
+
+    async def work() -> None:
+        working.set()
+        await asyncio.sleep(0.01)
+
+    app = Lash(backend.url, worker=LIVE)
+
+    @app.process
+    async def share(ctx: ProcessContext[None]) -> None:
+        lock = asyncio.Lock()
+
+        async def part() -> None:
+            async with lock:
+                for _ in range(1000):
+                    await ctx.step(work)
+
+        await ctx.gather(*(part() for _ in range(3)))
+
+    async with app:
+        handle = await app.start(share)
+        await asyncio.wait_for(working.wait(), 10)
+        await handle.cancel("enough")
+        with pytest.raises(ProcessCancelled, match="enough"):
+            await handle.result(timeout="10s")
+
+
+@EVERY_ENGINE
 async def test_a_cancel_that_comes_while_a_task_group_fails_is_raised(backend: Backend) -> None:
     """The block has failed, and its branches clean up: the cancel is delivered there, and is the process's too."""
     cleaning = asyncio.Event()
@@ -202,7 +238,7 @@ async def test_a_cancel_that_comes_while_a_task_group_fails_is_raised(backend: B
         finally:
             await ctx.step(clean)
 
-    app = Lash(backend.url, worker=LIVE)
+    app = backend.app(worker=LIVE)
 
     @app.process
     async def fail(ctx: ProcessContext[None]) -> str:
@@ -223,13 +259,14 @@ async def test_a_cancel_that_comes_while_a_task_group_fails_is_raised(backend: B
             await handle.result(timeout="10s")
 
 
+@EVERY_ENGINE
 async def test_force_ends_a_process_without_running_its_code(backend: Backend) -> None:
     cleaned: list[str] = []
 
     async def clean() -> None:
         cleaned.append("step")
 
-    app = Lash(backend.url, worker=LIVE)
+    app = backend.app(worker=LIVE)
 
     @app.process
     async def stubborn(ctx: ProcessContext[None]) -> None:
@@ -272,6 +309,7 @@ async def test_attached_children_end_with_their_parent_and_others_do_not(backend
         await app.process_handle("free").result(timeout="10s")
 
 
+@EVERY_ENGINE
 async def test_cleaning_up_happens_once_across_three_parkings(backend: Backend) -> None:
     """Detaching runs plain code in ``finally``, but no durable step: the true end does."""
     steps: list[str] = []
@@ -280,7 +318,7 @@ async def test_cleaning_up_happens_once_across_three_parkings(backend: Backend) 
     async def note(what: str) -> None:
         steps.append(what)
 
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def thrice(ctx: ProcessContext[None]) -> str:
@@ -305,8 +343,9 @@ async def test_cleaning_up_happens_once_across_three_parkings(backend: Backend) 
     assert len(plain) == 4
 
 
+@EVERY_ENGINE
 async def test_code_that_catches_everything_is_parked_all_the_same(backend: Backend) -> None:
-    app, caught = Lash(backend.url, worker=PARKING), []
+    app, caught = backend.app(worker=PARKING), []
 
     @app.process
     async def greedy(ctx: ProcessContext[None]) -> Any:
@@ -325,9 +364,10 @@ async def test_code_that_catches_everything_is_parked_all_the_same(backend: Back
     assert caught == ["Detached"] * 3
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P16")
 async def test_a_failure_keeps_its_class_code_message_and_raw_value(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     class Declined(Exception):
         pass
@@ -355,8 +395,9 @@ async def test_a_failure_keeps_its_class_code_message_and_raw_value(backend: Bac
         assert caught.value.code == StepFailed.default_code
 
 
+@EVERY_ENGINE
 async def test_a_process_that_takes_too_long_is_asked_to_end_and_fails(backend: Backend) -> None:
-    app, cleaned = Lash(backend.url, worker=PARKING), []
+    app, cleaned = backend.app(worker=PARKING), []
 
     async def clean() -> None:
         cleaned.append(True)
@@ -375,8 +416,9 @@ async def test_a_process_that_takes_too_long_is_asked_to_end_and_fails(backend: 
     assert cleaned == [True]
 
 
+@EVERY_ENGINE
 async def test_force_stops_a_step_that_takes_long_at_once(backend: Backend) -> None:
-    app, began, left = Lash(backend.url), asyncio.Event(), asyncio.Event()
+    app, began, left = backend.app(), asyncio.Event(), asyncio.Event()
 
     async def never_ends() -> None:
         began.set()

@@ -34,7 +34,7 @@ from pylash.testing import ScriptedModel, SerialHost, call, kill, say
 from pylash.turn.asks import SessionOptions, TurnAsk
 from pylash.turn.messages import Text
 from pylash.values.canonical import decode, write
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import LIVE, begin, open_wait
 
 HOSTS: dict[str, Callable[[], EffectHost] | None] = {
@@ -318,8 +318,9 @@ async def test_what_cannot_be_started_for_a_session_is_refused() -> None:
         assert view.target == "tool:lookup"
 
 
+@EVERY_ENGINE
 async def test_a_process_of_a_session_wakes_it(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel(lambda request: say(request.messages[-1].text)))
+    app = backend.app(model=ScriptedModel(lambda request: say(request.messages[-1].text)))
 
     @app.process
     async def remind(ctx: ProcessContext[None], text: str) -> None:
@@ -449,6 +450,7 @@ async def test_an_edited_prompt_does_not_block_a_turn_that_waits_for_its_subagen
         assert result.text == "paid for Hi Ann"
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("T8")
 async def test_an_agent_that_code_starts_has_the_plugin_options_of_its_session(
     backend: Backend,
@@ -457,7 +459,7 @@ async def test_an_agent_that_code_starts_has_the_plugin_options_of_its_session(
         last = request.messages[-1]
         return call("greet", name="Ann") if last.role == "user" else say(last.text)
 
-    app = Lash(backend.url, model=ScriptedModel(reply), plugins=[Greeters()])
+    app = backend.app(model=ScriptedModel(reply), plugins=[Greeters()])
     greeter = app.agent("greeter", tools=[])
 
     @app.process

@@ -28,7 +28,7 @@ from pylash.durable.scopes import ProcessScope, scope_text
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import encode
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_signals import two_waits
 
@@ -43,8 +43,9 @@ async def execute(app: Lash, sql: str, *parameters: Any) -> None:
     await app.store.driver.run(Operation("test", steps))
 
 
+@EVERY_ENGINE
 async def test_nothing_is_parked_between_an_end_and_its_delivery(backend: Backend) -> None:
-    app = Lash(backend.url, worker=AT_ONCE)
+    app = backend.app(worker=AT_ONCE)
 
     async def work(ctx: ProcessContext[None]) -> str:
         await ctx.sleep("10ms")
@@ -95,8 +96,9 @@ async def test_odd_exceptions_end_a_process_like_others(backend: Backend) -> Non
             assert caught.value.failure.failure_class == name
 
 
+@EVERY_ENGINE
 async def test_a_process_may_go_on_afresh_from_a_branch(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     async def again(ctx: ProcessContext[None]) -> None:
         ctx.continue_as(n=1)
@@ -114,7 +116,7 @@ async def test_a_process_may_go_on_afresh_from_a_branch(backend: Backend) -> Non
 
 @pytest.mark.slow
 async def test_many_attached_children_end_with_their_parent(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def child(ctx: ProcessContext[None]) -> None:
@@ -134,8 +136,9 @@ async def test_many_attached_children_end_with_their_parent(backend: Backend) ->
             await last.result(timeout="30s")
 
 
+@EVERY_ENGINE
 async def test_a_start_whose_caller_leaves_is_executed(backend: Backend) -> None:
-    app, ran = Lash(backend.url), asyncio.Event()
+    app, ran = backend.app(), asyncio.Event()
 
     async def note() -> None:
         ran.set()
@@ -163,7 +166,7 @@ async def _ignored(work: Any) -> None:
 
 
 async def test_one_unreadable_row_stops_no_other(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def fine(ctx: ProcessContext[None]) -> int:
@@ -219,8 +222,9 @@ async def test_a_row_with_a_blank_id_or_originator_is_not_executed(
     assert runs == []
 
 
+@EVERY_ENGINE
 async def test_a_cancel_reaches_delayed_and_blocked_processes(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def waits(ctx: ProcessContext[None]) -> None:
@@ -240,8 +244,9 @@ async def test_a_cancel_reaches_delayed_and_blocked_processes(backend: Backend) 
             await blocked.result(timeout="10s")
 
 
+@EVERY_ENGINE
 async def test_a_cancel_is_delivered_once_in_all_epochs(backend: Backend) -> None:
-    app, heard = Lash(backend.url, worker=PARKING), []
+    app, heard = backend.app(worker=PARKING), []
 
     @app.process
     async def stubborn(ctx: ProcessContext[None], n: int) -> int:
@@ -291,8 +296,9 @@ async def test_triggered_processes_keep_their_concurrency_key(backend: Backend) 
     assert most == [1]
 
 
+@EVERY_ENGINE
 async def test_an_answered_wait_for_a_signal_takes_no_second_answer(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def twice(ctx: ProcessContext[None]) -> list[Any]:
@@ -312,8 +318,9 @@ async def test_an_answered_wait_for_a_signal_takes_no_second_answer(backend: Bac
         assert await handle.result(timeout="10s") == ["by hand", 1, 2]
 
 
+@EVERY_ENGINE
 async def test_a_waiter_for_a_result_gets_an_error_when_the_app_closes(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def endless(ctx: ProcessContext[None]) -> None:
@@ -328,8 +335,9 @@ async def test_a_waiter_for_a_result_gets_an_error_when_the_app_closes(backend: 
     assert waiting.result()
 
 
+@EVERY_ENGINE
 async def test_followers_of_a_log_get_an_error_when_the_app_closes(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def endless(ctx: ProcessContext[None]) -> None:

@@ -11,7 +11,7 @@ from pylash import InlineHost, Lash, ProcessContext, ProcessFailed
 from pylash.durable.ports import EffectHost
 from pylash.processes.forks import fork_registration
 from pylash.testing import ScriptedModel, SerialHost, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 
 WRAPS = pytest.mark.parametrize("host", [None, SerialHost], ids=["journal", "serial"])
@@ -104,8 +104,9 @@ async def test_a_fork_of_an_older_version_replays_its_children(durable: Backend)
         assert await old.result(timeout="20s") == child
 
 
+@EVERY_ENGINE
 async def test_a_fork_waits_again_for_answers(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def asks(ctx: ProcessContext[None]) -> list[Any]:

@@ -45,7 +45,7 @@ from pylash.engine.system import SystemClock
 from pylash.engine.worker import pruning
 from pylash.stores.ports.processes import SqlProcesses
 from pylash.testing import ScriptedModel, SerialHost, SimClock, say
-from tests.backends import Backend, PostgresBackend, eventually
+from tests.backends import EVERY_ENGINE, Backend, PostgresBackend, eventually
 from tests.processes.test_branches import PARKING, parked, value
 from tests.processes.test_steps import effects
 
@@ -120,9 +120,10 @@ async def test_what_is_queued_comes_before_what_is_started_later(backend: Backen
     assert order == ["first", "queued-0", "queued-1", "last"]
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P1")
 async def test_the_same_id_with_the_same_input_is_the_same_process(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def greet(ctx: ProcessContext[None], name: str) -> str:
@@ -153,8 +154,9 @@ async def test_another_app_may_start_what_this_one_runs(durable: Backend) -> Non
         assert await handle.result(timeout="10s") == "Hello Ann"
 
 
+@EVERY_ENGINE
 async def test_wrong_uses_get_one_clear_sentence(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     async def plain(ctx: ProcessContext[None]) -> None: ...
 
@@ -177,8 +179,9 @@ async def test_wrong_uses_get_one_clear_sentence(backend: Backend) -> None:
             assert caught.value.code == AppInsideProcess.default_code
 
 
+@EVERY_ENGINE
 async def test_the_app_may_be_used_inside_a_step(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     async def look() -> int:
         return len(await app.processes())
@@ -191,6 +194,7 @@ async def test_the_app_may_be_used_inside_a_step(backend: Backend) -> None:
         assert await (await app.start(counting)).result(timeout="10s") == 1
 
 
+@EVERY_ENGINE
 async def test_dependencies_are_made_on_each_worker(backend: Backend) -> None:
     opened: list[str] = []
 
@@ -200,7 +204,7 @@ async def test_dependencies_are_made_on_each_worker(backend: Backend) -> None:
         yield {"db": "connection"}
         opened.append("close")
 
-    app = Lash(backend.url, deps=deps)
+    app = backend.app(deps=deps)
 
     @app.process
     async def use(ctx: ProcessContext[dict[str, str]]) -> str:
@@ -252,8 +256,9 @@ async def test_a_parent_never_holds_a_slot_its_child_needs(backend: Backend) -> 
         assert await (await app.start(nested, depth=8)).result(timeout="20s") == 8
 
 
+@EVERY_ENGINE
 async def test_a_childs_failure_is_its_parents_to_handle(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def child(ctx: ProcessContext[None]) -> None:
@@ -351,9 +356,10 @@ async def test_wakes_and_events_are_numbered_in_the_order_of_the_code(
     assert events[-1].type == "process.completed"
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P3")
 async def test_a_process_signals_and_cancels_others(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def child(ctx: ProcessContext[None]) -> Any:
@@ -400,9 +406,10 @@ async def test_a_process_goes_on_with_a_fresh_journal(backend: Backend) -> None:
     assert types.count("seen") == 3
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P2")
 async def test_a_log_can_be_followed_until_the_end(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def slow(ctx: ProcessContext[None]) -> None:
@@ -424,8 +431,9 @@ async def test_a_log_can_be_followed_until_the_end(backend: Backend) -> None:
     assert after == ["process.completed"]
 
 
+@EVERY_ENGINE
 async def test_the_next_event_of_a_type_behind_a_sequence_can_be_awaited(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def slow(ctx: ProcessContext[None]) -> None:
@@ -660,6 +668,7 @@ async def test_waits_belong_to_the_host_that_was_given(
 # --- forks ---
 
 
+@EVERY_ENGINE
 async def test_a_fork_goes_on_from_what_was_recorded(backend: Backend) -> None:
     calls: list[int] = []
 
@@ -667,7 +676,7 @@ async def test_a_fork_goes_on_from_what_was_recorded(backend: Backend) -> None:
         calls.append(n)
         return n
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def three(ctx: ProcessContext[None]) -> list[int]:

@@ -20,7 +20,7 @@ from pylash import (
     current_attempt,
 )
 from pylash.testing import SerialHost, SimClock, crash_everywhere
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import parked
 from tests.processes.test_steps import effects
 
@@ -108,11 +108,12 @@ async def test_named_sleeps_can_be_moved(durable: Backend) -> None:
         assert set(await effects(app, "sleeping")) >= {"sleep day", "sleep hour"}
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("limit", [None, 2])
 async def test_a_failure_cancels_what_runs_and_starts_nothing_more(
     backend: Backend, limit: int | None
 ) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
     met: list[str] = []
 
     async def fail() -> None:

@@ -20,7 +20,7 @@ from pylash import (
 )
 from pylash.testing import ScriptedModel, say
 from pylash.values import names
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 
 BAD = ["", " ", "a\0b", "\ud800", "x" * 4_000, "é" * 2_000]
@@ -85,10 +85,11 @@ async def test_a_process_is_refused_a_bad_name_at_the_call_and_runs_once(backend
     assert all(one.startswith("Invalid ") and len(one) < 300 for one in sentences)
 
 
+@EVERY_ENGINE
 async def test_a_process_that_does_not_catch_the_refusal_fails_with_its_sentence(
     backend: Backend,
 ) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
     runs = []
 
     @app.process
@@ -206,10 +207,11 @@ async def test_the_longest_names_work_everywhere(backend: Backend) -> None:
             assert await found.result(timeout="10s") == "pushed"
 
 
+@EVERY_ENGINE
 async def test_a_message_that_no_text_column_holds_is_recorded_all_the_same(
     backend: Backend,
 ) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
     runs = []
 
     async def broken() -> None:

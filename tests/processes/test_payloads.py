@@ -9,7 +9,7 @@ import pytest
 
 from pylash import Lash, PayloadTooLarge, ProcessContext, ProcessFailed, RunState, WorkerConfig
 from pylash.testing import ScriptedModel, call, calls, say
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 from tests.processes.test_branches import PARKING, parked
 
 LIMIT = "pylash.values.canonical.MAX_PAYLOAD_BYTES"
@@ -171,6 +171,7 @@ async def test_every_call_refuses_a_large_payload_with_the_same_sentence(
         assert await handle.result(timeout="10s") == "done"
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("call", ["turn", "enqueue"])
 async def test_a_session_keeps_its_options_if_a_message_is_refused(
     backend: Backend, low_limit: None, call: str
@@ -181,7 +182,7 @@ async def test_a_session_keeps_its_options_if_a_message_is_refused(
         prompts.append(request.messages[0].text)
         return say("hello")
 
-    async with Lash(backend.url, model=ScriptedModel(reply)) as app:
+    async with backend.app(model=ScriptedModel(reply)) as app:
         await app.session("s", instructions="Be kind.").turn("hi", timeout="10s")
         with pytest.raises(PayloadTooLarge, match=SENTENCE):
             await getattr(app.session("s", instructions="Be rude."), call)(BIG)
@@ -227,6 +228,7 @@ async def test_what_fits_is_handed_on_whole(backend: Backend, low_limit: None) -
         assert await (await app.start(taking)).result(timeout="10s") == 19_998
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("what", ["answer", "tool result", "tool exception"])
 async def test_a_turn_whose_model_or_tool_returns_too_much_ends_with_the_error(
     backend: Backend, low_limit: None, what: str
@@ -236,7 +238,7 @@ async def test_a_turn_whose_model_or_tool_returns_too_much_ends_with_the_error(
             return say(BIG)
         return calls(call("report")) if len(request.messages) == 1 else say("done")
 
-    app = Lash(backend.url, model=ScriptedModel(reply))
+    app = backend.app(model=ScriptedModel(reply))
 
     @app.tool
     async def report() -> str:

@@ -20,7 +20,7 @@ from pylash import (
 from pylash.durable.commands import StartProcess
 from pylash.durable.processes import ProcessView, Registration, ToolCallInput
 from pylash.testing import crash_everywhere
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 from tests.processes.test_steps import effects
 
@@ -139,8 +139,9 @@ async def test_a_refused_call_is_an_error_with_the_reason_of_the_person() -> Non
     assert caught.value.code == CallRefused.default_code
 
 
+@EVERY_ENGINE
 async def test_an_outsider_gives_the_result_of_a_deferred_tool(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.tool
     async def ask(ctx: ToolContext[None], question: str) -> Any:

@@ -25,18 +25,19 @@ from pylash import (
 from pylash.durable.scopes import ProcessScope
 from pylash.durable.waits import CustomWait, Signer
 from pylash.testing import SimClock, kill
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import PARKING, parked
 
 LIVE = WorkerConfig(park_after="1h")
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P12")
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_signals_of_a_name_are_received_in_order(
     backend: Backend, config: WorkerConfig
 ) -> None:
-    app = Lash(backend.url, worker=config)
+    app = backend.app(worker=config)
 
     @app.process
     async def collect(ctx: ProcessContext[None]) -> list[int]:
@@ -50,9 +51,10 @@ async def test_signals_of_a_name_are_received_in_order(
         assert await handle.result(timeout="10s") == [0, 1, 2, 3, 4]
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P12")
 async def test_two_signals_during_one_wait_are_both_received(backend: Backend) -> None:
-    app = Lash(backend.url, worker=LIVE)
+    app = backend.app(worker=LIVE)
 
     @app.process
     async def two(ctx: ProcessContext[None]) -> list[Any]:
@@ -67,8 +69,9 @@ async def test_two_signals_during_one_wait_are_both_received(backend: Backend) -
         assert await handle.result(timeout="10s") == ["a", "b"]
 
 
+@EVERY_ENGINE
 async def test_a_signal_with_an_id_arrives_once(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def one(ctx: ProcessContext[None]) -> Any:
@@ -82,9 +85,10 @@ async def test_a_signal_with_an_id_arrives_once(backend: Backend) -> None:
         assert await handle.result(timeout="10s") == [1, "none"]
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P12")
 async def test_a_signal_after_a_timed_out_wait_is_for_the_next(backend: Backend) -> None:
-    app = Lash(backend.url, worker=LIVE)
+    app = backend.app(worker=LIVE)
     late = asyncio.Event()
 
     @app.process
@@ -100,8 +104,9 @@ async def test_a_signal_after_a_timed_out_wait_is_for_the_next(backend: Backend)
         assert await handle.result(timeout="10s") == ["late", "next"]
 
 
+@EVERY_ENGINE
 async def test_a_wait_without_a_default_raises_in_time(backend: Backend) -> None:
-    app = Lash(backend.url, worker=PARKING)
+    app = backend.app(worker=PARKING)
 
     @app.process
     async def strict(ctx: ProcessContext[None]) -> str:
@@ -117,9 +122,10 @@ async def test_a_wait_without_a_default_raises_in_time(backend: Backend) -> None
         )
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P8")
 async def test_signals_to_nobody_are_refused(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def quick(ctx: ProcessContext[None]) -> None: ...
@@ -137,11 +143,12 @@ async def test_signals_to_nobody_are_refused(backend: Backend) -> None:
             await app.process_handle("nobody").status()
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_a_wait_is_answered_from_outside_by_its_key(
     backend: Backend, config: WorkerConfig
 ) -> None:
-    app = Lash(backend.url, worker=config)
+    app = backend.app(worker=config)
     keys: list[str] = []
 
     @app.process
@@ -171,8 +178,9 @@ async def test_a_wait_is_answered_from_outside_by_its_key(
                 await app.resolve(key, 1)  # type: ignore[arg-type]
 
 
+@EVERY_ENGINE
 async def test_a_wait_may_be_answered_with_an_error_or_not_at_all(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def ask(ctx: ProcessContext[None]) -> list[str]:
@@ -191,8 +199,9 @@ async def test_a_wait_may_be_answered_with_an_error_or_not_at_all(backend: Backe
         assert await handle.result(timeout="10s") == ["WaitFailed", "WaitTimeout"]
 
 
+@EVERY_ENGINE
 async def test_an_open_wait_for_a_signal_is_listed_and_its_key_sends_it(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def branchy(ctx: ProcessContext[None]) -> list[Any]:
@@ -297,8 +306,9 @@ async def test_time_and_chance_are_the_same_after_a_restart(durable: Backend) ->
     assert len(set(seen[:2])) == 2
 
 
+@EVERY_ENGINE
 async def test_a_bad_signal_name_fails_where_it_is_used(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def wrong(ctx: ProcessContext[None]) -> None:
@@ -327,10 +337,11 @@ async def waits_and_tells(ctx: ProcessContext[None], told: list[str]) -> None:
 CANCELLED_AT_A_SIGNAL = "process_signal_wait_cancelled"
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P12")
 @pytest.mark.parametrize("config", [LIVE, PARKING], ids=["live", "parked"])
 async def test_a_cancelled_wait_has_its_code(backend: Backend, config: WorkerConfig) -> None:
-    app, told = Lash(backend.url, worker=config), list[str]()
+    app, told = backend.app(worker=config), list[str]()
 
     @app.process
     async def waits(ctx: ProcessContext[None]) -> None:
@@ -379,9 +390,10 @@ async def test_a_replay_is_cancelled_with_the_same_code(durable: Backend) -> Non
     assert len(told) >= 2
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("P12")
 async def test_the_wait_of_a_branch_that_lost_has_its_code(backend: Backend) -> None:
-    app, told = Lash(backend.url), list[str]()
+    app, told = backend.app(), list[str]()
 
     async def one() -> int:
         return 1

@@ -25,15 +25,16 @@ from pylash.stores.operation import Again, Operation, Steps
 from pylash.stores.store import SqlStore
 from pylash.testing.kills import Mortal
 from pylash.values.errors import LashError, StoreClosed, ValueNotJson
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 
 
 async def log_of(app: Lash, process_id: str) -> list[str]:
     return [event.type async for event in app.process_handle(process_id).events()]
 
 
+@EVERY_ENGINE
 async def test_a_process_without_effects_starts_and_ends(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def double(ctx: ProcessContext[None], n: int) -> int:
@@ -59,8 +60,9 @@ async def test_a_process_without_effects_starts_and_ends(backend: Backend) -> No
             assert await log_of(app, failed.id) == ["process.started", "process.failed"]
 
 
+@EVERY_ENGINE
 async def test_a_process_that_is_started_again_runs_once(backend: Backend) -> None:
-    app, ran = Lash(backend.url), list[int]()
+    app, ran = backend.app(), list[int]()
 
     @app.process
     async def once(ctx: ProcessContext[None]) -> None:
@@ -94,7 +96,7 @@ async def test_an_effect_waits_until_the_start_is_written(backend: Backend) -> N
 
 
 async def test_a_process_that_waits_for_no_effect_is_running(backend: Backend) -> None:
-    app, gate = Lash(backend.url), asyncio.Event()
+    app, gate = backend.app(), asyncio.Event()
 
     @app.process
     async def wait(ctx: ProcessContext[None]) -> str:
@@ -108,8 +110,9 @@ async def test_a_process_that_waits_for_no_effect_is_running(backend: Backend) -
         assert await handle.result(timeout="10s") == "through"
 
 
+@EVERY_ENGINE
 async def test_branches_without_effects_are_decided(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     async def plain(n: int) -> int:
         return n
@@ -266,8 +269,9 @@ async def test_code_that_changes_its_arguments_is_given_them_unchanged_on_replay
     assert done == ["a", "b"]
 
 
+@EVERY_ENGINE
 async def test_what_cannot_be_recorded_is_refused_where_it_is_given(backend: Backend) -> None:
-    app, ran = Lash(backend.url), list[str]()
+    app, ran = backend.app(), list[str]()
 
     @app.process
     async def say(ctx: ProcessContext[None], text: str) -> None:
@@ -279,8 +283,9 @@ async def test_what_cannot_be_recorded_is_refused_where_it_is_given(backend: Bac
     assert ran == []
 
 
+@EVERY_ENGINE
 async def test_a_library_may_ask_for_the_time_before_the_first_effect(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def timed(ctx: ProcessContext[None]) -> bool:

@@ -21,7 +21,7 @@ from pylash import (
     ValueNotJson,
     WorkerConfig,
 )
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 
 QUICK = Retry(3, delay="1ms")
 
@@ -87,11 +87,12 @@ async def test_steps_of_one_name_are_numbered(backend: Backend) -> None:
         assert await effects(app, handle.id) == ["fetch", "fetch#2", "fetch#3"]
 
 
+@EVERY_ENGINE
 async def test_a_plain_function_runs_in_a_thread(backend: Backend) -> None:
     def where() -> str:
         return threading.current_thread().name
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def threaded(ctx: ProcessContext[None]) -> str:
@@ -177,6 +178,7 @@ async def test_the_last_failure_is_the_steps_failure(backend: Backend) -> None:
         assert len(await effects(app, handle.id)) == 5
 
 
+@EVERY_ENGINE
 async def test_what_is_not_to_be_tried_again_is_not(backend: Backend) -> None:
     tries: list[int] = []
 
@@ -184,7 +186,7 @@ async def test_what_is_not_to_be_tried_again_is_not(backend: Backend) -> None:
         tries.append(1)
         raise ValueError("no")
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def picky(ctx: ProcessContext[None]) -> None:
@@ -196,11 +198,12 @@ async def test_what_is_not_to_be_tried_again_is_not(backend: Backend) -> None:
     assert tries == [1]
 
 
+@EVERY_ENGINE
 async def test_a_step_that_takes_too_long_is_ended(backend: Backend) -> None:
     async def slow() -> None:
         await asyncio.sleep(60)
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def hasty(ctx: ProcessContext[None]) -> str:
@@ -214,13 +217,14 @@ async def test_a_step_that_takes_too_long_is_ended(backend: Backend) -> None:
         assert await (await app.start(hasty)).result(timeout="10s") == "step_timeout"
 
 
+@EVERY_ENGINE
 async def test_values_come_back_as_their_annotations_say(backend: Backend) -> None:
     born = datetime(1990, 1, 2, tzinfo=UTC)
 
     async def load(name: str) -> Profile:
         return Profile(name=name, born=born)
 
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def typed(ctx: ProcessContext[None], given: Profile) -> Profile:
@@ -234,8 +238,9 @@ async def test_values_come_back_as_their_annotations_say(backend: Backend) -> No
         assert await handle.result(timeout="10s") == Profile(name="Ann", born=born)
 
 
+@EVERY_ENGINE
 async def test_arguments_are_checked_where_they_are_given(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def typed(ctx: ProcessContext[None], user: str, age: int = 7) -> str:
@@ -251,8 +256,9 @@ async def test_arguments_are_checked_where_they_are_given(backend: Backend) -> N
         assert await app.processes() == []
 
 
+@EVERY_ENGINE
 async def test_what_would_not_come_back_is_refused_with_its_path(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     async def take(value: Any) -> None: ...
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from pylash import EVENT, Lash, LashError, ProcessContext, WorkerConfig
 from pylash.testing import kill
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 
 TypeAdapter(int)  # loads the plugins of pydantic, which reads files
 
@@ -60,8 +60,9 @@ async def test_a_run_keeps_its_version_and_new_ones_take_the_newest(durable: Bac
             assert await handle.version() == version
 
 
+@EVERY_ENGINE
 async def test_an_old_version_is_started_by_its_definition(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
     first, second = declare(app, 1), declare(app, 2)
     assert repr(second) == "ProcessDefinition('order', version=2)"
     async with app:
@@ -200,10 +201,11 @@ async def test_continue_as_takes_the_newest_version_that_takes_the_arguments(
         assert await app.process_handle("p").result(timeout="20s") == [2, 2, 7]
 
 
+@EVERY_ENGINE
 async def test_continue_as_refuses_arguments_that_its_own_version_does_not_take(
     backend: Backend,
 ) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process(name="order", version=2)
     async def second(ctx: ProcessContext[None], n: int) -> str:

@@ -14,7 +14,7 @@ from pylash.durable.stores import WaitStatus
 from pylash.durable.waits import WaitName
 from pylash.stores.store import SqlStore
 from pylash.testing import SerialHost, SimClock, crash_everywhere
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.processes.test_branches import parked
 
 AT_ONCE = WorkerConfig(park_after="0s")
@@ -291,8 +291,9 @@ async def is_in_signal(app: Lash) -> bool:
     return [wait.kind for wait in await app.waits()] == ["signal"]
 
 
+@EVERY_ENGINE
 async def test_another_branch_still_waits_when_one_leaves(backend: Backend) -> None:
-    app = Lash(backend.url)
+    app = backend.app()
 
     @app.process
     async def approval(ctx: ProcessContext[None]) -> list[Any]:

@@ -536,7 +536,7 @@ async def answer(app: Lash) -> None:
             await app.resolve(wait.key, True)
 
 
-async def standing(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
+async def settled(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
     """Return how each run stands, once all have ended or are blocked, or if they do not in time."""
 
     async def stand() -> bool:
@@ -550,7 +550,7 @@ async def standing(app: Lash, ids: Collection[str]) -> dict[str, RunRow]:
 
 async def outcomes(app: Lash, cells: Collection[Cell]) -> dict[Cell, str]:
     """Return what becomes of each run: ``RUNS`` if it completes, or why it does not."""
-    found = await standing(app, [cell.changed for cell in cells])
+    found = await settled(app, [cell.changed for cell in cells])
     changed = {cell: found[cell.changed] for cell in cells}
     return {
         cell: RUNS if one.status == "completed" else (one.reason or one.status).partition(":")[0]
@@ -563,7 +563,7 @@ async def results(app: Lash, cells: Collection[Cell]) -> dict[Cell, Any]:
     for one in (await statuses(app)).values():
         if one.status == "blocked":
             await (app.retry(one.id) if one.session is None else app.session(one.session).retry())
-    stand = await standing(app, [cell.id for cell in cells])
+    stand = await settled(app, [cell.id for cell in cells])
     return {cell: await result_of(app, cell, stand[cell.id]) for cell in cells}
 
 

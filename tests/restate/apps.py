@@ -17,7 +17,7 @@ class RestateApps:
     def __init__(self, server: RestateServer, url: str) -> None:
         self.server = server
         self.url = url
-        self._port = reserved_port()
+        self.endpoint = f"http://{LOOPBACK}:{reserved_port()}"
 
     def make(self, *, submits_only: bool = False, **options: Any) -> Lash:
         """Return an app. One that only submits may be open beside another one."""
@@ -30,7 +30,7 @@ class RestateApps:
         return RestateHost(
             ingress=self.server.ingress,
             admin=self.server.admin,
-            endpoint=f"http://{LOOPBACK}:{self._port}",
+            endpoint=self.endpoint,
         )
 
 

@@ -34,7 +34,7 @@ from pylash.durable.processes import Registration, SessionTurnInput
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.stores.store import SqlStore
 from pylash.testing import ScriptedModel, SerialHost, call, fail, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import (
     LIVE,
     PARKING,
@@ -137,6 +137,7 @@ async def test_the_next_turn_runs_however_the_agent_ends(backend: Backend, end: 
         assert result.text == "Filed."
 
 
+@EVERY_ENGINE
 @each_config
 async def test_a_message_for_now_reaches_the_agent_and_one_for_later_the_next_turn(
     backend: Backend, config: Any
@@ -147,7 +148,7 @@ async def test_a_message_for_now_reaches_the_agent_and_one_for_later_the_next_tu
         asked = [message.text for message in request.messages if message.role == "user"]
         return say(f"read {asked}")
 
-    app = Lash(backend.url, model=ScriptedModel(reply), worker=config)
+    app = backend.app(model=ScriptedModel(reply), worker=config)
 
     @app.tool(approval=True)
     async def sign() -> str:
@@ -170,9 +171,10 @@ async def test_a_message_for_now_reaches_the_agent_and_one_for_later_the_next_tu
         await eventually(drained)
 
 
+@EVERY_ENGINE
 @each_config
 async def test_a_cancel_of_the_session_cancels_its_agent(backend: Backend, config: Any) -> None:
-    app = Lash(backend.url, model=ScriptedModel([call("sign"), say("Good.")]), worker=config)
+    app = backend.app(model=ScriptedModel([call("sign"), say("Good.")]), worker=config)
 
     @app.tool(approval=True)
     async def sign() -> str:

@@ -24,7 +24,7 @@ from pylash.stores.operation import Port, Statement, Steps, operation
 from pylash.stores.store import SqlStore
 from pylash.stores.tables.packed_effects import pack_effects, unpack_effects
 from pylash.testing import ScriptedModel, call, calls, fail, kill, say
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 from tests.forks import forked
 from tests.sessions.scenes import (
     LIVE,
@@ -94,9 +94,10 @@ async def test_a_turn_is_cancelled_in_its_model_call(backend: Backend) -> None:
         assert (await session.turn("more", timeout="10s")).text == "Done."
 
 
+@EVERY_ENGINE
 async def test_a_cancelled_turn_keeps_the_text_of_the_model(backend: Backend) -> None:
     model = Telling("It ships ", "to", more="Done.")
-    async with Lash(backend.url, model=model, worker=LIVE) as app:
+    async with backend.app(model=model, worker=LIVE) as app:
         session = app.session("chat")
         await begin(session, "go", "t1")
         await model.said.wait()
@@ -174,6 +175,7 @@ async def test_the_text_of_an_attempt_that_failed_is_not_kept_from_a_relay_eithe
         assert await transcript(session) == "\nuser       go\n"
 
 
+@EVERY_ENGINE
 async def test_a_later_answer_is_kept_after_the_results_of_tools(backend: Backend) -> None:
     said = asyncio.Event()
 
@@ -185,7 +187,7 @@ async def test_a_later_answer_is_kept_after_the_results_of_tools(backend: Backen
             said.set()
             return await asyncio.Event().wait()
 
-    app = Lash(backend.url, model=Model(), worker=LIVE)
+    app = backend.app(model=Model(), worker=LIVE)
 
     @app.tool
     async def look() -> str:

@@ -68,7 +68,7 @@ assistant  Done.
 @pytest.mark.proves("T7")
 async def test_a_tool_changes_the_tools_and_the_prompt_of_its_turn(backend: Backend) -> None:
     model = ScriptedModel(reply)
-    app = Lash(backend.url, model=model, instructions="Help.", plugins=[SkillFactory(set())])
+    app = backend.app(model=model, instructions="Help.", plugins=[SkillFactory(set())])
     async with app:
         session = app.session("chat")
         assert (await session.turn("go", turn_id="t1", timeout="10s")).text == "Done."

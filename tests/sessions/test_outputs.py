@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pylash import Lash, TurnFailed, TurnInputConflict
 from pylash.testing import ScriptedModel, call, calls, say
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 from tests.sessions.scenes import transcript
 
 
@@ -26,9 +26,10 @@ class Order(BaseModel):
 FITS = {"id": "7", "lines": [{"product": "tea", "cents": 300}]}
 
 
+@EVERY_ENGINE
 async def test_an_answer_may_be_a_call(backend: Backend) -> None:
     model = ScriptedModel([call("final_result", **FITS)])
-    async with Lash(backend.url, model=model) as app:
+    async with backend.app(model=model) as app:
         session = app.session("chat")
         result = await session.turn("Which?", output=Order, turn_id="t1", timeout="10s")
         assert result.value == Order(id="7", lines=[Line(product="tea", cents=300)])

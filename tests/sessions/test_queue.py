@@ -18,7 +18,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.testing import ScriptedModel, call, calls, kill, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import LIVE, PARKING, Slow, begin, open_wait, transcript
 
 
@@ -56,10 +56,11 @@ async def shows(session: Any, expected: str) -> None:
         assert await transcript(session) == expected
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("T9")
 @pytest.mark.parametrize("when", ["next_turn", "now", "interrupt"])
 async def test_an_idle_session_begins_a_turn(backend: Backend, when: Any) -> None:
-    app = Lash(backend.url, model=ScriptedModel(echo))
+    app = backend.app(model=ScriptedModel(echo))
     async with app:
         session = app.session("chat")
         await session.enqueue("hello", when=when)
@@ -86,9 +87,10 @@ async def test_words_for_now_come_after_the_results_of_the_open_batch(memory: Ba
         )
 
 
+@EVERY_ENGINE
 async def test_a_tool_adds_a_message_at_the_next_checkpoint_once(backend: Backend) -> None:
     model = ScriptedModel([calls(call("look"), call("other")), say("Done.")])
-    app = Lash(backend.url, model=model)
+    app = backend.app(model=model)
 
     @app.tool(retry=Retry(2, delay="1ms"))
     async def look(ctx: ToolContext[None]) -> str:
@@ -228,6 +230,7 @@ async def test_messages_for_now_do_not_answer_an_approval(
         ]
 
 
+@EVERY_ENGINE
 async def test_an_interrupt_before_the_question_takes_its_place_too(backend: Backend) -> None:
     """It came while the model was thinking of asking."""
     asked, go = asyncio.Event(), asyncio.Event()
@@ -239,7 +242,7 @@ async def test_an_interrupt_before_the_question_takes_its_place_too(backend: Bac
             return call("pay")
         return say("Done.")
 
-    app = Lash(backend.url, model=ScriptedModel(model))
+    app = backend.app(model=ScriptedModel(model))
 
     @app.tool(approval=True)
     async def pay() -> str:
@@ -282,12 +285,13 @@ class Rambling:
             raise
 
 
+@EVERY_ENGINE
 @pytest.mark.parametrize("first", ["the text", "the interrupt"])
 async def test_an_interrupt_stops_an_answer_and_keeps_its_text(
     backend: Backend, first: str
 ) -> None:
     model = Rambling()
-    async with Lash(backend.url, model=model, worker=LIVE) as app:
+    async with backend.app(model=model, worker=LIVE) as app:
         session = app.session("chat")
         await begin(session, "go", "t1")
         await model.asked.wait()
@@ -385,8 +389,9 @@ async def test_a_wake_joins_the_turn_that_runs(backend: Backend) -> None:
         ]
 
 
+@EVERY_ENGINE
 async def test_wakes_of_many_are_delivered_once_each(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel(lambda _: say("Noted.")))
+    app = backend.app(model=ScriptedModel(lambda _: say("Noted.")))
 
     @app.process
     async def report(ctx: ProcessContext[None], n: int) -> None:

@@ -10,7 +10,7 @@ from pylash.durable.commands import AppendEvent
 from pylash.durable.processes import WAKE
 from pylash.testing import ScriptedModel, call, calls, say
 from pylash.turn.messages import UserMessage
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import transcript
 
 SECRET = b"the letter of another"
@@ -39,9 +39,10 @@ async def keep(file: Any) -> str:
     return f"kept {file}"
 
 
+@EVERY_ENGINE
 async def test_a_model_does_not_read_an_upload_of_another_session(backend: Backend) -> None:
     reads = (call("read", text={"$ref": REF}), call("keep", file=[{"$ref": REF}]))
-    app = Lash(backend.url, model=asking(*reads), tools=[read, keep])
+    app = backend.app(model=asking(*reads), tools=[read, keep])
     async with app:
         ann, eve = app.session("ann"), app.session("eve")
         await ann.turn([Text("Keep this."), Attachment(SECRET, "text/plain")], timeout="10s")

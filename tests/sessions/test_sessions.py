@@ -25,7 +25,7 @@ from pylash import (
     Usage,
 )
 from pylash.testing import ScriptedModel, call, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import begin, open_wait, transcript
 
 
@@ -34,7 +34,7 @@ def echo(request: ModelRequest) -> Any:
 
 
 def app_of(backend: Backend) -> Lash:
-    return Lash(backend.url, model=ScriptedModel(echo))
+    return backend.app(model=ScriptedModel(echo))
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", 7, None])
@@ -81,8 +81,9 @@ async def test_sessions_are_listed_newest_first_in_stable_pages(backend: Backend
             await app.sessions(limit=0)
 
 
+@EVERY_ENGINE
 async def test_a_listed_session_has_the_status_of_its_turn(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Paid.")]))
+    app = backend.app(model=ScriptedModel([call("pay"), say("Paid.")]))
 
     @app.tool(approval=True)
     async def pay() -> str:
@@ -150,6 +151,7 @@ async def test_a_history_that_two_read_at_once_is_complete_and_without_repetitio
 
 
 @pytest.mark.proves("T10")
+@EVERY_ENGINE
 async def test_a_fork_begins_with_the_messages_and_goes_its_own_way(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -221,6 +223,7 @@ async def test_a_script_goes_on_in_a_fork() -> None:
         assert (await (await session.fork("f2")).turn("c")).text == "two"
 
 
+@EVERY_ENGINE
 async def test_a_deleted_session_begins_anew(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -234,8 +237,9 @@ async def test_a_deleted_session_begins_anew(backend: Backend) -> None:
         assert len(await session.history()) == 2
 
 
+@EVERY_ENGINE
 async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel([call("pay"), say("Done.")]))
+    app = backend.app(model=ScriptedModel([call("pay"), say("Done.")]))
 
     @app.tool(approval=True)
     async def pay() -> str:
@@ -266,9 +270,10 @@ async def test_deleting_a_session_ends_what_it_does(backend: Backend) -> None:
         assert (await again.turn("go", turn_id="t1", timeout="10s")).text == "Done."
 
 
+@EVERY_ENGINE
 async def test_other_options_hold_from_the_next_turn(backend: Backend) -> None:
     model, fast = ScriptedModel(echo), ScriptedModel(lambda _: say("Fast."))
-    app = Lash(backend.url, model=model, instructions="App.")
+    app = backend.app(model=model, instructions="App.")
     app.model("fast", fast)
     async with app:
         await app.session("chat", instructions="Be kind.").turn("one", timeout="10s")
@@ -309,10 +314,11 @@ async def test_an_attachment_is_stored_once_and_sent_whole(backend: Backend) -> 
     assert sent == [[b"\x89PNG"] * n for n in (1, 2, 3)]
 
 
+@EVERY_ENGINE
 async def test_what_a_model_made_is_stored_with_its_answer(backend: Backend) -> None:
     drawn = ModelReply(text="A cat.", attachments=(Attachment(b"\x89PNG", "image/png", "cat.png"),))
     model = ScriptedModel([drawn, say("Black.")])
-    async with Lash(backend.url, model=model) as app:
+    async with backend.app(model=model) as app:
         session = app.session("chat")
         async with session.stream("Draw a cat", turn_id="t1") as stream:
             async for _ in stream:

@@ -22,7 +22,7 @@ from pylash import (
 )
 from pylash.testing import ScriptedModel, SimClock, call, calls, kill, say
 from pylash.turn.messages import MESSAGES, ToolMessage
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import LIVE, begin, comes_to, effects_of, transcript
 
 
@@ -40,9 +40,10 @@ async def result_of(app: Lash, session_id: str = "chat") -> ToolMessage:
     return next(message for message in messages if isinstance(message, ToolMessage))
 
 
+@EVERY_ENGINE
 async def test_a_tool_is_called_and_the_model_gets_its_result(backend: Backend) -> None:
     model = asking(call("lookup", order_id="7"))
-    app = Lash(backend.url, model=model)
+    app = backend.app(model=model)
 
     @app.tool
     async def lookup(order_id: str) -> dict[str, Any]:
@@ -504,8 +505,9 @@ async def test_the_model_gets_the_message_of_a_validator_with_an_odd_name() -> N
         assert r"there is no caf\udce9.txt" in result.text
 
 
+@EVERY_ENGINE
 async def test_an_event_of_a_tool_starts_what_is_subscribed_once(backend: Backend) -> None:
-    app = Lash(backend.url, model=asking(call("pay")))
+    app = backend.app(model=asking(call("pay")))
     app.trigger("order.paid")
 
     @app.process

@@ -17,7 +17,7 @@ from pylash import (
     WorkerConfig,
 )
 from pylash.testing import ScriptedModel, SimClock, call, fail, kill, say
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import (
     LIVE,
     Slow,
@@ -35,9 +35,10 @@ def echo(request: ModelRequest) -> Any:
     return say(f"You said {request.messages[-1].text}.")
 
 
+@EVERY_ENGINE
 @pytest.mark.proves("T10")
 async def test_a_turn_is_answered_and_remembered(backend: Backend) -> None:
-    app = Lash(backend.url, model=ScriptedModel(echo), instructions="Be kind.")
+    app = backend.app(model=ScriptedModel(echo), instructions="Be kind.")
     async with app:
         session = app.session("chat")
         assert (await session.turn("one", timeout="10s")).text == "You said one."
@@ -64,9 +65,10 @@ async def test_a_model_gets_its_instructions_and_the_messages() -> None:
     assert [request.call_number for request in model.requests] == [0, 1]
 
 
+@EVERY_ENGINE
 async def test_the_same_turn_id_gives_the_same_result(backend: Backend) -> None:
     model = ScriptedModel(echo)
-    app = Lash(backend.url, model=model)
+    app = backend.app(model=model)
     async with app:
         session = app.session("chat")
         first = await session.turn("one", turn_id="t1", timeout="10s")
@@ -89,10 +91,11 @@ async def test_the_same_turn_id_gives_the_same_result_after_a_restart(durable: B
     assert len(model.requests) == 1
 
 
+@EVERY_ENGINE
 async def test_two_callers_of_one_turn_share_it(backend: Backend) -> None:
     slow = Slow(lambda _: say("Once."))
     model = ScriptedModel(slow)
-    app = Lash(backend.url, model=model)
+    app = backend.app(model=model)
     async with app, asyncio.TaskGroup() as group:
         first = group.create_task(app.session("chat").turn("one", turn_id="t1", timeout="10s"))
         await slow.asked.wait()
@@ -130,6 +133,7 @@ async def test_a_caller_that_leaves_does_not_end_the_turn(memory: Backend) -> No
         assert (await session.turn("one", turn_id="t1", timeout="10s")).text == "Late."
 
 
+@EVERY_ENGINE
 async def test_turns_of_one_session_go_one_after_another_in_order(backend: Backend) -> None:
     running, heard = 0, []
 
@@ -143,7 +147,7 @@ async def test_turns_of_one_session_go_one_after_another_in_order(backend: Backe
         running -= 1
         return say("Yes.")
 
-    app = Lash(backend.url, model=ScriptedModel(alone))
+    app = backend.app(model=ScriptedModel(alone))
     async with app, asyncio.TaskGroup() as group:
         session = app.session("chat")
         turns = []
@@ -159,6 +163,7 @@ async def is_known(app: Lash, turn: str) -> bool:
     return await state_of(app, "chat", turn) != "unknown"
 
 
+@EVERY_ENGINE
 async def test_sessions_do_not_wait_for_each_other(backend: Backend) -> None:
     together = asyncio.Barrier(20)
 
@@ -166,7 +171,7 @@ async def test_sessions_do_not_wait_for_each_other(backend: Backend) -> None:
         await together.wait()
         return say(request.session_id)
 
-    app = Lash(backend.url, model=ScriptedModel(meet))
+    app = backend.app(model=ScriptedModel(meet))
     async with app, asyncio.TaskGroup() as group:
         turns = [
             group.create_task(app.session(f"s{n}").turn("hi", timeout="20s")) for n in range(20)

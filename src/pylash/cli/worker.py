@@ -80,12 +80,14 @@ def worker(  # noqa: PLR0913, PLR0917 - its options
     if log_level != "debug":  # a line for each call of a model, or of Restate
         logging.getLogger("httpx").setLevel(logging.WARNING)
     chosen = _configure(load_app(app), app, concurrency)
-    if restate or endpoint is not None or bind is not None:
-        engine = engine_of(chosen)
-        if engine is None:
-            reason = "its host is not a RestateHost: --restate, --endpoint and --bind are for one that is"
-            raise AppInvalid(app, reason)
+    engine = engine_of(chosen)
+    if engine is not None:
         engine.choose_endpoint(endpoint, bind)
+    elif restate or endpoint is not None or bind is not None:
+        reason = (
+            "its host is not a RestateHost: --restate, --endpoint and --bind are for one that is"
+        )
+        raise AppInvalid(app, reason)
     handler.setFormatter(LogFormatter(FORMAT, url_secrets(choose_store(chosen, chosen_store))))
     run(_work(chosen, as_json))
 

@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
-        """Change where the engine reaches the app, and where the app listens, before it is opened. None changes nothing."""
+        """Let the app listen for the engine, which reaches it at ``endpoint``. None leaves an address as it is."""
         ...
 
     def facts(self) -> dict[str, str]:

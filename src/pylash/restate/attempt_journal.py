@@ -65,6 +65,10 @@ def is_internal(name: str) -> bool:
     return name.startswith("!") and patch_of(name) is None
 
 
+class ActionFailed(Exception):
+    """An action of the attempt has failed, which ends the attempt: the engine executes the run again later."""
+
+
 class AttemptJournal(Protocol):
     """The journal of one attempt."""
 
@@ -97,7 +101,7 @@ class AttemptJournal(Protocol):
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result.
 
-        Raises Suspended and EngineRefused. Cancellation: the attempt is over.
+        Raises Suspended, EngineRefused and ActionFailed. Cancellation: the attempt is over.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -36,6 +37,8 @@ DISCOVERY_FAILED: Final = ("META0003", "META0012", "META0013", "META0014")
 """The codes with which the server says that it cannot read the services of an endpoint."""
 
 
+_CODES: Final = re.compile(r"^(\[[A-Z]+\d+\] )+")
+"""The codes at the beginning of the server's messages."""
 _NAME: Final = re.compile(r":([a-z]+)\b")
 
 
@@ -98,7 +101,7 @@ class RestateClient:
 
     async def _identify(self, option: str, client: httpx.AsyncClient, path: str, field: str) -> Any:
         """Return a field of an answer that only this part of a server gives."""
-        url = shown_url(str(client.base_url))
+        url = shown_url(str(client.base_url)).rstrip("/")
         try:
             answer = await self._call(client, "GET", path)
         except RestateRefused as error:
@@ -129,6 +132,21 @@ class RestateClient:
         path = f"/invocations/{invocation}/resume?deployment=latest"
         await self._call(self._admin, "PATCH", path, allow=(404, 409))
 
+    async def input_of(self, invocation: str) -> dict[str, Any]:
+        """Return the input of an invocation; {} if the server has forgotten it."""
+        rows = await self.query(
+            f"select entry_json from sys_journal where id = '{invocation}' and \"index\" = 0"  # noqa: S608 - its own id
+        )
+        if not rows:
+            return {}
+        payload = json.loads(rows[0]["entry_json"])["Command"]["Input"]["payload"]
+        given: dict[str, Any] = json.loads(bytes(payload))
+        return given
+
+    async def purge(self, invocation: str) -> None:
+        """Forget an invocation that has completed, so that its key can be used again."""
+        await self._call(self._admin, "PATCH", f"/invocations/{invocation}/purge", allow=(404, 409))
+
     async def kill(self, invocation: str) -> None:
         """End an invocation without executing it again."""
         await self._call(self._admin, "PATCH", f"/invocations/{invocation}/kill", allow=(404, 409))
@@ -157,9 +175,9 @@ class RestateClient:
                 self._admin, "POST", "/deployments", json=body
             )
         except RestateRefused as error:
-            reason = str(error.data["reason"])
-            if any(code in reason for code in DISCOVERY_FAILED):
-                raise EndpointUnreachable(url, self.admin, reason) from error
+            if error.data["code"] in DISCOVERY_FAILED:
+                reason = error.data["reason"]
+                raise EndpointUnreachable(url, self.admin, reason, data=error.data) from error
             raise
         return answer
 
@@ -198,7 +216,7 @@ class RestateClient:
         **options: Any,
     ) -> Any:
         """Return the JSON that the server answers; {} for nothing, and for a status that is allowed."""
-        url = shown_url(str(client.base_url))
+        url = shown_url(str(client.base_url)).rstrip("/")
         try:
             # The timeouts of httpx are for each read, and this one is for all of them.
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -214,7 +232,7 @@ class RestateClient:
                 return {}
         if answer.status_code in allow:
             return {}
-        raise _refusal(f"{url}{path.lstrip('/')}", answer.status_code, _reason(answer))
+        raise _refusal_in(f"{url}{path}", answer)
 
 
 def _literal(value: str | int) -> str:
@@ -222,20 +240,24 @@ def _literal(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-def _refusal(url: str, status: int, reason: str) -> RestateRefused:
+def _refusal(url: str, status: int, reason: str, code: str | None = None) -> RestateRefused:
     # Another call of the same kind would be refused too if the server fails, or does not know our services.
     is_general = status >= FAILURE or status == UNKNOWN
-    data = {"status": status, "reason": reason, "is_general": is_general}
+    data = {"status": status, "reason": reason, "code": code, "is_general": is_general}
     return RestateRefused(url, status, reason, data=data)
 
 
-def _reason(answer: httpx.Response) -> str:
-    """Return what the server says about a refusal."""
+def _refusal_in(url: str, answer: httpx.Response) -> RestateRefused:
+    """Return the refusal in an answer of the server."""
     try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        message = answer.text
-    return str(message).strip()[:SHOWN] or answer.reason_phrase
+        said = answer.json()
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        said = {"message": answer.text}
+    message = _CODES.sub("", str(said.get("message", ""))).strip()[:SHOWN]
+    code = said.get("restate_code")
+    return _refusal(url, answer.status_code, message or answer.reason_phrase, code)
 
 
 def check_url(option: str, url: Any) -> str:

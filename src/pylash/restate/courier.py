@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from pylash.durable.runs import MOVES, SECOND, Dispatch
@@ -31,6 +32,9 @@ CONCURRENCY: Final = 16
 
 _EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+(?:~\d+)?$")
 
+REPLACE_TRIES, REPLACE_SECONDS = 10, 0.05
+"""How often, and after which pauses, the key of an invocation that was killed is asked for before the next delivery."""
+
 _log = logging.getLogger("pylash")
 
 
@@ -38,13 +42,19 @@ class Courier:
     """Sends the ready runs of a store to a Restate server."""
 
     def __init__(
-        self, store: Store, hub: Hub, client: RestateClient, targets: Sequence[str], store_id: str
+        self,
+        store: Store,
+        hub: Hub,
+        client: RestateClient,
+        targets: Callable[[], Awaitable[Sequence[str]]],
+        store_id: str,
     ) -> None:
         self.kick = asyncio.Event()
         self._store = store
         self._hub = hub
         self._client = client
-        self._targets = list(targets)
+        # Asked for every time: an app may declare processes while it is open.
+        self._targets = targets
         self._store_id = store_id
         self._free = asyncio.Semaphore(CONCURRENCY)
         # Failures in a row. While there are any, and at first, the server is asked whether it is ready before runs are sent.
@@ -92,7 +102,7 @@ class Courier:
         for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
             await self._end(run, bell)
         self._failure = None
-        rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
+        rows, due = await self._store.runs.dispatch(ENGINE, await self._targets(), BATCH)
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(self._send(row))
@@ -133,9 +143,23 @@ class Courier:
         service, key = service_and_key(row.scope, row.epoch, row.moves)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
-        # The engine knows the run. It executes it again by itself, unless it is paused because it was blocked.
-        if invocation is not None:
+        if invocation is None:
+            return
+        known = await self._client.input_of(invocation)
+        if known.get("store") == self._store_id and known["run"] != row.run:
+            await self._replace(invocation, partial(self._client.send, service, key, given))
+        else:
+            # The engine executes the run again by itself, unless it is paused because it was blocked.
             await self._client.resume(invocation)
+
+    async def _replace(self, invocation: str, send: Callable[[], Awaitable[str | None]]) -> None:
+        """Send a run whose key was that of an earlier one, which has ended: a session was deleted, and its ids are used again."""
+        await self._client.kill(invocation)
+        for _ in range(REPLACE_TRIES):
+            await self._client.purge(invocation)
+            if await send() is None:
+                return
+            await asyncio.sleep(REPLACE_SECONDS)
 
 
 def is_invocation(bell: str) -> bool:

@@ -15,7 +15,7 @@ import restate
 from restate.serde import BytesSerde
 
 from pylash import __version__
-from pylash.durable.ports import Cancellation, EffectHost, ScopedController
+from pylash.durable.ports import Cancellation, DurabilityTier, EffectHost, ScopedController
 from pylash.durable.processes import ProcessRecord
 from pylash.durable.runs import EngineRun, JournalEntry
 from pylash.durable.scopes import ExecutionScope, ProcessScope
@@ -48,7 +48,7 @@ from pylash.restate.engine_mark import ENGINE
 from pylash.restate.inspection import examine, recorded_effects
 from pylash.restate.recorded import invocation_of, read_names, read_recorded
 from pylash.restate.runner import RestateRunner
-from pylash.restate.sdk_journal import SdkJournal
+from pylash.restate.sdk_journal import Disconnected, SdkJournal
 from pylash.tasks import TaskOwner
 from pylash.values.durations import Duration
 from pylash.values.errors import StoreError
@@ -88,7 +88,8 @@ class RestateHost:
 
     ``ingress`` and ``admin`` are the addresses of the server. ``endpoint`` is the address at which the server reaches
     this app: an app with a worker listens there and registers itself. ``bind`` is where it listens if that differs, as behind
-    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it.
+    a load balancer: ``"0.0.0.0:9080"``. An app without both submits work, and others execute it. ``identity_keys`` are public keys
+    of servers (``publickeyv1_…``): calls of any other are refused.
 
     >>> app = Lash("postgresql://localhost/agents",
     ...            host=RestateHost(ingress="http://localhost:8080", admin="http://localhost:9070",
@@ -98,18 +99,24 @@ class RestateHost:
     engine = ENGINE
 
     def __init__(
-        self, *, ingress: str, admin: str, endpoint: str | None = None, bind: str | None = None
+        self,
+        *,
+        ingress: str,
+        admin: str,
+        endpoint: str | None = None,
+        bind: str | None = None,
+        identity_keys: Sequence[str] = (),
     ) -> None:
         self._ingress = check_url("ingress", ingress)
         self._admin = check_url("admin", admin)
         self._endpoint: str | None = None
         # Where the app listens; None if nothing is served here.
         self._address: Address | None = None
-        self.choose_endpoint(endpoint, bind)
-        self._runner: RestateRunner | None = None
         # Whether another server serves the endpoint, with ``asgi``.
         self._is_mounted = False
-        self._asgi = self._make_asgi()
+        self.choose_endpoint(endpoint, bind)
+        self._runner: RestateRunner | None = None
+        self._asgi = self._make_asgi(identity_keys)
 
     def __call__(self, journal: EffectHost) -> RestateEffects:
         """Return the host of an app's effects over the journal of its store."""
@@ -117,7 +124,8 @@ class RestateHost:
         return RestateEffects(self, journal)
 
     def choose_endpoint(self, endpoint: str | None, bind: str | None) -> None:
-        """Change where the server reaches this app, and where the app listens, before it is opened. None changes nothing."""
+        """Let the app listen itself, whether or not ``asgi`` was called. None leaves an address as it is."""
+        self._is_mounted = False
         if endpoint is not None:
             self._endpoint, self._address = endpoint, address_in(endpoint)
         if bind is not None:
@@ -179,7 +187,7 @@ class RestateHost:
         self._is_mounted = True
         return ServedApp(app, self._asgi)
 
-    def _make_asgi(self) -> AsgiApp:
+    def _make_asgi(self, identity_keys: Sequence[str]) -> AsgiApp:
         policy = restate.InvocationRetryPolicy(
             initial_interval=timedelta(milliseconds=50),
             max_interval=timedelta(seconds=10),
@@ -196,13 +204,21 @@ class RestateHost:
             )
             workflow.main(HANDLER, input_serde=BytesSerde(), output_serde=BytesSerde())(self._run)
             services.append(workflow)
-        endpoint: AsgiApp = restate.app(services)
+        try:
+            endpoint: AsgiApp = restate.app(services, identity_keys=list(identity_keys))
+        except Exception as error:  # the class is not documented
+            reason = f"identity_keys= has a key that Restate does not accept: {error}"
+            raise ArgumentsInvalid("RestateHost", reason) from error
         return endpoint
 
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
         if self._runner is None:
             raise AppNotOpen
-        await self._runner.execute(ctx, **json.loads(given))
+        try:
+            await self._runner.execute(ctx, **json.loads(given))
+        except asyncio.CancelledError:
+            # The server of the endpoint ends the call. The SDK ignores that, and would wait for the other side to close.
+            raise Disconnected from None
         return b""
 
     # --- the runner ---
@@ -270,9 +286,9 @@ class RestateEffects(EffectHost):
     """The effect host of an app on Restate."""
 
     supports_durable_effects = True
+    durability = DurabilityTier.DURABLE
 
     def __init__(self, host: RestateHost, journal: JournalHost) -> None:
-        self.durability = journal.durability
         self._host = host
         self._journal = journal
 

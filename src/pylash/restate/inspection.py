@@ -199,7 +199,8 @@ async def _workers(client: RestateClient, known: Sequence[Invocation]) -> list[F
             await client.deploy(url, dry_run=True)
         except EndpointUnreachable as error:
             advice = f"{START} --endpoint {url}"
-            findings.append(Finding("worker", "fail", f"{error.message} It has {has}.", advice))
+            text = f"Restate cannot reach {url}, which has {has}: {error.data['reason']}"
+            findings.append(Finding("worker", "fail", text, advice))
         else:
             findings.append(Finding("worker", "ok", f"Restate reaches {url}, which has {has}"))
     return findings

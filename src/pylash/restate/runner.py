@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +17,19 @@ from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import AttemptJournal, EngineRefused, Suspended
+from pylash.restate.attempt_journal import (
+    ActionFailed,
+    AttemptJournal,
+    EngineRefused,
+    Suspended,
+)
 from pylash.restate.batched_take import BatchedTake
 from pylash.restate.controller import until_answered, whole_result
 from pylash.restate.courier import Courier, service_and_key
@@ -29,7 +37,7 @@ from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.restate.recorded import divergence, read_recorded, was_paused
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError
+from pylash.values.errors import LashError, LeaseLost, StoreError
 from pylash.values.process_errors import StoreOfOthers
 
 if TYPE_CHECKING:
@@ -57,9 +65,7 @@ class RestateRunner:
 
     def __init__(self, host: RestateHost, parts: RunnerParts) -> None:
         self._host = host
-        self._journal = parts.journal
         self._parts = parts
-        self._park_after = seconds(parts.config.park_after)
         self._tasks = TaskOwner()
         # Effects under way. Closed after the endpoint, so that their results are still proposed to the server.
         self._attempt_tasks = TaskOwner()
@@ -70,11 +76,15 @@ class RestateRunner:
         self.is_open = False
         # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
         self._is_draining = False
-        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
         self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
+
+    @property
+    def _journal(self) -> JournalHost:
+        """The journal of the store."""
+        return self._parts.journal
 
     # --- opening and closing ---
 
@@ -83,7 +93,7 @@ class RestateRunner:
         journal = self._journal
         await self._host.open(self)
         try:
-            await journal.membership.announce(self._targets)
+            await self._announced_targets()
             self.is_open = True
             self._endpoint = await self._host.open_endpoint(self._tasks)
         except BaseException:
@@ -91,10 +101,11 @@ class RestateRunner:
             await self._host.close()
             raise
         courier = Courier(
-            journal.store, journal.hub, self._host.client, self._targets, self._store_id
+            journal.store, journal.hub, self._host.client, self._announced_targets, self._store_id
         )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._tasks.serve(courier.work_forever())
+        self._tasks.serve(self._find_lost_hints())
         parts = self._parts
         self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
@@ -132,6 +143,14 @@ class RestateRunner:
         """How many runs must stop before the app is closed."""
         return len(self._live)
 
+    async def _announced_targets(self) -> list[str]:
+        """Return the targets of the app, after the other workers were told which it has."""
+        membership = self._journal.membership
+        targets = [carrier_target(ENGINE, one) for one in self._parts.programs.targets()]
+        if targets != membership.targets:
+            await membership.announce(targets)
+        return targets
+
     # --- starting ---
 
     def start(self, command: StartProcess) -> Awaitable[Any]:
@@ -151,13 +170,17 @@ class RestateRunner:
         """Submit a turn: a row that the courier sends."""
         await self._journal.store.sessions.submit(new, self._journal.new_token())
 
-    def has(self, run_id: str) -> bool:  # noqa: ARG002 - results come through the store
-        """Return False: the store has the results."""
-        return False
+    def has(self, run_id: str) -> bool:
+        """Return whether a turn is executed here, so that its events need no relay; results of others are in the store."""
+        return any(run.id == run_id for run in self._turns())
 
-    def turn_of(self, session_id: str) -> str | None:  # noqa: ARG002
-        """Return None: the server decides where turns are executed."""
-        return None
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here."""
+        return next((run.id for run in self._turns() if run.session_id == session_id), None)
+
+    def _turns(self) -> Iterator[LiveRun]:
+        runs = (attempt.run for attempt in self._live.values())
+        return (run for run in runs if run is not None and run.session_id is not None)
 
     async def quiet(self) -> None:
         """Return at once: a simulated clock cannot advance the time of a server."""
@@ -169,6 +192,18 @@ class RestateRunner:
         attempts = self._live.values() if not rest else filter(None, (self._live.get(int(rest)),))
         for attempt in tuple(attempts):
             attempt.hint()
+
+    async def _find_lost_hints(self) -> None:
+        """Read now and then the wake-ups of all runs that are executed here: a hint may have been lost."""
+        while True:
+            await asyncio.sleep(NET_SECONDS)
+            if not self._live:
+                continue
+            with suppress(StoreError):  # away for the moment
+                found = await self._journal.store.runs.wake_seqs(list(self._live))
+                for run, attempt in tuple(self._live.items()):
+                    if attempt.known not in {None, found.get(run)}:
+                        attempt.hint()
 
     # --- attempts ---
 
@@ -183,7 +218,7 @@ class RestateRunner:
             self._journal,
             journal,
             self._parts.drives,
-            self._park_after,
+            seconds(self._parts.config.park_after),
             self._host.client.ring,
             lambda: self.is_open,
         )
@@ -199,9 +234,7 @@ class RestateRunner:
                 raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
             end = await self._end_of(attempt, taken, journal, invocation)
         finally:
-            if self._live.get(run) is attempt:
-                del self._live[run]
-            self._ended.set()
+            self._remove(run, attempt)
             journal.stop()
         await self._conclude(context, taken, end)
 
@@ -243,6 +276,12 @@ class RestateRunner:
                 raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
             await self._block(taken, trouble)
             return AttemptEnd.BLOCKED
+        except ActionFailed as failure:
+            # Others own the run: an attempt that was taken over, or that ends this moment.
+            is_expected = isinstance(failure.__cause__, LeaseLost)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
+            return AttemptEnd.AGAIN
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
@@ -259,6 +298,14 @@ class RestateRunner:
         self._live[run] = attempt
         if self._is_draining:  # since the attempt was admitted
             attempt.drain()
+
+    def _remove(self, run: int, attempt: Attempt) -> None:
+        if self._live.get(run) is attempt:  # else a newer attempt is executed here
+            del self._live[run]
+            if attempt.run is not None:
+                # Without a result: who waits for one reads it in the store.
+                self._parts.on_end(attempt.run.id, None)
+        self._ended.set()
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""

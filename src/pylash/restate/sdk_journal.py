@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from restate.exceptions import SuspendedException
@@ -25,9 +26,19 @@ from restate.vm import (
     Suspended,
 )
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, RecordedName, Ticket
+from pylash.restate.attempt_journal import (
+    Action,
+    ActionFailed,
+    Bell,
+    EngineRefused,
+    RecordedName,
+    Ticket,
+)
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
+
+Disconnected = DisconnectedException
+"""Ends a handler without an answer."""
 
 QUICK_CYCLES: Final = 3
 """Cycles of the event loop after which an action that does not wait has ended: its task, that of the effect, and back."""
@@ -155,7 +166,7 @@ class SdkJournal:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise ActionFailed(str(self._failure)) from self._failure
         if self._refusal is not None:
             name, position = self._refused or (None, 0)
             raise EngineRefused(str(self._refusal), name, position) from self._refusal
@@ -203,7 +214,7 @@ class SdkJournal:
         task.add_done_callback(self._running.discard)
 
     async def _execute(self, handle: int, action: Action) -> None:
-        """Perform an action and propose its result; a failure ends the attempt."""
+        """Perform an action and propose its result; ``next_completed`` raises its failure, which ends the attempt."""
         try:
             result = await action()
         except asyncio.CancelledError:
@@ -214,7 +225,9 @@ class SdkJournal:
         except Exception as error:  # noqa: BLE001 - the server tries again
             self._failure = self._failure or error
         else:
-            self._vm.propose_run_completion_success(handle, result)
+            # The state machine refuses it if the attempt has failed meanwhile. The class of that is not documented.
+            with suppress(Exception):
+                self._vm.propose_run_completion_success(handle, result)
         finally:
             await self._context.receive.enqueue_restate_event(dict(_RUN_COMPLETED))
 

@@ -70,7 +70,7 @@ class EndpointMissing(Misuse):
 
 
 class EndpointTaken(Misuse, fields="address reason"):
-    template = "The worker cannot listen at {address}: {reason}. Stop what listens there, or choose another address with --bind or bind=."
+    template = "The worker cannot listen at {address}: {reason}. Choose another address with --bind or bind=."
 
 
 class EndpointUnreachable(StoreError, fields="url admin reason"):

@@ -44,9 +44,10 @@ async def load_runs(
 ) -> dict[int, LoadedRun]:
     """Read runs by their fences and return them by number; runs that cannot be read are left out.
 
-    ``processes`` are the numbers of those that are processes; the others are turns. Call it after the runs were claimed: from
-    then on their fences refuse writes of an earlier owner, so that what is read here stays complete.
+    ``processes`` are the numbers of those that are processes; the others are turns.
     """
+    # Called after the runs were claimed: from then on their fences refuse writes of an earlier owner, so that the
+    # journals that are read here stay complete.
     turns = [run for run in fences if run not in processes]
     loaded: dict[int, LoadedRun] = {}
     if processes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -203,10 +203,10 @@ class Worker:
             await self._runs.tasks.close()
 
     async def quiet(self) -> None:
-        """Return once every run here waits, and none is ready: a simulated clock may go on.
+        """Return once every run here waits, and none is ready: a simulated clock may advance.
 
         Raises TimeoutError if the code of a process waits for something that is not an effect, such as a lock: it may need
-        the clock to go on, and this cannot be known.
+        the clock to advance, and this cannot be known.
         """
         while self.is_open:
             # How often the same processes were found in their code, in this order. Polls and not time: code that
@@ -215,7 +215,8 @@ class Worker:
             times = 0
             while self._is_busy():  # only simulated clocks ask, and there are many reasons
                 await asyncio.sleep(QUIET_SECONDS)
-                before, found = found, [(run, run.machine.state.requests) for run in self._stuck()]
+                stuck = [] if self._scheduler.is_busy else _stuck(self.live)
+                before, found = found, [(run, run.machine.state.requests) for run in stuck]
                 times = times + 1 if found and found == before else 0
                 if times * QUIET_SECONDS > STUCK_SECONDS:
                     raise TimeoutError(_stuck_message(found[0][0]))
@@ -249,19 +250,6 @@ class Worker:
             and (run.machine.state.config.is_durable or not run.machine.state.is_waiting)
             for run in self.live
         )
-
-    def _stuck(self) -> list[LiveRun]:
-        """Return the processes that are in their code while all their effects only wait; none if anything else works."""
-        if self._scheduler.is_busy:
-            return []
-        busy = [run for run in self.live if not run.machine.state.is_waiting]
-        is_stuck = all(
-            run.turn is None
-            and run.machine.phase is Phase.RUNNING
-            and not (run.machine.state.effects.working or run.machine.state.cancels.deliveries)
-            for run in busy
-        )
-        return busy if is_stuck else []
 
     # --- hints ---
 
@@ -303,8 +291,8 @@ class Worker:
         return self._start_here(command) if is_here else self._start_or_queue(command)
 
     async def _start_or_queue(self, command: StartProcess) -> Any:
-        target = command.registration.target
-        if self._may_execute(command) and await self._has_room_for(target):
+        target, has_room_for = command.registration.target, self._scheduler.has_room_for
+        if self._may_execute(command) and await has_room_for(target):
             return await self._start_here(command)
         await self._host.store.processes.start(command)
         return {"id": command.registration.id}
@@ -325,14 +313,11 @@ class Worker:
     async def submit(self, new: NewTurn) -> None:
         """Submit a turn; it runs here, if there is a slot for it and its session is free."""
         sessions, token = self._host.store.sessions, self._host.new_token()
-        if not await self._has_room_for(TURN_TARGET):
+        if not (self.is_open and await self._scheduler.has_room_for(TURN_TARGET)):
             await sessions.submit(new, token)
             return
         worker = self._host.membership.worker
         await self._launch(sessions.submit(new, token, worker), loaded_turn)
-
-    async def _has_room_for(self, target: str) -> bool:
-        return self.is_open and await self._scheduler.has_room_for(target)
 
     def _launch(
         self, starting: Awaitable[T], load: Callable[[T], LoadedRun | None], answer: Any = None
@@ -373,6 +358,18 @@ class Worker:
             caller.set_result(answer)
         if run is not None:
             await self._runs.drive(run)
+
+
+def _stuck(live: Iterable[LiveRun]) -> list[LiveRun]:
+    """Return the processes that are in their code while all their effects only wait; none if anything else works."""
+    busy = [run for run in live if not run.machine.state.is_waiting]
+    is_stuck = all(
+        run.turn is None
+        and run.machine.phase is Phase.RUNNING
+        and not (run.machine.state.effects.working or run.machine.state.cancels.deliveries)
+        for run in busy
+    )
+    return busy if is_stuck else []
 
 
 def _stuck_message(run: LiveRun) -> str:

@@ -206,7 +206,8 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         async def listener(ctx: Context) -> list[Any]:
             received = [await ctx.wait_signal("word") for _ in range(4)]
             await ctx.emit("half")
-            return [*received, *[await ctx.wait_signal("word") for _ in range(4)]]
+            received += [await ctx.wait_signal("word") for _ in range(4)]
+            return [*received, await ctx.wait_signal("other")]
 
     async with Deployment(subject, declare) as deployment:
         process = await deployment.start("listener")
@@ -215,7 +216,7 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         await deployment.comes_to(process, "waiting")
         await deployment.handle(process).signal("word", 2, id="two")
         await deployment.handle(process).signal("word", 2, id="two")  # the same one again
-        await deployment.handle(process).signal("other", "for nobody")
+        await deployment.handle(process).signal("other", "of another name")  # not yet waited for
         await deployment.restart()
         for number in range(3, 6):  # more than it waits for
             await deployment.handle(process).signal("word", number)
@@ -223,7 +224,8 @@ async def signals_are_received_in_order_and_none_is_lost(subject: EngineSubject)
         await deployment.comes_to(process, "waiting")
         for number in range(6, 8):
             await deployment.handle(process).signal("word", number)
-        equal(await deployment.result(process), list(range(8)), "what it received")
+        expected = [*range(8), "of another name"]
+        equal(await deployment.result(process), expected, "what it received")
 
 
 async def branches_receive_different_signals(subject: EngineSubject) -> None:
