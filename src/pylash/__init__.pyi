@@ -171,6 +171,7 @@ from pylash.values.process_errors import HostInUse as HostInUse
 from pylash.values.process_errors import ImportConflict as ImportConflict
 from pylash.values.process_errors import ImportIncomplete as ImportIncomplete
 from pylash.values.process_errors import ImportWithoutSecrets as ImportWithoutSecrets
+from pylash.values.process_errors import JournalGone as JournalGone
 from pylash.values.process_errors import MissingProcessExecutionId as MissingProcessExecutionId
 from pylash.values.process_errors import NameAmbiguous as NameAmbiguous
 from pylash.values.process_errors import NameTaken as NameTaken

@@ -16,6 +16,17 @@ ENGINE: Final = "restate"
 """The name of the engine in the targets of its runs."""
 
 
+NOT_SUPPORTED: Final = (
+    "Concurrency keys of processes.",
+    "A blocked turn continues only with code that asks for what is recorded, in the same order; a process does by key.",
+    "A session is exported, and imported for Restate, only between its turns.",
+    "A fork and an export need the app: pylash fork and pylash export refuse processes on Restate.",
+    "Forks and exports of a process that ended longer ago than Restate keeps its journal, which is a day.",
+    "Simulated clocks: the server has a time of its own.",
+)
+"""What Restate cannot do. Each of the calls raises an error with one sentence, except that a simulated clock does not advance."""
+
+
 def store_id(secret: bytes) -> str:
     """Return what tells a store from others: workers of a server refuse the runs of another store."""
     return blake2b(secret, digest_size=8, person=b"pylash-store").hexdigest()

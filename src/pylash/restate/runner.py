@@ -16,7 +16,7 @@ from pylash.durable.processes import ProcessRecord, Registration, carrier_target
 from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
-from pylash.durable.stores import Taken
+from pylash.durable.stores import Store, Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
@@ -41,6 +41,7 @@ from pylash.values.errors import LashError, LeaseLost, StoreError
 from pylash.values.process_errors import StoreOfOthers
 
 if TYPE_CHECKING:
+    from pylash.restate.clients import RestateClient
     from pylash.restate.host import RestateHost
 
 CANCELLED: Final = "cancelled in Restate"
@@ -272,9 +273,9 @@ class RestateRunner:
         except EngineRefused as refusal:
             trouble = await explain(refusal)
             if trouble is None:
-                await self._move(taken, invocation)
+                await move_records(self._journal.store, self._host.client, taken, invocation)
                 raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
-            await self._block(taken, trouble)
+            await block(self._journal.store, taken, trouble)
             return AttemptEnd.BLOCKED
         except ActionFailed as failure:
             # Others own the run: an attempt that was taken over, or that ends this moment.
@@ -314,22 +315,6 @@ class RestateRunner:
             await self._host.client.kill(invocation)
             raise AttemptFailed("the run has ended")
 
-    async def _move(self, taken: Taken, invocation: str) -> None:
-        """Let a run that was retried continue by key in a new invocation: its code asks in another order than the recorded one."""
-        store, client = self._journal.store, self._host.client
-        whole = partial(whole_result, store.attachments)
-        recorded = await read_recorded(client, invocation, whole)
-        _log.info("%s goes on with what it has recorded, by key", taken.fence.name)
-        move = partial(store.journal.move, taken.fence, *recorded, taken.moves + 1)
-        await until_answered(move)
-        # Only now: what it has recorded is in the store.
-        await client.kill(invocation)
-
-    async def _block(self, taken: Taken, trouble: LashError) -> None:
-        _log.warning("%s is blocked: %s", taken.fence.name, trouble)
-        reason = f"{trouble.code}: {trouble.message}"
-        await self._journal.store.runs.block(taken.fence, reason)
-
     async def _request_cancel(self, scope: ExecutionScope) -> None:
         """Request the cancel of a run whose invocation was cancelled at the server."""
         store, session = self._journal.store, session_of(scope)
@@ -356,3 +341,19 @@ def _loaded(taken: Taken) -> LoadedRun:
     if taken.session is not None:
         turn = LoadedTurn(taken.session, stirred=taken.is_queued)
     return LoadedRun(taken.subject, Attached(taken.fence, taken.now), turn)
+
+
+async def move_records(store: Store, client: RestateClient, taken: Taken, invocation: str) -> None:
+    """Let a run that was retried continue by key in a new invocation: its code asks in another order than the recorded one."""
+    recorded = await read_recorded(client, invocation, partial(whole_result, store.attachments))
+    _log.info("%s goes on with what it has recorded, by key", taken.fence.name)
+    move = partial(store.journal.move, taken.fence, *recorded, taken.moves + 1)
+    await until_answered(move)
+    # Only now: what it has recorded is in the store.
+    await client.kill(invocation)
+
+
+async def block(store: Store, taken: Taken, trouble: LashError) -> None:
+    """Block a run whose attempt could not write that itself."""
+    _log.warning("%s is blocked: %s", taken.fence.name, trouble)
+    await store.runs.block(taken.fence, f"{trouble.code}: {trouble.message}")
