@@ -62,3 +62,7 @@ class Engine(Protocol):
     async def examine(self, runs: Sequence[EngineRun]) -> list[Finding]:
         """Check the engine and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
         ...
+
+    async def recorded_patches(self) -> dict[str, set[str]]:
+        """Return the patches that open processes have recorded in the engine, by the ids of the processes."""
+        ...
