@@ -26,7 +26,6 @@ from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
-from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.engine.runs.outside import Outside
@@ -209,21 +208,22 @@ class Activity:
     @property
     def is_idle_enough(self) -> bool:
         """Whether the run may be parked."""
-        return self._idle_since is not None and self._until_parked(1.0) <= 0
+        seconds = self._until_parked()
+        return seconds is not None and seconds <= 0
 
-    async def wait(self, limit: float) -> None:
-        """Wait until a hint comes, or it may be time to park the run, at most so many seconds."""
+    async def wait(self) -> None:
+        """Wait until a hint comes, or it may be time to park the run."""
         self._changed.clear()
         if not (self._is_hinted or self.is_idle_enough):
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_parked(limit)):
+                async with asyncio.timeout(self._until_parked()):
                     await self._changed.wait()
 
-    def _until_parked(self, limit: float) -> float:
-        """Return the seconds until the run may be parked, at most ``limit``."""
+    def _until_parked(self) -> float | None:
+        """Return the seconds until the run may be parked; None while a branch of it does not wait."""
         if self._idle_since is None:
-            return limit
-        return min(limit, self._park_after - (self._clock.monotonic() - self._idle_since))
+            return None
+        return self._park_after - (self._clock.monotonic() - self._idle_since)
 
 
 class Attempt:
@@ -249,7 +249,8 @@ class Attempt:
         self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
         self._activity = Activity(host.clock, park_after)
-        self._wakes = Wakes(self._take_news, self._tell_woken)
+        # The wake-ups of the run that the watch knows, and the token of its fence; None before it watches.
+        self.known: tuple[int, int] | None = None
         # Whether the row of the run is parked, by this attempt.
         self._is_parked = False
         # Set on the stage while the run is busy; a parked run that becomes busy is watched again.
@@ -322,9 +323,8 @@ class Attempt:
         self._busy.set()
         seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
-        controller = StageController(
-            self._host, self.stage, self.memory, self._taken.fence, self._wakes
-        )
+        wakes = Wakes(self._take_news, self._tell_woken)
+        controller = StageController(self._host, self.stage, self.memory, self._taken.fence, wakes)
         began = loaded_at(loaded, seen, self._taken.fence)
         tasks = (self._tasks, self._tasks)
         given = (began, seen.wake_seq, controller, self.memory, self, *tasks)
@@ -413,6 +413,7 @@ class Attempt:
         lookout = Lookout(self._host, self._taken.fence, wake_seq)
         self._is_parked = await until_answered(partial(lookout.park, bell))
         if not self._is_parked:
+            self._activity.hint()  # it was woken: the next watch reads how often
             await self._ring(bell)
         return self._is_parked
 
@@ -428,7 +429,7 @@ class Attempt:
 
         ``was_parked``: it was parked before, and is to count as executed again if this attempt has parked it.
         """
-        taken = self._taken
+        taken, self.known = self._taken, (wake_seq, self._taken.fence.token)
         if taken.wake_seq > wake_seq:  # it was read when this attempt took the run
             assert taken.subject is not None
             seen = Seen(self._host.clock.now(), taken.wake_seq, is_asked_to_end(taken.subject))
@@ -437,7 +438,7 @@ class Attempt:
         must_read = was_parked = was_parked and self._is_parked
         while True:
             try:
-                if self._activity.take_hint() or must_read or lookout.is_due:
+                if self._activity.take_hint() or must_read:
                     now_at = await lookout.read(was_parked=was_parked)
                     self._is_parked = False
                     must_read = was_parked = False
@@ -455,7 +456,7 @@ class Attempt:
                 must_read = True
                 await asyncio.sleep(STORE_AWAY_SECONDS)
             if not must_read:
-                await self._activity.wait(lookout.seconds_left)
+                await self._activity.wait()
 
 
 def loaded_at(loaded: LoadedRun, seen: Seen, fence: Fence) -> LoadedRun:
@@ -483,21 +484,9 @@ class Lookout:
         self._host = host
         self._fence = fence
         self._wake_seq = wake_seq
-        self._read_at = host.clock.monotonic()
-
-    @property
-    def seconds_left(self) -> float:
-        """How long until the row is read although no hint has come."""
-        return max(0.0, self._read_at + NET_SECONDS - self._host.clock.monotonic())
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the row is read although no hint has come: one may have been lost."""
-        return self.seconds_left <= 0
 
     async def read(self, *, was_parked: bool) -> int:
         """Return the number of wake-ups of the run; one that was parked counts as executed again."""
-        self._read_at = self._host.clock.monotonic()
         runs, fence = self._host.store.runs, self._fence
         if was_parked:
             return await runs.unpark(fence, self._host.membership.worker)

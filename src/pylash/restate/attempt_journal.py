@@ -40,6 +40,10 @@ class EngineRefused(Exception):
     """The engine refuses to continue the attempt, because its entries differ from the recorded ones."""
 
 
+class ActionFailed(Exception):
+    """An action of the attempt has failed, which ends the attempt: the engine executes the run again later."""
+
+
 class AttemptJournal(Protocol):
     """The journal of one attempt."""
 
@@ -63,7 +67,7 @@ class AttemptJournal(Protocol):
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result.
 
-        Raises Suspended and EngineRefused. Cancellation: the attempt is over.
+        Raises Suspended, EngineRefused and ActionFailed. Cancellation: the attempt is over.
         """
         ...
 

@@ -16,16 +16,18 @@ from pylash.durable.runs import Attached
 from pylash.durable.scopes import ExecutionScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
+from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import EngineRefused, Suspended
+from pylash.restate.attempt_journal import ActionFailed, EngineRefused, Suspended
 from pylash.restate.batched_take import BatchedTake
 from pylash.restate.courier import Courier
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError
+from pylash.values.errors import LashError, LeaseLost, StoreError
 from pylash.values.process_errors import ReplayRefused, StoreOfOthers
 
 if TYPE_CHECKING:
@@ -53,7 +55,6 @@ class RestateRunner:
 
     def __init__(self, host: RestateHost, parts: RunnerParts) -> None:
         self._host = host
-        self._journal = parts.journal
         self._parts = parts
         self._tasks = TaskOwner()
         # Effects under way. Closed after the endpoint, so that their results are still proposed to the server.
@@ -70,6 +71,11 @@ class RestateRunner:
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
         self._batched_take = BatchedTake(parts.journal, self._tasks, lambda: self.is_open)
+
+    @property
+    def _journal(self) -> JournalHost:
+        """The journal of the store."""
+        return self._parts.journal
 
     # --- opening and closing ---
 
@@ -90,6 +96,7 @@ class RestateRunner:
         )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._tasks.serve(courier.work_forever())
+        self._tasks.serve(self._find_lost_hints())
 
     async def close(self) -> None:
         """Let the attempts that are executed here end within the grace period, and abort the rest.
@@ -163,6 +170,18 @@ class RestateRunner:
         for attempt in tuple(attempts):
             attempt.hint()
 
+    async def _find_lost_hints(self) -> None:
+        """Read now and then the wake-ups of all runs that are executed here: a hint may have been lost."""
+        while True:
+            await asyncio.sleep(NET_SECONDS)
+            if not self._live:
+                continue
+            with suppress(StoreError):  # away for the moment
+                found = await self._journal.store.runs.wake_seqs(list(self._live))
+                for run, attempt in tuple(self._live.items()):
+                    if attempt.known not in {None, found.get(run)}:
+                        attempt.hint()
+
     # --- attempts ---
 
     async def execute(self, context: Any, run: int, store: str) -> None:
@@ -208,6 +227,12 @@ class RestateRunner:
         except EngineRefused as refusal:
             await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
             return AttemptEnd.BLOCKED
+        except ActionFailed as failure:
+            # Others own the run: an attempt that was taken over, or that ends this moment.
+            is_expected = isinstance(failure.__cause__, LeaseLost)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
+            return AttemptEnd.AGAIN
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any, Final
 
 from restate.exceptions import SuspendedException
@@ -25,7 +26,7 @@ from restate.vm import (
     Suspended,
 )
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
+from pylash.restate.attempt_journal import Action, ActionFailed, Bell, EngineRefused, Ticket
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
 
@@ -136,7 +137,7 @@ class SdkJournal:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise ActionFailed(str(self._failure)) from self._failure
         if self._refusal is not None:
             raise EngineRefused(str(self._refusal)) from self._refusal
 
@@ -183,7 +184,7 @@ class SdkJournal:
         task.add_done_callback(self._running.discard)
 
     async def _execute(self, handle: int, action: Action) -> None:
-        """Perform an action and propose its result; a failure ends the attempt."""
+        """Perform an action and propose its result; ``next_completed`` raises its failure, which ends the attempt."""
         try:
             result = await action()
         except asyncio.CancelledError:
@@ -194,7 +195,9 @@ class SdkJournal:
         except Exception as error:  # noqa: BLE001 - the server tries again
             self._failure = self._failure or error
         else:
-            self._vm.propose_run_completion_success(handle, result)
+            # The state machine refuses it if the attempt has failed meanwhile. The class of that is not documented.
+            with suppress(Exception):
+                self._vm.propose_run_completion_success(handle, result)
         finally:
             await self._context.receive.enqueue_restate_event(dict(_RUN_COMPLETED))
 

@@ -132,14 +132,15 @@ update pylash_runs set state = 'running', owner = ?, token = null, fence = fence
 
 # --- dispatch, take, unpark: runs of other engines ---
 
-# The pause until a run is sent again doubles, from 5 seconds to 5 minutes.
+# A courier may end before it has sent what it got here, so the first pauses are short: another one sends it. A run that was sent
+# and that no worker takes is sent less and less often, up to every 5 minutes.
 _DISPATCH = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
                and state in ('queued', 'waiting') order by at limit ? {skip})
 update pylash_runs set state = 'queued', attempts = attempts + 1,
   target = case when target = 'turn' then ? else target end,
-  at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
-    when 4 then 80000000 when 5 then 160000000 else 300000000 end
+  at = {now} + case when attempts < 3 then 5000000 when attempts = 3 then 10000000 when attempts = 4 then 20000000
+    when attempts = 5 then 40000000 when attempts = 6 then 80000000 when attempts = 7 then 160000000 else 300000000 end
 where id in (select id from ready)
 returning id, scope, kind, bell, coalesce(
   (select epoch from pylash_processes p where p.number = pylash_runs.id and p.run = p.number),
